@@ -1,0 +1,65 @@
+// What a kernel gets: its arguments in the order of program/ops.def, its static attributes and the device.
+//
+// A kernel never allocates, never waits, never keeps a pointer; scratch memory is an argument. It is called
+// once per step per stage, with the same addresses every time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "device/cpu/pool.h"
+#include "program/program.h"
+
+namespace pleat::kernels {
+
+// Overwrite: what was there does not matter (it may be NaN). Accumulate: add to it.
+enum class Into : uint8_t { Overwrite, Accumulate };
+
+struct Arg {
+  void* data = nullptr;  // nullptr: optional argument that is absent, or a value without elements
+  tensor::Dtype dtype = tensor::Dtype::F32;
+  std::span<const int64_t> shape;
+  program::Access access = program::Access::Read;
+  bool present = false;
+
+  int64_t dim(size_t i) const { return shape[i]; }
+  int64_t size() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+  Into into() const { return access == program::Access::Update ? Into::Accumulate : Into::Overwrite; }
+  template <class T>
+  T* as() const {
+    if (!present) return nullptr;
+    PLEAT_CHECK(dtype == tensor::DtypeOf<T>::value, "argument is {}", tensor::name_of(dtype));
+    return static_cast<T*>(data);
+  }
+};
+
+struct Invocation {
+  std::span<const Arg> args;
+  const program::AttrSet* attrs = nullptr;
+  device::Pool* pool = nullptr;
+
+  const Arg& operator[](size_t i) const { return args[i]; }
+  double attr(std::string_view key) const {
+    for (const program::Attr& a : *attrs)
+      if (a.key == key) return a.number;
+    base::fail_with(base::ExitCode::Internal, "stage attribute '{}' is missing", key);
+  }
+  int64_t integer(std::string_view key) const { return static_cast<int64_t>(attr(key)); }
+};
+
+using Kernel = void (*)(const Invocation&);
+
+// Picks the kernel for the dtypes and shapes of an invocation when the program is bound, and throws base::Error
+// (naming shapes) when they do not fit the contract; nullptr: no kernel for these types.
+using Resolve = Kernel (*)(const Invocation&);
+
+// The CPU kernel of (kind, phase), or nullptr.
+Resolve find_cpu_kernel(program::KernelKind kind, program::Phase phase);
+
+}  // namespace pleat::kernels

@@ -1,0 +1,168 @@
+#include "program/program.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/checked.h"
+
+namespace pleat::program {
+namespace {
+
+struct OpRow {
+  std::string_view name;
+  OpClass op_class;
+  KernelKind kernel;
+  Region region;
+  std::string_view modules;
+};
+
+constexpr OpRow kOps[] = {
+#define PLEAT_OP(name, op_class, kernel, region, modules) \
+  {#name, OpClass::op_class, KernelKind::kernel, Region::region, modules},
+#include "program/ops.def"
+};
+
+struct KernelRow {
+  std::string_view name;
+  std::array<std::string_view, 4> phases;
+};
+
+constexpr KernelRow kKernels[] = {
+#define PLEAT_KERNEL(name, forward, backward_input, backward_weight, update) \
+  {#name, {forward, backward_input, backward_weight, update}},
+#include "program/ops.def"
+};
+
+std::vector<Argument> parse_arguments(std::string_view text) {
+  std::vector<Argument> out;
+  bool output = false;
+  while (!text.empty()) {
+    const size_t space = text.find(' ');
+    std::string_view word = text.substr(0, space);
+    text = space == std::string_view::npos ? std::string_view{} : text.substr(space + 1);
+    if (word == "->") {
+      output = true;
+      continue;
+    }
+    Argument argument;
+    argument.output = output;
+    for (; word.ends_with('?') || word.ends_with('+') || word.ends_with('!'); word.remove_suffix(1)) {
+      argument.optional |= word.back() == '?';
+      argument.may_update |= word.back() == '+' || word.back() == '!';
+      argument.in_place |= word.back() == '!';
+    }
+    argument.name = word;
+    out.push_back(argument);
+  }
+  return out;
+}
+
+std::vector<std::array<std::vector<Argument>, 4>> parse_table() {
+  std::vector<std::array<std::vector<Argument>, 4>> out;
+  for (const KernelRow& row : kKernels) {
+    auto& phases = out.emplace_back();
+    for (size_t p = 0; p < 4; ++p) phases[p] = parse_arguments(row.phases[p]);
+  }
+  return out;
+}
+
+const OpRow& row_of(Op op) { return kOps[static_cast<size_t>(op)]; }
+
+}  // namespace
+
+int32_t Program::intern(AttrSet set) {
+  std::sort(set.begin(), set.end(), [](const Attr& a, const Attr& b) { return a.key < b.key; });
+  for (size_t i = 0; i < attrs.size(); ++i)
+    if (attrs[i] == set) return static_cast<int32_t>(i);
+  attrs.push_back(std::move(set));
+  return static_cast<int32_t>(attrs.size() - 1);
+}
+
+int64_t num_elements(const Value& value) {
+  int64_t n = 1;
+  for (int64_t dim : value.shape) n = base::checked_mul(n, dim, value.name.c_str());
+  return n;
+}
+
+int64_t num_bytes(const Value& value) {
+  return base::checked_mul(num_elements(value), tensor::size_of(value.dtype), value.name.c_str());
+}
+
+ValueId root_of(const Program& program, ValueId value) {
+  const Value& v = program.values[static_cast<size_t>(value)];
+  return v.view_of == kNoValue ? value : v.view_of;
+}
+
+std::string_view name_of(Op op) { return row_of(op).name; }
+std::string_view name_of(KernelKind kind) { return kKernels[static_cast<size_t>(kind)].name; }
+OpClass class_of(Op op) { return row_of(op).op_class; }
+Region region_of(Op op) { return row_of(op).region; }
+KernelKind kernel_of(Op op) { return row_of(op).kernel; }
+int num_ops() { return static_cast<int>(std::size(kOps)); }
+
+bool in_module(Op op, std::string_view module) {
+  std::string_view text = row_of(op).modules;
+  while (!text.empty()) {
+    const size_t space = text.find(' ');
+    if (text.substr(0, space) == module) return true;
+    if (space == std::string_view::npos) break;
+    text.remove_prefix(space + 1);
+  }
+  return false;
+}
+
+const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase) {
+  static const auto table = parse_table();
+  return table[static_cast<size_t>(kind)][static_cast<size_t>(phase)];
+}
+
+const std::vector<Argument>& arguments_of(Op op, Phase phase) { return arguments_of(kernel_of(op), phase); }
+
+std::string_view name_of(Phase phase) {
+  static constexpr std::string_view names[] = {"fwd", "dgrad", "wgrad", "update"};
+  return names[static_cast<size_t>(phase)];
+}
+std::string_view name_of(Region region) {
+  static constexpr std::string_view names[] = {"embedding", "attention", "mlp",     "router", "dispatch",
+                                               "experts",   "combine",   "shared_experts", "head",   "optimizer"};
+  return names[static_cast<size_t>(region)];
+}
+std::string_view name_of(Owner owner) {
+  static constexpr std::string_view names[] = {"weights", "gradients", "optimizer", "activations",
+                                               "routing", "workspace", "inputs",    "results"};
+  return names[static_cast<size_t>(owner)];
+}
+std::string_view name_of(Life life) {
+  static constexpr std::string_view names[] = {"step", "input", "result", "persistent"};
+  return names[static_cast<size_t>(life)];
+}
+std::string_view name_of(Space space) {
+  static constexpr std::string_view names[] = {"device", "pinned", "host", "window", "pool"};
+  return names[static_cast<size_t>(space)];
+}
+std::string_view name_of(OpClass op_class) {
+  static constexpr std::string_view names[] = {"compute", "collective", "transfer", "copy", "host", "update"};
+  return names[static_cast<size_t>(op_class)];
+}
+std::string_view name_of(Group group) {
+  static constexpr std::string_view names[] = {"none", "tp", "cp", "dp", "pp", "ep", "etp", "edp", "world"};
+  return names[static_cast<size_t>(group)];
+}
+std::string_view name_of(Peer peer) {
+  static constexpr std::string_view names[] = {"none", "next", "previous"};
+  return names[static_cast<size_t>(peer)];
+}
+
+std::string stage_name(const Stage& stage) {
+  std::string out{name_of(stage.phase)};
+  if (stage.model) out += fmt::format(" model{}", stage.model);
+  if (stage.microbatch >= 0) out += fmt::format(" mb{}", stage.microbatch);
+  if (stage.chunk) out += fmt::format(" c{}", stage.chunk);
+  if (stage.layer >= 0) out += fmt::format(" L{}", stage.layer);
+  out += fmt::format(" {}", name_of(stage.op));
+  if (stage.part) out += fmt::format(".{}", stage.part);
+  if (stage.replay) out += " (replay)";
+  return out;
+}
+
+}  // namespace pleat::program

@@ -1,0 +1,144 @@
+// A training step written down before it runs: plain data, no device or network header near it.
+//
+// A Program is a list of stages in the issue order of one rank. A stage names what runs (op, phase), for
+// which microbatch and layer, on which lane, and what it reads and writes. All order a stage needs follows
+// from its uses and its lane; nothing else orders it. Interpreters (src/interpret) check, plan, print,
+// trace and run the same list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace pleat::program {
+
+using ValueId = int32_t;
+using StageId = int32_t;
+constexpr ValueId kNoValue = -1;
+
+// Order matters: Update of a value forms a chain in program order (the order of a sum is part of the program).
+enum class Access : uint8_t { Read, Write, Update };
+enum class Phase : uint8_t { Forward, BackwardInput, BackwardWeight, Update };
+enum class OpClass : uint8_t { Compute, Collective, Transfer, Copy, Host, Update };
+enum class Region : uint8_t {
+  Embedding, Attention, Mlp, Router, Dispatch, Experts, Combine, SharedExperts, Head, Optimizer,
+};
+enum class Space : uint8_t { Device, Pinned, Host, Window, Pool };
+// Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the step,
+// for the host to read. Persistent: lives across steps; only phase Update may write it.
+enum class Life : uint8_t { Step, Input, Result, Persistent };
+// Who pays for the bytes in the memory table.
+enum class Owner : uint8_t { Weights, Gradients, Optimizer, Activations, Routing, Workspace, Inputs, Results };
+
+enum class Op : uint16_t {
+#define PLEAT_OP(name, ...) name,
+#include "program/ops.def"
+};
+enum class KernelKind : uint16_t {
+#define PLEAT_KERNEL(name, ...) name,
+#include "program/ops.def"
+};
+
+// Symbolic axes of the layout; one rank resolves every one of them to itself.
+enum class Group : uint8_t { None, Tensor, Context, Data, Pipeline, Expert, ExpertTensor, ExpertData, World };
+enum class Peer : uint8_t { None, Next, Previous };
+
+struct Use {
+  ValueId value = kNoValue;  // kNoValue: an optional argument that is absent
+  Access access = Access::Read;
+  bool operator==(const Use&) const = default;
+};
+
+// Static facts of a stage (head counts, eps, top-k): numbers only; integers are exact up to 2^53.
+// What varies from step to step is a value, never an attribute.
+struct Attr {
+  std::string key;
+  double number = 0;
+  bool operator==(const Attr&) const = default;
+};
+using AttrSet = std::vector<Attr>;  // sorted by key
+
+struct Value {
+  std::string name;
+  tensor::Dtype dtype = tensor::Dtype::F32;
+  std::vector<int64_t> shape;  // rows of a routed value are its budget
+  int64_t expected_rows = 0;   // routed values only: rows under balanced routing, else 0
+  int64_t maximum_rows = 0;    // routed values only: rows no routing can exceed, else 0
+  Space space = Space::Device;
+  Life life = Life::Step;
+  Owner owner = Owner::Activations;
+  ValueId view_of = kNoValue;  // one level only
+  int64_t offset = 0;          // bytes into the viewed value
+  bool operator==(const Value&) const = default;
+};
+
+struct Stage {
+  Op op{};
+  Phase phase = Phase::Forward;
+  int16_t lane = 0;
+  int16_t model = 0;
+  int32_t microbatch = -1;  // -1: belongs to the step
+  int32_t chunk = 0;
+  int32_t layer = -1;  // -1: outside the layers
+  int32_t part = 0;    // what repeats inside a layer: loss chunk, ring step, bucket, parameter
+  int16_t replay = 0;  // 1: a recomputed forward
+  Group group = Group::None;
+  Peer peer = Peer::None;
+  int32_t attrs = 0;       // index into Program::attrs
+  std::vector<Use> uses;   // positional: the op's argument list for this phase
+  bool operator==(const Stage&) const = default;
+};
+
+struct Lane {
+  std::string name;
+  std::string resource;  // compute, links, host_link, host
+  bool operator==(const Lane&) const = default;
+};
+
+struct Program {
+  std::string name;
+  std::vector<Lane> lanes;
+  std::vector<AttrSet> attrs{AttrSet{}};
+  std::vector<Value> values;
+  std::vector<Stage> stages;
+
+  int32_t intern(AttrSet set);  // sorts, de-duplicates, returns the index
+  bool operator==(const Program&) const = default;
+};
+
+int64_t num_elements(const Value& value);
+int64_t num_bytes(const Value& value);
+ValueId root_of(const Program& program, ValueId value);  // the value itself, or what it views
+
+// Facts of the op table.
+struct Argument {
+  std::string_view name;
+  bool output = false, optional = false, may_update = false, in_place = false;
+};
+std::string_view name_of(Op op);
+std::string_view name_of(Phase phase);  // fwd, dgrad, wgrad, update
+std::string_view name_of(Region region);
+std::string_view name_of(Owner owner);
+std::string_view name_of(Life life);
+std::string_view name_of(Space space);
+std::string_view name_of(OpClass op_class);
+std::string_view name_of(KernelKind kind);
+std::string_view name_of(Group group);
+std::string_view name_of(Peer peer);
+OpClass class_of(Op op);
+Region region_of(Op op);
+KernelKind kernel_of(Op op);
+bool in_module(Op op, std::string_view module);
+int num_ops();
+// Empty when the op has no such phase.
+const std::vector<Argument>& arguments_of(Op op, Phase phase);
+const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase);
+
+// "fwd mb0 L3 attn_norm", "wgrad mb1 head.2", "fwd mb0 L3 expert_up (replay)": unique in a program and the same in
+// text form, traces, logs and errors.
+std::string stage_name(const Stage& stage);
+
+}  // namespace pleat::program

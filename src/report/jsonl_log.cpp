@@ -1,0 +1,147 @@
+#include "report/jsonl_log.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string_view>
+
+#include "base/error.h"
+#include "report/record_json.h"
+
+namespace pleat::report {
+
+namespace {
+
+using base::ExitCode;
+
+[[noreturn]] void io_failed(const char* action, const std::string& path) {
+  const int error = errno;
+  base::fail_with(ExitCode::Storage, "cannot {} {}: {}", action, path, std::strerror(error));
+}
+
+int open_file(const std::string& path, int flags) {
+  const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  if (fd < 0) io_failed("open", path);
+  return fd;
+}
+
+bool write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t done = ::write(fd, bytes.data(), bytes.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(done));
+  }
+  return true;
+}
+
+void sync_folder_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const int fd = open_file(folder, O_RDONLY | O_DIRECTORY);
+  const bool synced = ::fsync(fd) == 0;
+  ::close(fd);
+  if (!synced) io_failed("sync", folder);
+}
+
+// Hands over every complete line with its parsed record; see for_each_record for the rules.
+JsonlTail scan(const std::string& path,
+               const std::function<void(std::string_view line, const StepRecord&)>& each) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) io_failed("open", path);
+  JsonlTail tail;
+  std::string line;
+  int64_t line_number = 0, last_step = INT64_MIN;
+  while (std::getline(in, line)) {
+    ++line_number;
+    const bool ended = !in.eof();
+    const std::string where = fmt::format("{}:{}", path, line_number);
+    StepRecord record;
+    try {
+      record = record_from_json_line(line, where);
+    } catch (const base::Error&) {
+      if (ended) throw;
+      tail.torn = true;
+      return tail;
+    }
+    if (record.step < last_step)
+      base::fail("{}: step {} follows step {}, steps must not go back", where, record.step, last_step);
+    last_step = record.step;
+    ++tail.num_records;
+    each(line, record);
+  }
+  if (in.bad()) io_failed("read", path);
+  return tail;
+}
+
+}  // namespace
+
+JsonlLog JsonlLog::fresh(const std::string& path) {
+  const int fd = open_file(path, O_WRONLY | O_CREAT | O_APPEND);
+  struct stat info {};
+  if (::fstat(fd, &info) == 0 && info.st_size > 0) {
+    ::close(fd);
+    base::fail("{} already holds {} bytes of another run: resume that run or choose a new folder", path,
+               info.st_size);
+  }
+  return {path, fd};
+}
+
+JsonlLog JsonlLog::resumed(const std::string& path, int64_t step) {
+  if (std::filesystem::exists(path)) truncate_log(path, step);
+  return {path, open_file(path, O_WRONLY | O_CREAT | O_APPEND)};
+}
+
+JsonlLog::JsonlLog(JsonlLog&& other) noexcept : path_(std::move(other.path_)), fd_(other.fd_) {
+  other.fd_ = -1;
+}
+
+JsonlLog::~JsonlLog() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void JsonlLog::append(const StepRecord& record) {
+  struct stat before {};
+  if (::fstat(fd_, &before) != 0) io_failed("look at", path_);
+  if (write_all(fd_, to_json_line(record) + "\n")) return;
+  const int error = errno;
+  const bool undone = ::ftruncate(fd_, before.st_size) == 0;
+  base::fail_with(ExitCode::Storage, "cannot append step {} to {}: {}{}", record.step, path_,
+                  std::strerror(error), undone ? "" : " (a torn line is left at its end)");
+}
+
+JsonlTail for_each_record(const std::string& path, const std::function<void(const StepRecord&)>& each) {
+  return scan(path, [&](std::string_view, const StepRecord& record) { each(record); });
+}
+
+std::vector<StepRecord> read_log(const std::string& path) {
+  std::vector<StepRecord> records;
+  for_each_record(path, [&](const StepRecord& record) { records.push_back(record); });
+  return records;
+}
+
+void truncate_log(const std::string& path, int64_t step) {
+  const std::string temporary = path + ".tmp";
+  const int fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+  try {
+    scan(path, [&](std::string_view line, const StepRecord& record) {
+      if (record.step > step) return;
+      if (!write_all(fd, std::string(line) + "\n")) io_failed("write", temporary);
+    });
+    if (::fsync(fd) != 0) io_failed("sync", temporary);
+  } catch (...) {
+    ::close(fd);
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (::close(fd) != 0) io_failed("close", temporary);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) io_failed("replace", path);
+  sync_folder_of(path);
+}
+
+}  // namespace pleat::report

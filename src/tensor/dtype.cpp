@@ -1,0 +1,24 @@
+#include "tensor/dtype.h"
+
+#include "base/error.h"
+
+namespace pleat::tensor {
+
+std::string_view name_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::U8: return "u8";
+    case Dtype::I32: return "i32";
+    case Dtype::I64: return "i64";
+    case Dtype::F32: return "f32";
+    case Dtype::F64: return "f64";
+  }
+  PLEAT_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
+}
+
+Dtype dtype_named(std::string_view name) {
+  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64})
+    if (name_of(d) == name) return d;
+  base::fail("unknown element type '{}'; known: u8 i32 i64 f32 f64", name);
+}
+
+}  // namespace pleat::tensor
