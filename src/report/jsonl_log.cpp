@@ -41,8 +41,8 @@ bool write_all(int fd, std::string_view bytes) {
 }
 
 void sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const auto parent = std::filesystem::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
   const int fd = open_file(folder, O_RDONLY | O_DIRECTORY);
   const bool synced = ::fsync(fd) == 0;
   ::close(fd);
@@ -131,7 +131,7 @@ void truncate_log(const std::string& path, int64_t step) {
   try {
     scan(path, [&](std::string_view line, const StepRecord& record) {
       if (record.step > step) return;
-      if (!write_all(fd, std::string(line) + "\n")) io_failed("write", temporary);
+      if (!write_all(fd, fmt::format("{}\n", line))) io_failed("write", temporary);
     });
     if (::fsync(fd) != 0) io_failed("sync", temporary);
   } catch (...) {

@@ -62,12 +62,6 @@ double mean_load(const RouterHealth& health) {
   return health.load.empty() ? 0.0 : total / static_cast<double>(health.load.size());
 }
 
-// NaN is kUnknown for a stat nobody measured, so only one of the two being NaN, or an infinity, is a fault.
-bool logits_broken(const RouterHealth& health) {
-  return std::isinf(health.logit_max) || std::isinf(health.logit_rms) ||
-         std::isnan(health.logit_max) != std::isnan(health.logit_rms);
-}
-
 }  // namespace
 
 RouterHealth router_health(int layer, std::span<const int64_t> load, int64_t dropped, LogitStats logits,
@@ -81,7 +75,7 @@ RouterHealth router_health(int layer, std::span<const int64_t> load, int64_t dro
 }
 
 Balance balance_of(const RouterHealth& health) {
-  if (logits_broken(health)) return Balance::NonFinite;
+  if (!std::isfinite(health.logit_max) || !std::isfinite(health.logit_rms)) return Balance::NonFinite;
   const double num_experts = static_cast<double>(health.load.size());
   if (health.load.size() > 1 && std::exp(health.entropy * std::log(num_experts)) < num_experts / 2)
     return Balance::Collapsing;
@@ -93,12 +87,18 @@ Balance balance_of(const RouterHealth& health) {
 
 std::string_view name_of(Balance balance) {
   switch (balance) {
-    case Balance::Balanced: return "balanced";
-    case Balance::Uneven: return "uneven";
-    case Balance::Skewed: return "skewed";
-    case Balance::Dead: return "dead";
-    case Balance::Collapsing: return "collapsing";
-    case Balance::NonFinite: return "non-finite";
+    case Balance::Balanced:
+      return "balanced";
+    case Balance::Uneven:
+      return "uneven";
+    case Balance::Skewed:
+      return "skewed";
+    case Balance::Dead:
+      return "dead";
+    case Balance::Collapsing:
+      return "collapsing";
+    case Balance::NonFinite:
+      return "non-finite";
   }
   return "?";
 }

@@ -18,8 +18,8 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Scale of the raw router logits of one layer over the tokens counted.
 struct LogitStats {
-  double max = kUnknown;  // largest absolute logit
-  double rms = kUnknown;
+  double max = 0.0;  // largest absolute logit; both 0 where nobody measured
+  double rms = 0.0;
 };
 
 // Health of one MoE layer over the tokens its counts cover.
@@ -32,8 +32,8 @@ struct RouterHealth {
   double cv = 0.0;             // population standard deviation of the load / mean
   int dead = 0;                // experts with no token at all
   double dropped_share = 0.0;  // assignments dropped by capacity / assignments chosen
-  double logit_max = kUnknown;
-  double logit_rms = kUnknown;
+  double logit_max = 0.0;
+  double logit_rms = 0.0;
   double bias_min = 0.0;  // both 0 where the router has no balancing bias
   double bias_max = 0.0;
 };

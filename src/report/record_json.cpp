@@ -105,6 +105,24 @@ double number_from_json(const json& value, std::string_view where, std::string_v
              value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
+void refuse_deep_json(std::string_view text, std::string_view where) {
+  constexpr int kDeepest = 64;
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string && c == '\\')
+      ++i;
+    else if (c == '"')
+      in_string = !in_string;
+    else if (!in_string && (c == '[' || c == '{'))
+      ++depth;
+    else if (!in_string && (c == ']' || c == '}'))
+      --depth;
+    if (depth > kDeepest) base::fail("{}: nested more than {} deep", where, kDeepest);
+  }
+}
+
 std::string to_json_line(const StepRecord& record) {
   ordered_json out;
   out["step"] = record.step;
@@ -129,6 +147,7 @@ std::string to_json_line(const StepRecord& record) {
 }
 
 StepRecord record_from_json_line(std::string_view line, std::string_view where) {
+  refuse_deep_json(line, where);
   const json object = json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (object.is_discarded()) base::fail("{}: not valid JSON ({} bytes)", where, line.size());
   if (!object.is_object()) base::fail("{}: is {}, needs an object", where, object.type_name());

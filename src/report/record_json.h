@@ -19,6 +19,10 @@ std::string to_json_line(const StepRecord& record);
 // ignored, so that an older report can read a newer log.
 StepRecord record_from_json_line(std::string_view line, std::string_view where);
 
+// Throws base::Error naming `where` when brackets nest deeper than 64: the JSON library prints and frees
+// values recursively, so a hostile file could exhaust the stack.
+void refuse_deep_json(std::string_view text, std::string_view where);
+
 // A number, or one of the three strings above. Throws base::Error naming `where` and `key` otherwise.
 double number_from_json(const nlohmann::json& value, std::string_view where, std::string_view key);
 

@@ -1,0 +1,42 @@
+// A sub-command of `pleat`: adds itself to the command line and says what to run.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace pleat::apps {
+
+// What the chosen sub-command does; returns the exit code of the process.
+using Action = std::function<int()>;
+
+// Each adds one sub-command whose callback stores its action in `chosen`.
+void add_train(CLI::App& app, Action& chosen);
+void add_plan(CLI::App& app, Action& chosen);
+void add_explain(CLI::App& app, Action& chosen);
+void add_explain_config(CLI::App& app, Action& chosen);
+void add_report(CLI::App& app, Action& chosen);
+void add_trace(CLI::App& app, Action& chosen);
+void add_generate(CLI::App& app, Action& chosen);
+void add_data(CLI::App& app, Action& chosen);
+void add_bench(CLI::App& app, Action& chosen);
+
+// CONFIG and --set, shared by every command that reads a run configuration.
+struct ConfigArgument {
+  std::string path;
+  std::vector<std::string> sets;
+  config::Config load() const;      // validated, as asked
+  config::Config resolved() const;  // with every derived value filled in
+};
+void add_config_argument(CLI::App& command, ConfigArgument& argument);
+
+// The footer every --help ends in.
+void add_example(CLI::App& command, const std::string& example);
+
+}  // namespace pleat::apps

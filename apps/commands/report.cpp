@@ -1,0 +1,25 @@
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "report/write_report.h"
+
+namespace pleat::apps {
+
+void add_report(CLI::App& app, Action& chosen) {
+  auto run = std::make_shared<std::string>(), out = std::make_shared<std::string>();
+  CLI::App* c = app.add_subcommand("report", "Write a self-contained HTML page about a run");
+  c->add_option("run", *run, "Run folder (log.run_dir)")->required();
+  c->add_option("--out", *out, "Page to write (default: RUN/report.html)");
+  add_example(*c, "pleat report runs/demo");
+  c->callback([run, out, &chosen] {
+    chosen = [run, out] {
+      const std::string page = out->empty() ? *run + "/report.html" : *out;
+      report::write_report(*run, page);
+      fmt::print("{}\n", page);
+      return 0;
+    };
+  });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,30 @@
+#include <CLI/CLI.hpp>
+
+#include "command.h"
+#include "train/loop.h"
+
+namespace pleat::apps {
+
+void add_train(CLI::App& app, Action& chosen) {
+  struct Arguments {
+    ConfigArgument config;
+    train::LoopOptions options;
+    int64_t fault_step = 0;
+  };
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
+  add_config_argument(*c, a->config);
+  c->add_flag("--quiet", a->options.quiet, "Print nothing; files are written all the same");
+  // For tests of stopping and of refused steps; not for people.
+  c->add_option("--stop-after", a->options.stop_after)->group("");
+  c->add_option("--fault-step", a->fault_step)->group("");
+  add_example(*c, "pleat train configs/demo.toml --set train.steps=200 --set log.run_dir='\"runs/first\"'");
+  c->callback([a, &chosen] {
+    chosen = [a] {
+      if (a->fault_step > 0) a->options.fault_step = a->fault_step;
+      return static_cast<int>(train::run_training(a->config.load(), a->options).code);
+    };
+  });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,55 @@
+// One binary, one sub-command per job.
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "command.h"
+
+namespace pleat::apps {
+
+config::Config ConfigArgument::load() const { return config::load(path, sets); }
+config::Config ConfigArgument::resolved() const { return config::resolve(load()); }
+
+void add_config_argument(CLI::App& command, ConfigArgument& argument) {
+  command.add_option("config", argument.path, "Run configuration (TOML)")->required();
+  command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")->allow_extra_args(false);
+}
+
+void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }
+
+}  // namespace pleat::apps
+
+int main(int argc, char** argv) {
+  using namespace pleat;
+  CLI::App app{"Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, planned,\n"
+               "printed, traced and run."};
+  app.require_subcommand(1);
+  apps::add_example(app, "pleat train configs/demo.toml --set train.steps=100");
+  apps::Action chosen;
+  apps::add_train(app, chosen);
+  apps::add_plan(app, chosen);
+  apps::add_explain(app, chosen);
+  apps::add_explain_config(app, chosen);
+  apps::add_report(app, chosen);
+  apps::add_trace(app, chosen);
+  apps::add_generate(app, chosen);
+  apps::add_data(app, chosen);
+  apps::add_bench(app, chosen);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e);
+    return code == 0 ? 0 : static_cast<int>(base::ExitCode::BadInput);
+  }
+  try {
+    return chosen();
+  } catch (const base::Error& e) {
+    fmt::print(stderr, "pleat: {}\n", e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "pleat: out of memory\n");
+    return static_cast<int>(base::ExitCode::Internal);
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "pleat: unexpected error: {}\n", e.what());
+    return static_cast<int>(base::ExitCode::Internal);
+  }
+}

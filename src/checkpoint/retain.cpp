@@ -1,0 +1,78 @@
+#include "checkpoint/retain.h"
+
+#include <algorithm>
+
+#include "checkpoint/load.h"
+
+namespace pleat::checkpoint {
+
+std::string free_leftover_name(const std::string& stem, std::vector<std::string>& taken) {
+  for (int64_t number = 0;; ++number) {
+    std::string name = fmt::format("{}.tmp-{}", stem, number);
+    if (std::find(taken.begin(), taken.end(), name) != taken.end()) continue;
+    taken.push_back(name);
+    return name;
+  }
+}
+
+void remove_leftovers(base::Vfs& vfs, const std::string& directory, const std::vector<std::string>& names,
+                      std::vector<std::string>& warnings) {
+  if (names.empty()) return;
+  try {
+    vfs.fsync_dir(directory);
+  } catch (const base::Error& error) {
+    warnings.push_back(fmt::format("leftovers stay: {}", error.what()));
+    return;
+  }
+  for (const std::string& name : names) {
+    try {
+      vfs.remove_all(base::join_path(directory, name));
+    } catch (const base::Error& error) {
+      warnings.push_back(fmt::format("leftover stays: {}", error.what()));
+    }
+  }
+}
+
+namespace {
+
+std::vector<int64_t> choose_victims(base::Vfs& vfs, const std::string& directory, std::vector<int64_t> older,
+                                    int64_t keep, std::vector<std::string>& warnings) {
+  int64_t num_verified = 1;  // the one just saved
+  size_t idx = 0;
+  for (; idx < older.size() && num_verified < keep; ++idx) {
+    try {
+      const Loaded loaded = open_step(vfs, directory, older[idx]);
+      if (num_verified == 1) loaded.verify();
+      ++num_verified;
+    } catch (const base::Error& error) {
+      warnings.push_back(fmt::format("not counted as a checkpoint to keep: {}", error.what()));
+    }
+  }
+  if (num_verified < keep) return {};
+  return {older.begin() + static_cast<std::ptrdiff_t>(idx), older.end()};
+}
+
+}  // namespace
+
+std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
+                                std::vector<std::string>& warnings) {
+  std::vector<int64_t> moved;
+  std::vector<std::string> names;
+  try {
+    Listing listing = list_checkpoints(vfs, directory);
+    std::erase_if(listing.steps, [&](int64_t other) { return other >= step; });
+    if (static_cast<int64_t>(listing.steps.size()) < keep) return {};
+    for (const int64_t victim : choose_victims(vfs, directory, listing.steps, keep, warnings)) {
+      const std::string name = free_leftover_name(step_name(victim), listing.leftovers);
+      vfs.rename(base::join_path(directory, step_name(victim)), base::join_path(directory, name));
+      moved.push_back(victim);
+      names.push_back(name);
+    }
+  } catch (const base::Error& error) {
+    warnings.push_back(fmt::format("old checkpoints stay: {}", error.what()));
+  }
+  remove_leftovers(vfs, directory, names, warnings);
+  return moved;
+}
+
+}  // namespace pleat::checkpoint

@@ -1,0 +1,104 @@
+#include "checkpoint/state.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "base/checked.h"
+#include "checkpoint/manifest.h"
+
+namespace pleat::checkpoint {
+
+namespace {
+
+// Lengths before contents, so that no two states spell the same bytes.
+class FieldHash {
+ public:
+  void text(std::string_view value) {
+    integer(static_cast<int64_t>(value.size()));
+    hash_.update(value);
+  }
+  void integer(int64_t value) {
+    const auto bits = static_cast<uint64_t>(value);
+    std::byte bytes[8];
+    for (int i = 0; i < 8; ++i) bytes[i] = static_cast<std::byte>(bits >> (8 * i));
+    hash_.update(bytes);
+  }
+  void digest(const base::Sha256Digest& value) { hash_.update(value); }
+  base::Sha256Digest result() const { return hash_.digest(); }
+
+ private:
+  base::Sha256 hash_;
+};
+
+}  // namespace
+
+int64_t num_bytes_of(tensor::Dtype dtype, std::span<const int64_t> shape, const std::string& name) {
+  if (static_cast<int64_t>(shape.size()) > kMaxRank)
+    base::fail("tensor '{}' has {} dimensions; at most {} are allowed", name, shape.size(), kMaxRank);
+  int64_t length = tensor::size_of(dtype);
+  bool empty = false;
+  for (const int64_t extent : shape) {
+    if (extent < 0) base::fail("tensor '{}' has a negative extent {}", name, extent);
+    if (extent == 0) {
+      empty = true;
+      continue;
+    }
+    int64_t product;
+    if (__builtin_mul_overflow(length, extent, &product) || product > kMaxSize)
+      base::fail("tensor '{}' has more than {} bytes", name, kMaxSize);
+    length = product;
+  }
+  return empty ? 0 : length;
+}
+
+base::Sha256Digest digest_of_state(const Manifest& manifest) {
+  FieldHash hash;
+  hash.text("pleat state 1");
+  hash.integer(manifest.step);
+  hash.integer(static_cast<int64_t>(manifest.tensors.size()));
+  for (const TensorEntry& tensor : manifest.tensors) {
+    hash.text(tensor.name);
+    hash.text(tensor::name_of(tensor.dtype));
+    hash.integer(static_cast<int64_t>(tensor.shape.size()));
+    for (const int64_t extent : tensor.shape) hash.integer(extent);
+    hash.digest(tensor.sha256);
+  }
+  hash.integer(static_cast<int64_t>(manifest.integers.size()));
+  for (const auto& [name, value] : manifest.integers) hash.text(name), hash.integer(value);
+  hash.integer(static_cast<int64_t>(manifest.reals.size()));
+  for (const auto& [name, value] : manifest.reals)
+    hash.text(name), hash.integer(std::bit_cast<int64_t>(value));
+  hash.integer(static_cast<int64_t>(manifest.texts.size()));
+  for (const auto& [name, value] : manifest.texts) hash.text(name), hash.text(value);
+  return hash.result();
+}
+
+Manifest describe(const StateView& state) {
+  Manifest manifest;
+  manifest.step = state.step;
+  manifest.integers = state.integers;
+  manifest.reals = state.reals;
+  manifest.texts = state.texts;
+  std::vector<const TensorRef*> sorted;
+  for (const TensorRef& tensor : state.tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->name < b->name; });
+  int64_t offset = 0;
+  for (const TensorRef* tensor : sorted) {
+    const int64_t length = num_bytes_of(tensor->dtype, tensor->shape, tensor->name);
+    if (static_cast<int64_t>(tensor->bytes.size()) != length)
+      base::fail("tensor '{}' has {} bytes of memory; its shape needs {}", tensor->name, tensor->bytes.size(),
+                 length);
+    manifest.tensors.push_back(
+        {tensor->name, tensor->dtype, tensor->shape, offset, length, base::sha256(tensor->bytes)});
+    offset = base::checked_add(offset, length, "bytes of all tensors");
+  }
+  manifest.state_sha256 = digest_of_state(manifest);
+  check_contents(manifest, "state to be saved");
+  // Only the printer can tell a text that cannot be written; better now than with half the files on the disk.
+  static_cast<void>(print_manifest(manifest));
+  return manifest;
+}
+
+std::string state_sha256(const StateView& state) { return base::to_hex(describe(state).state_sha256); }
+
+}  // namespace pleat::checkpoint

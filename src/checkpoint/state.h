@@ -1,0 +1,40 @@
+// What a checkpoint holds, seen from the outside: named tensors in live memory and named scalars.
+// Nothing here knows what the names mean; everything that makes the future of a run must be among them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace pleat::checkpoint {
+
+struct TensorRef {
+  std::string name;
+  tensor::Dtype dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;  // dense, little-endian, exactly shape x element size
+};
+
+// Order of `tensors` does not matter: files and digests use ascending names.
+struct StateView {
+  int64_t step = 0;
+  std::vector<TensorRef> tensors;
+  std::map<std::string, int64_t> integers;
+  std::map<std::string, double> reals;  // kept bit for bit, NaN payloads and signed zeros included
+  std::map<std::string, std::string> texts;
+};
+
+// The SHA-256 of the whole state: over step, tensors (name, element type, shape, SHA-256 of the bytes) and
+// scalars, in canonical order. Equal exactly when the states are. Throws base::Error on a state that cannot
+// be saved: see describe() in manifest.h.
+std::string state_sha256(const StateView& state);
+
+// shape x element size, checked; a zero extent does not excuse the others.
+int64_t num_bytes_of(tensor::Dtype dtype, std::span<const int64_t> shape, const std::string& name);
+
+}  // namespace pleat::checkpoint

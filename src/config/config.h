@@ -1,0 +1,238 @@
+// The run configuration as plain data: what one training run was asked to do. Nothing here knows TOML; the
+// schema (schema.h) is the single table that ties every field to its key, range and meaning, and a test
+// keeps the two in step. A Config that came out of `load` or `parse` has been validated as a whole, so the
+// code that reads it needs no second check. Fields hold what was asked: a documented 0 means "derive it", and
+// `resolve` returns a copy in which every such zero has been replaced by the value that is used.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace pleat::config {
+
+struct ModelConfig {
+  std::string dtype = "float32";  // float32 | float64
+  int64_t vocab_size = 0;         // 0: taken from the tokenizer
+  int64_t hidden_size = 256;
+  int64_t num_layers = 4;
+  int64_t num_heads = 8;
+  int64_t num_kv_heads = 0;     // 0: num_heads
+  int64_t head_dim = 0;         // 0: hidden_size / num_heads
+  int64_t ffn_hidden_size = 0;  // dense SwiGLU width; needed when there are dense layers
+  double norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  int64_t rotary_dim = 0;  // 0: head_dim
+  bool rope_interleaved = false;
+  bool qk_norm = false;
+  bool qkv_bias = false;
+  bool attn_out_bias = false;
+  bool mlp_bias = false;
+  int64_t sliding_window = 0;  // 0: full causal attention
+  bool tie_embeddings = false;
+  double init_std = 0.02;
+  bool scale_residual_init = true;
+  int64_t leading_dense_layers = 0;
+  // One number n: layer i is MoE when i % n == 0. Several: a 0/1 flag per layer. Leading dense layers win.
+  std::vector<int64_t> moe_layer_freq = {1};
+
+  bool operator==(const ModelConfig&) const = default;
+};
+
+struct MoeConfig {
+  int64_t num_experts = 0;  // 0: dense model
+  int64_t top_k = 2;
+  int64_t ffn_hidden_size = 0;         // width of one routed expert
+  int64_t shared_ffn_hidden_size = 0;  // 0: no shared expert
+  bool shared_gate = false;
+  std::string score = "softmax";  // softmax | sigmoid | sqrtsoftplus
+  bool pre_softmax = false;
+  bool renormalize = true;  // sigmoid-like and pre-softmax scores
+  double scaling_factor = 1.0;
+  int64_t num_groups = 0;
+  int64_t group_topk = 0;
+  std::string router_dtype = "float32";  // float32 | float64; always float64 with model.dtype = float64
+  bool router_bias = false;
+  std::vector<std::string> load_balancing = {"aux"};  // none | aux | seq_aux | global_aux | sinkhorn | bias
+  std::vector<double> aux_coef = {1e-2};              // one per aux type, in load_balancing order
+  std::string global_aux_form = "running";            // running | exact
+  double bias_update_rate = 1e-3;
+  double z_coef = 0.0;
+  double input_jitter = 0.0;
+  std::string aux_convention = "switch";  // switch | hf
+  double capacity_factor = 0.0;           // 0: dropless
+  std::string drop_policy = "probs";      // probs | position
+  bool pad_to_capacity = false;
+  double token_budget = 0.0;           // times the balanced rows of one rank; 0: the worst case
+  std::string force_routing = "none";  // none | balanced | skewed
+  double force_bias_std = 0.0;         // negative: one draw per layer for the whole run
+
+  bool operator==(const MoeConfig&) const = default;
+};
+
+struct OptimizerConfig {
+  struct GroupConfig {
+    double lr_mult = 1.0;
+    double weight_decay = -1.0;  // negative: unset, optimizer.weight_decay holds
+
+    bool operator==(const GroupConfig&) const = default;
+  };
+
+  double lr = 3e-4;
+  double min_lr = 3e-5;
+  std::string schedule = "cosine";  // cosine | linear | wsd | constant
+  int64_t warmup_steps = 0;
+  int64_t decay_steps = 0;  // 0: the whole run; wsd: the length of the final decay
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double clip = 1.0;  // 0: no clipping
+  bool decay_norms = false;
+  bool decay_biases = false;
+  bool decay_embeddings = true;
+  // Keyed by attention | router | shared_experts | experts | mlp | embedding | head | norm.
+  std::map<std::string, GroupConfig> groups;
+
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+struct TrainConfig {
+  int64_t steps = 100;
+  int64_t micro_batch = 1;       // sequences per microbatch
+  int64_t num_microbatches = 1;  // microbatches per optimizer step
+  int64_t seq_len = 128;
+  int64_t seed = 1234;
+  std::string order = "1f1b";  // 1f1b | gpipe (all forwards before the backwards)
+  int64_t eval_every = 0;      // 0: only after the last step, when there is validation data
+  int64_t eval_batches = 4;    // microbatches per evaluation
+  int64_t loss_chunk = 0;      // rows of logits in memory at once; 0: chosen by resolve()
+  int64_t max_refused_steps = 3;
+
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct DataConfig {
+  std::string train;  // prefix of a .bin/.idx pair, or a .txt/.jsonl file to be prepared
+  std::string valid;
+  std::string tokenizer = "byte";
+  std::string jsonl_key = "text";
+  bool shuffle = true;
+  bool isolate_documents = true;
+  double valid_split = 0.0;  // share of train held out when valid is empty
+
+  bool operator==(const DataConfig&) const = default;
+};
+
+struct CheckpointConfig {
+  std::string dir;    // empty: <log.run_dir>/checkpoints
+  int64_t every = 0;  // 0: only at the end
+  int64_t keep = 2;
+  bool save_at_end = true;
+  std::string resume = "auto";  // auto | never | must
+
+  bool operator==(const CheckpointConfig&) const = default;
+};
+
+struct LogConfig {
+  std::string run_dir = "runs/default";
+  int64_t console_every = 1;  // 0: no progress lines
+  bool tensorboard = true;
+  int64_t health_every = 10;  // 0: never
+  int64_t timeline_step = 0;  // 0: the last step
+
+  bool operator==(const LogConfig&) const = default;
+};
+
+struct RecomputeConfig {
+  // norm | activation | core_attention | experts | shared_experts | layer
+  std::vector<std::string> modules;
+  std::string layers = "all";  // or ranges such as "0-3,7"
+
+  bool operator==(const RecomputeConfig&) const = default;
+};
+
+struct DeviceConfig {
+  std::string kind = "cpu";
+  int64_t threads = 0;  // 0: all cores
+
+  bool operator==(const DeviceConfig&) const = default;
+};
+
+struct Config {
+  ModelConfig model;
+  MoeConfig moe;
+  OptimizerConfig optimizer;
+  TrainConfig train;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  RecomputeConfig recompute;
+  DeviceConfig device;
+
+  // What the text said: key path -> value as written, for `resolved`, and remarks for the console (such as a
+  // --set key given twice). Neither is part of the configuration: equality and digest ignore them.
+  std::map<std::string, std::string> asked;
+  std::vector<std::string> notes;
+
+  bool operator==(const Config& other) const {
+    return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
+           data == other.data && checkpoint == other.checkpoint && log == other.log &&
+           recompute == other.recompute && device == other.device;
+  }
+};
+
+// Reads, parses and validates a file of at most 1 MiB. `sets` are "key=value" overrides with TOML values,
+// applied in order after the file; a bare word is taken as a string where the key wants one, and "key=" takes
+// a key back to its default. Throws base::Error naming key, value, what is needed and the nearest valid name.
+Config load(const std::string& path, const std::vector<std::string>& sets = {});
+
+// The same from text; `source_name` stands in messages about syntax.
+Config parse(std::string_view toml_text, const std::vector<std::string>& sets = {},
+             std::string_view source_name = "config");
+
+// Throws when values are out of range or contradict each other. `load` and `parse` have done this already;
+// for a Config built or changed in code. Keys in `asked` that have no effect are refused as well.
+void validate(const Config& config);
+
+// A copy with every derivable zero replaced by the value used (kv heads, head_dim, rotary_dim, threads,
+// decay_steps, loss_chunk, checkpoint.dir, timeline_step ...). model.vocab_size stays 0 unless
+// data.tokenizer is "byte" or the caller filled it from the tokenizer before. Idempotent.
+Config resolve(const Config& config);
+
+struct ResolvedRow {
+  std::string key;
+  std::string asked;  // as written, or "default"
+  std::string used;
+  std::string why;
+};
+
+// One row per key, in schema order: what was asked, what is used, and why they differ where they do.
+std::vector<ResolvedRow> resolved(const Config& config);
+
+// Meaning, type, default, allowed values, when it applies, related keys; of a section: its keys; of the empty
+// key: the sections. Throws with the nearest name for anything else.
+std::string explain(std::string_view key);
+
+// Canonical text with every key that has an effect here; parses back to an equal Config.
+std::string to_toml(const Config& config);
+
+// SHA-256 (64 hex digits) of the canonical text: of what is asked, not of how it was written.
+std::string digest(const Config& config);
+
+// "key: a -> b" for every key whose value differs, in schema order.
+std::vector<std::string> differences(const Config& a, const Config& b);
+
+// Every key path of the schema, in order.
+std::vector<std::string> all_keys();
+
+// Always false in a dense model (moe.num_experts = 0).
+bool is_moe_layer(const Config& config, int64_t layer);
+int64_t num_moe_layers(const Config& config);
+
+// Layers named by recompute.layers as one flag per layer.
+std::vector<bool> recompute_layers(const Config& config);
+
+}  // namespace pleat::config

@@ -1,0 +1,82 @@
+// Which layer is what: the MoE pattern and layer ranges.
+#include <charconv>
+#include <string_view>
+
+#include "base/error.h"
+#include "config/config.h"
+#include "config/quote.h"
+
+namespace pleat::config {
+
+namespace {
+
+struct LayerRange {
+  int64_t first, last;
+};
+
+int64_t parse_layer(std::string_view text, const RecomputeConfig& recompute) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty() || value < 0)
+    base::fail(
+        "recompute.layers = {}: '{}' is not a layer; write \"all\", or numbers and ranges such as \"0-3,7\"",
+        quote(recompute.layers), printable(text));
+  return value;
+}
+
+LayerRange parse_range(std::string_view text, const RecomputeConfig& recompute) {
+  const size_t dash = text.find('-');
+  if (dash == std::string_view::npos) {
+    const int64_t layer = parse_layer(text, recompute);
+    return {layer, layer};
+  }
+  return {parse_layer(text.substr(0, dash), recompute), parse_layer(text.substr(dash + 1), recompute)};
+}
+
+}  // namespace
+
+bool is_moe_layer(const Config& config, int64_t layer) {
+  const ModelConfig& model = config.model;
+  if (config.moe.num_experts == 0 || layer < model.leading_dense_layers || model.moe_layer_freq.empty())
+    return false;
+  if (model.moe_layer_freq.size() == 1) {
+    const int64_t every = model.moe_layer_freq[0];
+    return every > 0 && layer % every == 0;
+  }
+  return layer < static_cast<int64_t>(model.moe_layer_freq.size()) &&
+         model.moe_layer_freq[static_cast<size_t>(layer)] != 0;
+}
+
+int64_t num_moe_layers(const Config& config) {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < config.model.num_layers; ++layer) count += is_moe_layer(config, layer);
+  return count;
+}
+
+std::vector<bool> recompute_layers(const Config& config) {
+  const RecomputeConfig& recompute = config.recompute;
+  const int64_t num_layers = config.model.num_layers;
+  if (recompute.modules.empty()) return std::vector<bool>(static_cast<size_t>(num_layers), false);
+  if (recompute.layers == "all") return std::vector<bool>(static_cast<size_t>(num_layers), true);
+
+  std::vector<bool> chosen(static_cast<size_t>(num_layers), false);
+  std::string_view rest = recompute.layers;
+  for (bool more = true; more;) {
+    const size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    const LayerRange range = parse_range(rest.substr(0, comma), recompute);
+    if (more) rest.remove_prefix(comma + 1);
+    if (range.first > range.last || range.last >= num_layers)
+      base::fail("recompute.layers = {}: {}-{} does not lie within layers 0-{} (model.num_layers = {})",
+                 quote(recompute.layers), range.first, range.last, num_layers - 1, num_layers);
+    for (int64_t layer = range.first; layer <= range.last; ++layer) {
+      if (chosen[static_cast<size_t>(layer)])
+        base::fail("recompute.layers = {} names layer {} twice; name each layer once",
+                   quote(recompute.layers), layer);
+      chosen[static_cast<size_t>(layer)] = true;
+    }
+  }
+  return chosen;
+}
+
+}  // namespace pleat::config

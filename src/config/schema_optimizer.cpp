@@ -1,0 +1,149 @@
+// Keys of [optimizer] and of its parameter groups.
+#include <algorithm>
+
+#include "config/schema.h"
+
+namespace pleat::config {
+
+namespace {
+
+using GroupConfig = OptimizerConfig::GroupConfig;
+
+template <class Field>
+Key key(const char* name, Field OptimizerConfig::*field, std::string meaning) {
+  return make_key(std::string("optimizer.") + name, &Config::optimizer, field, std::move(meaning));
+}
+
+Condition lr_moves() {
+  return {"optimizer.schedule is not \"constant\"", {"optimizer.schedule"}, [](const Config& c) {
+            return c.optimizer.schedule != "constant";
+          }};
+}
+
+Condition decays() {
+  return {"some weight_decay > 0", {"optimizer.weight_decay"}, [](const Config& c) {
+            return c.optimizer.weight_decay > 0 ||
+                   std::any_of(c.optimizer.groups.begin(), c.optimizer.groups.end(),
+                               [](const auto& entry) { return entry.second.weight_decay > 0; });
+          }};
+}
+
+Condition has_biases() {
+  return {"the model has biases",
+          {"model.qkv_bias", "model.attn_out_bias", "model.mlp_bias", "moe.router_bias"},
+          [](const Config& c) {
+            return c.model.qkv_bias || c.model.attn_out_bias || c.model.mlp_bias || c.moe.router_bias;
+          }};
+}
+
+// A group's tensors must exist, or its settings would do nothing.
+void add_group_conditions(Key& key, const std::string& group) {
+  if (group == "router" || group == "experts" || group == "shared_experts") key.when(has_experts());
+  if (group == "shared_experts") key.when(has_shared_expert());
+  if (group == "mlp") key.when(has_dense_layers());
+  if (group == "head")
+    key.when({"model.tie_embeddings = false (a tied head belongs to the group embedding)",
+              {"model.tie_embeddings"},
+              [](const Config& c) { return !c.model.tie_embeddings; }});
+}
+
+Key group_key(const std::string& group, const char* name, double GroupConfig::*field, std::string meaning) {
+  Key key;
+  key.path = "optimizer.groups." + group + "." + name;
+  key.meaning = std::move(meaning);
+  key.get = [=](const Config& config) {
+    const auto found = config.optimizer.groups.find(group);
+    return Value(found == config.optimizer.groups.end() ? GroupConfig{}.*field : found->second.*field);
+  };
+  key.set = [=](Config& config, Value value) {
+    config.optimizer.groups[group].*field = std::get<double>(std::move(value));
+  };
+  key.present = [=](const Config& config) {
+    const auto found = config.optimizer.groups.find(group);
+    return found != config.optimizer.groups.end() && found->second.*field >= 0;
+  };
+  add_group_conditions(key, group);
+  return key;
+}
+
+void add_group_keys(std::vector<Key>& keys) {
+  for (const std::string& group : group_names()) {
+    keys.push_back(group_key(group, "lr_mult", &GroupConfig::lr_mult,
+                             "Multiplies the learning rate of the parameters of group " + group + ".")
+                       .range(0, 1e3)
+                       .see({"optimizer.lr"}));
+    Key decay = group_key(group, "weight_decay", &GroupConfig::weight_decay,
+                          "Weight decay of the parameters of group " + group +
+                              " instead of optimizer.weight_decay. The decay_norms, decay_biases and "
+                              "decay_embeddings switches still decide what is decayed at all.");
+    decay.range(0, 1).see({"optimizer.weight_decay"});
+    if (group == "norm")
+      decay.when({"optimizer.decay_norms = true", {"optimizer.decay_norms"}, [](const Config& c) {
+                    return c.optimizer.decay_norms;
+                  }});
+    if (group == "embedding")
+      decay.when({"optimizer.decay_embeddings = true", {"optimizer.decay_embeddings"}, [](const Config& c) {
+                    return c.optimizer.decay_embeddings;
+                  }});
+    keys.push_back(std::move(decay));
+  }
+}
+
+}  // namespace
+
+const std::vector<std::string>& group_names() {
+  static const std::vector<std::string> names = {"attention", "router",    "shared_experts", "experts",
+                                                 "mlp",       "embedding", "head",           "norm"};
+  return names;
+}
+
+std::vector<Key> optimizer_keys() {
+  using O = OptimizerConfig;
+  std::vector<Key> keys;
+  keys.push_back(key("lr", &O::lr, "Peak learning rate of AdamW.")
+                     .above(0, 1e3)
+                     .see({"optimizer.min_lr", "optimizer.schedule"}));
+  keys.push_back(key("min_lr", &O::min_lr, "Learning rate the schedule ends at; at most optimizer.lr.")
+                     .range(0, 1e3)
+                     .when(lr_moves())
+                     .see({"optimizer.lr", "optimizer.decay_steps"}));
+  keys.push_back(
+      key("schedule", &O::schedule,
+          "Learning rate after the warm-up. cosine and linear fall from lr to min_lr until step "
+          "decay_steps. wsd holds lr and falls linearly over the last decay_steps steps. constant holds "
+          "lr.")
+          .one_of({"cosine", "linear", "wsd", "constant"})
+          .see({"optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.min_lr"}));
+  keys.push_back(
+      key("warmup_steps", &O::warmup_steps, "Steps over which the learning rate rises linearly to lr.")
+          .range(0, 1e12)
+          .see({"optimizer.schedule"}));
+  keys.push_back(
+      key("decay_steps", &O::decay_steps,
+          "cosine, linear: the step, counted from the first and with the warm-up inside, at which min_lr "
+          "is reached; 0 is train.steps. wsd: length of the final decay; 0 is a tenth of train.steps.")
+          .range(0, 1e12)
+          .when(lr_moves())
+          .see({"optimizer.schedule", "train.steps"}));
+  keys.push_back(key("beta1", &O::beta1, "AdamW's decay of the first moment.").below(0, 1));
+  keys.push_back(key("beta2", &O::beta2, "AdamW's decay of the second moment.").below(0, 1));
+  keys.push_back(key("eps", &O::eps, "Added to the root of AdamW's second moment.").above(0, 1));
+  keys.push_back(
+      key("weight_decay", &O::weight_decay, "Decoupled decay: weights shrink by lr * weight_decay each step.")
+          .range(0, 1)
+          .see({"optimizer.decay_norms", "optimizer.decay_biases", "optimizer.decay_embeddings"}));
+  keys.push_back(key("clip", &O::clip,
+                     "Gradients are scaled down when their global norm is larger than this. 0 turns it off.")
+                     .range(0, 1e9));
+  keys.push_back(
+      key("decay_norms", &O::decay_norms, "Weight decay also acts on norm weights.").when(decays()));
+  keys.push_back(key("decay_biases", &O::decay_biases, "Weight decay also acts on biases.")
+                     .when(decays())
+                     .when(has_biases()));
+  keys.push_back(key("decay_embeddings", &O::decay_embeddings, "Weight decay also acts on the embedding.")
+                     .when(decays()));
+  add_group_keys(keys);
+  return keys;
+}
+
+}  // namespace pleat::config

@@ -1,0 +1,179 @@
+// Keys of [train], [data], [checkpoint], [log], [recompute] and [device].
+#include "config/schema.h"
+
+namespace pleat::config {
+
+namespace {
+
+void add_train_keys(std::vector<Key>& keys) {
+  using T = TrainConfig;
+  const auto key = [](const char* name, auto T::*field, std::string meaning) {
+    return make_key(std::string("train.") + name, &Config::train, field, std::move(meaning));
+  };
+  keys.push_back(key("steps", &T::steps, "Optimizer steps of the run.").range(1, 1e12));
+  keys.push_back(key("micro_batch", &T::micro_batch, "Sequences in one microbatch.").range(1, 1 << 20));
+  keys.push_back(key("num_microbatches", &T::num_microbatches,
+                     "Microbatches whose gradients are summed before each optimizer step.")
+                     .range(1, 1 << 20)
+                     .see({"train.order"}));
+  keys.push_back(key("seq_len", &T::seq_len, "Tokens in one sequence.").range(1, 1 << 24));
+  keys.push_back(
+      key("seed", &T::seed, "Seed of everything random: weights, data order, jitter, forced routing.")
+          .range(0, 9.2e18));
+  keys.push_back(
+      key("order", &T::order,
+          "Order of microbatches. 1f1b: the backward of each follows its forward. gpipe: all forwards "
+          "before the backwards, which keeps every microbatch's activations.")
+          .one_of({"1f1b", "gpipe"})
+          .see({"train.num_microbatches", "moe.global_aux_form"}));
+  keys.push_back(
+      key("eval_every", &T::eval_every,
+          "Steps between evaluations on the validation data. 0 evaluates after the last step only.")
+          .range(0, 1e12)
+          .when(has_validation_data())
+          .see({"train.eval_batches", "data.valid"}));
+  keys.push_back(key("eval_batches", &T::eval_batches, "Microbatches in one evaluation.")
+                     .range(1, 1e9)
+                     .when(has_validation_data())
+                     .see({"train.eval_every"}));
+  keys.push_back(
+      key("loss_chunk", &T::loss_chunk,
+          "Tokens whose logits are in memory at once. 0 chooses about 16 MiB of logits. Part of the "
+          "order of sums: another value gives other last bits.")
+          .range(0, 1 << 30)
+          .see({"model.vocab_size"}));
+  keys.push_back(
+      key("max_refused_steps", &T::max_refused_steps,
+          "A step with a non-finite loss or gradient changes nothing; this many in a row stop the run.")
+          .range(1, 1e6));
+}
+
+Condition may_read_jsonl() {
+  return {"data.train or data.valid is a .jsonl file", {"data.train", "data.valid"}, [](const Config& c) {
+            return c.data.train.empty() || c.data.train.ends_with(".jsonl") ||
+                   c.data.valid.ends_with(".jsonl");
+          }};
+}
+
+void add_data_keys(std::vector<Key>& keys) {
+  using D = DataConfig;
+  const auto key = [](const char* name, auto D::*field, std::string meaning) {
+    return make_key(std::string("data.") + name, &Config::data, field, std::move(meaning));
+  };
+  keys.push_back(
+      key("train", &D::train,
+          "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file that "
+          "is tokenized first. Needed to train, not to plan.")
+          .see({"data.valid", "data.tokenizer"}));
+  keys.push_back(key("valid", &D::valid, "Validation data, as data.train. Empty: see data.valid_split.")
+                     .see({"data.valid_split", "train.eval_every"}));
+  keys.push_back(key("tokenizer", &D::tokenizer, "How text becomes tokens. byte: one token per byte.")
+                     .one_of({"byte"})
+                     .see({"model.vocab_size"}));
+  keys.push_back(key("jsonl_key", &D::jsonl_key, "Member of each JSON line that holds the text.")
+                     .when(may_read_jsonl()));
+  keys.push_back(
+      key("shuffle", &D::shuffle,
+          "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
+          "file order.")
+          .see({"train.seed"}));
+  keys.push_back(key("isolate_documents", &D::isolate_documents,
+                     "Tokens attend within their own document only, and positions start again with each."));
+  keys.push_back(
+      key("valid_split", &D::valid_split, "Share of data.train held out for validation. 0 holds nothing out.")
+          .below(0, 1)
+          .when({"data.valid is empty", {"data.valid"}, [](const Config& c) { return c.data.valid.empty(); }})
+          .see({"data.valid"}));
+}
+
+void add_checkpoint_keys(std::vector<Key>& keys) {
+  using C = CheckpointConfig;
+  const auto key = [](const char* name, auto C::*field, std::string meaning) {
+    return make_key(std::string("checkpoint.") + name, &Config::checkpoint, field, std::move(meaning));
+  };
+  keys.push_back(key("dir", &C::dir, "Folder of the checkpoints. Empty: checkpoints inside log.run_dir.")
+                     .see({"log.run_dir"}));
+  keys.push_back(key("every", &C::every, "Steps between checkpoints. 0 saves at the end only.")
+                     .range(0, 1e12)
+                     .see({"checkpoint.save_at_end"}));
+  keys.push_back(
+      key("keep", &C::keep, "Verified checkpoints kept; older ones are removed. Never fewer than 2.")
+          .range(2, 1e6));
+  keys.push_back(key("save_at_end", &C::save_at_end, "Also save after the last step."));
+  keys.push_back(key("resume", &C::resume,
+                     "auto: go on from the newest verified checkpoint if there is one. never: start anew. "
+                     "must: fail when there is none.")
+                     .one_of({"auto", "never", "must"}));
+}
+
+void add_log_keys(std::vector<Key>& keys) {
+  using L = LogConfig;
+  const auto key = [](const char* name, auto L::*field, std::string meaning) {
+    return make_key(std::string("log.") + name, &Config::log, field, std::move(meaning));
+  };
+  keys.push_back(key("run_dir", &L::run_dir, "Folder of the run: metrics, summary, event files, report.")
+                     .see({"checkpoint.dir"}));
+  keys.push_back(
+      key("console_every", &L::console_every, "Steps between progress lines. 0 prints none.").range(0, 1e12));
+  keys.push_back(key("tensorboard", &L::tensorboard, "Write TensorBoard event files."));
+  keys.push_back(key("health_every", &L::health_every,
+                     "Steps between full router-health tables in the files. 0 writes none.")
+                     .range(0, 1e12)
+                     .when(has_experts()));
+  keys.push_back(key("timeline_step", &L::timeline_step,
+                     "Step whose stages are timed for the report. 0 is the last step.")
+                     .range(0, 1e12)
+                     .see({"train.steps"}));
+}
+
+void add_recompute_keys(std::vector<Key>& keys) {
+  using R = RecomputeConfig;
+  const auto key = [](const char* name, auto R::*field, std::string meaning) {
+    return make_key(std::string("recompute.") + name, &Config::recompute, field, std::move(meaning));
+  };
+  keys.push_back(
+      key("modules", &R::modules,
+          "Parts whose outputs are freed after the forward pass and computed again in the backward pass; "
+          "any combination. Results do not change by a bit. Routing decisions are never recomputed.")
+          .one_of({"norm", "activation", "core_attention", "experts", "shared_experts", "layer"})
+          .see({"recompute.layers"}));
+  keys.push_back(
+      key("layers", &R::layers, "Layers it applies to: \"all\", or numbers and ranges such as \"0-3,7\".")
+          .when({"recompute.modules is not empty",
+                 {"recompute.modules"},
+                 [](const Config& c) { return !c.recompute.modules.empty(); }})
+          .see({"recompute.modules", "model.num_layers"}));
+}
+
+void add_device_keys(std::vector<Key>& keys) {
+  using D = DeviceConfig;
+  const auto key = [](const char* name, auto D::*field, std::string meaning) {
+    return make_key(std::string("device.") + name, &Config::device, field, std::move(meaning));
+  };
+  keys.push_back(key("kind", &D::kind, "Back end the run executes on.").one_of({"cpu"}));
+  keys.push_back(
+      key("threads", &D::threads,
+          "Worker threads. 0 uses every core this process may run on. Results do not depend on it.")
+          .range(0, 1024));
+}
+
+}  // namespace
+
+Condition has_validation_data() {
+  return {"data.valid is given or data.valid_split > 0",
+          {"data.valid", "data.valid_split"},
+          [](const Config& c) { return !c.data.valid.empty() || c.data.valid_split > 0; }};
+}
+
+std::vector<Key> run_keys() {
+  std::vector<Key> keys;
+  add_train_keys(keys);
+  add_data_keys(keys);
+  add_checkpoint_keys(keys);
+  add_log_keys(keys);
+  add_recompute_keys(keys);
+  add_device_keys(keys);
+  return keys;
+}
+
+}  // namespace pleat::config

@@ -1,0 +1,13 @@
+// Combinations that cannot be, by section. Each assumes that single values are in range.
+#pragma once
+
+#include "config/config.h"
+
+namespace pleat::config {
+
+void validate_model(const Config& config);
+// Only for moe.num_experts > 0.
+void validate_moe(const Config& config);
+void validate_run(const Config& config);
+
+}  // namespace pleat::config

@@ -1,0 +1,67 @@
+#include "base/error.h"
+#include "config/validate.h"
+
+namespace pleat::config {
+
+namespace {
+
+// The nearest number to `value` that divides `whole`.
+int64_t nearest_divisor(int64_t whole, int64_t value) {
+  for (int64_t step = 0; step <= whole; ++step) {
+    if (value - step >= 1 && value - step <= whole && whole % (value - step) == 0) return value - step;
+    if (value + step <= whole && whole % (value + step) == 0) return value + step;
+  }
+  return 1;
+}
+
+void check_heads(const ModelConfig& m) {
+  if (m.num_kv_heads > 0 && m.num_heads % m.num_kv_heads != 0)
+    base::fail("model.num_kv_heads = {} does not divide model.num_heads = {}; the nearest that does is {}",
+               m.num_kv_heads, m.num_heads, nearest_divisor(m.num_heads, m.num_kv_heads));
+  if (m.head_dim == 0 && m.hidden_size % m.num_heads != 0)
+    base::fail(
+        "model.hidden_size = {} is not a multiple of model.num_heads = {}, so model.head_dim must be given; "
+        "or set "
+        "model.num_heads = {}",
+        m.hidden_size, m.num_heads, nearest_divisor(m.hidden_size, m.num_heads));
+  const int64_t head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_heads;
+  const int64_t rotary_dim = m.rotary_dim > 0 ? m.rotary_dim : head_dim;
+  if (rotary_dim > head_dim)
+    base::fail("model.rotary_dim = {} is larger than the head width {}; at most {} is possible", rotary_dim,
+               head_dim, head_dim - head_dim % 2);
+  if (rotary_dim % 2 != 0) {
+    if (head_dim == 1)
+      base::fail("model.head_dim = 1 leaves no pair of elements to rotate; at least 2 is needed");
+    if (m.rotary_dim > 0)
+      base::fail(
+          "model.rotary_dim = {} is odd, but elements are rotated in pairs; the nearest even one is {}",
+          rotary_dim, rotary_dim + 1 <= head_dim ? rotary_dim + 1 : rotary_dim - 1);
+    base::fail(
+        "the head width {} is odd, but elements are rotated in pairs; set model.rotary_dim = {} or an even "
+        "model.head_dim",
+        head_dim, head_dim - 1);
+  }
+}
+
+}  // namespace
+
+void validate_model(const Config& c) {
+  check_heads(c.model);
+  const int64_t num_moe = num_moe_layers(c);
+  if (c.moe.num_experts > 0 && c.model.leading_dense_layers > c.model.num_layers)
+    base::fail("model.leading_dense_layers = {} is more than model.num_layers = {}",
+               c.model.leading_dense_layers, c.model.num_layers);
+  if (c.moe.num_experts > 0 && num_moe == 0)
+    base::fail(
+        "moe.num_experts = {} but no layer is MoE (model.leading_dense_layers = {}, model.num_layers = {}); "
+        "make "
+        "one MoE, or set moe.num_experts = 0",
+        c.moe.num_experts, c.model.leading_dense_layers, c.model.num_layers);
+  if (num_moe < c.model.num_layers && c.model.ffn_hidden_size == 0)
+    base::fail(
+        "model.ffn_hidden_size is needed: {} of {} layers are dense (moe.num_experts = {}); a usual width is "
+        "{}",
+        c.model.num_layers - num_moe, c.model.num_layers, c.moe.num_experts, c.model.hidden_size * 8 / 3);
+}
+
+}  // namespace pleat::config

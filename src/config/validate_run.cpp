@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <limits>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "config/resolve.h"
+#include "config/schema.h"
+#include "config/validate.h"
+
+namespace pleat::config {
+
+namespace {
+
+void check_schedule(const Config& c) {
+  const OptimizerConfig& o = c.optimizer;
+  if (o.schedule == "constant") return;
+  if (o.min_lr > o.lr)
+    base::fail("optimizer.min_lr = {} is larger than optimizer.lr = {}; it may be at most that", o.min_lr,
+               o.lr);
+  const int64_t decay_steps = resolve(c).optimizer.decay_steps;
+  if (o.schedule == "wsd") {
+    if (o.warmup_steps + decay_steps > c.train.steps)
+      base::fail(
+          "optimizer.warmup_steps = {} and a final decay of {} steps (optimizer.decay_steps = {}) do not fit "
+          "into "
+          "train.steps = {}",
+          o.warmup_steps, decay_steps, o.decay_steps, c.train.steps);
+  } else if (o.warmup_steps >= decay_steps) {
+    base::fail(
+        "optimizer.warmup_steps = {} leaves nothing to decay before step {} (optimizer.decay_steps = {}, "
+        "train.steps = {}); at most {} is possible",
+        o.warmup_steps, decay_steps, o.decay_steps, c.train.steps, decay_steps - 1);
+  }
+}
+
+void check_sizes(const Config& c) {
+  // Row numbers are 32-bit in every kernel.
+  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+  const int64_t tokens = base::checked_mul(c.train.micro_batch, c.train.seq_len, "tokens of a microbatch");
+  const int64_t copies = c.moe.num_experts > 0 ? std::max<int64_t>(1, c.moe.top_k) : 1;
+  if (base::checked_mul(tokens, copies, "routed rows of a microbatch") > kMostRows)
+    base::fail(
+        "train.micro_batch = {} times train.seq_len = {} times {} rows per token is more than {}; use more "
+        "train.num_microbatches",
+        c.train.micro_batch, c.train.seq_len, copies, kMostRows);
+  if (c.train.loss_chunk > tokens)
+    base::fail("train.loss_chunk = {} is more than the {} tokens of a microbatch; at most that, or 0",
+               c.train.loss_chunk, tokens);
+  if (c.log.timeline_step > c.train.steps)
+    base::fail("log.timeline_step = {} comes after the last step, train.steps = {}; at most that, or 0",
+               c.log.timeline_step, c.train.steps);
+}
+
+void check_data(const Config& c) {
+  const auto is_text = [](const std::string& path) {
+    return path.ends_with(".txt") || path.ends_with(".jsonl");
+  };
+  if (c.model.vocab_size > 0 && c.model.vocab_size < 257 && (is_text(c.data.train) || is_text(c.data.valid)))
+    base::fail(
+        "model.vocab_size = {} is too small for data.tokenizer = \"byte\" on text; needed is 257 or more, or "
+        "0",
+        c.model.vocab_size);
+  if (c.data.jsonl_key.empty())
+    base::fail("data.jsonl_key is empty; name the member that holds the text, as in \"text\"");
+  if (c.log.run_dir.empty())
+    base::fail("log.run_dir is empty; name the folder of the run, as in \"runs/default\"");
+}
+
+void check_recompute(const Config& c) {
+  const std::vector<bool> layers = recompute_layers(c);
+  bool any_moe = false;
+  for (size_t layer = 0; layer < layers.size(); ++layer)
+    any_moe = any_moe || (layers[layer] && is_moe_layer(c, static_cast<int64_t>(layer)));
+  for (const std::string& module : c.recompute.modules) {
+    if ((module == "experts" || module == "shared_experts") && !any_moe)
+      base::fail(
+          "recompute.modules holds \"{}\", but none of the layers {} is MoE; remove it, or name others",
+          module, c.recompute.layers);
+    if (module == "shared_experts" && c.moe.shared_ffn_hidden_size == 0)
+      base::fail(
+          "recompute.modules holds \"shared_experts\", but moe.shared_ffn_hidden_size = 0: there is none; "
+          "remove it");
+  }
+}
+
+}  // namespace
+
+void validate_run(const Config& c) {
+  check_schedule(c);
+  check_sizes(c);
+  check_data(c);
+  check_recompute(c);
+}
+
+}  // namespace pleat::config

@@ -1,0 +1,59 @@
+#include "cost/flops.h"
+
+#include <algorithm>
+
+namespace pleat::cost {
+
+ModelFlops model_flops(const config::Config& config, double tokens, double seq_len) {
+  const auto& m = config.model;
+  const auto& e = config.moe;
+  const double h = double(m.hidden_size), q = double(m.num_heads * m.head_dim), kv = double(m.num_kv_heads * m.head_dim);
+  const double layers = double(m.num_layers), moe_layers = double(config::num_moe_layers(config));
+  constexpr double kFactor = 6;  // two per multiply-add; forward, input gradient, weight gradient
+  ModelFlops out;
+  out.attention_projections = kFactor * tokens * layers * (h * (q + 2 * kv) + q * h);
+  out.attention_core = kFactor * tokens * seq_len * layers * q;  // two products, half of the square each
+  out.dense = kFactor * tokens * (layers - moe_layers) * 3 * h * double(m.ffn_hidden_size);
+  out.routed = kFactor * tokens * moe_layers * 3 * h * double(e.ffn_hidden_size * e.top_k);
+  out.shared = kFactor * tokens * moe_layers * 3 * h * double(e.shared_ffn_hidden_size);
+  out.head = kFactor * tokens * h * double(m.vocab_size);
+  return out;
+}
+
+double stage_flops(const program::Program& program, const program::Stage& stage, int64_t seq_len) {
+  using program::KernelKind;
+  using program::Phase;
+  const auto shape = [&](size_t i) -> const std::vector<int64_t>& { return program.values[size_t(stage.uses[i].value)].shape; };
+  const auto attr = [&](const char* key) {
+    for (const program::Attr& a : program.attrs[size_t(stage.attrs)])
+      if (a.key == key) return a.number;
+    return 0.0;
+  };
+  const auto rows_times = [&](const std::vector<int64_t>& x, const std::vector<int64_t>& w) {
+    return 2.0 * double(x[0]) * double(w[w.size() - 1]) * double(w[w.size() - 2]);
+  };
+  switch (program::kernel_of(stage.op)) {
+    case KernelKind::linear:
+    case KernelKind::router_gate:
+      // dw has the weight's shape, whatever the phase calls it.
+      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(2)) : rows_times(shape(0), shape(1));
+    case KernelKind::grouped_linear:
+      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(3)) : rows_times(shape(0), shape(1));
+    case KernelKind::attention: {
+      const double rows = double(shape(0)[0]), width = attr("heads") * attr("head_dim"), window = attr("window");
+      const double keys = std::min(double(seq_len) / 2, window > 0 ? window : double(seq_len));
+      // Forward: scores and values. Backward: scores again, then dv, dp, dq, dk.
+      return 2.0 * rows * keys * width * (stage.phase == Phase::Forward ? 2 : 5);
+    }
+    default:
+      return 0;
+  }
+}
+
+double hardware_flops(const program::Program& program, int64_t seq_len) {
+  double sum = 0;
+  for (const program::Stage& stage : program.stages) sum += stage_flops(program, stage, seq_len);
+  return sum;
+}
+
+}  // namespace pleat::cost

@@ -1,0 +1,102 @@
+#include "data/indexed_dataset.h"
+
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+
+namespace pleat::data {
+namespace {
+
+// Copies ids to int32 and returns the position of the first one outside [0, vocab), or -1.
+template <class T>
+int64_t convert(const std::byte* from, std::span<int32_t> out, int64_t vocab_size) {
+  bool any_bad = false;
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    const int64_t id = static_cast<int64_t>(value);
+    any_bad |= id < 0 || id >= vocab_size;
+    out[i] = static_cast<int32_t>(id);
+  }
+  if (!any_bad) return -1;
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    const int64_t id = static_cast<int64_t>(value);
+    if (id < 0 || id >= vocab_size) return static_cast<int64_t>(i);
+  }
+  return 0;  // the file changed between the two passes; the first position is as good as any
+}
+
+int64_t convert_as(TokenType type, const std::byte* from, std::span<int32_t> out, int64_t vocab_size) {
+  switch (type) {
+    case TokenType::U8:
+      return convert<uint8_t>(from, out, vocab_size);
+    case TokenType::I8:
+      return convert<int8_t>(from, out, vocab_size);
+    case TokenType::I16:
+      return convert<int16_t>(from, out, vocab_size);
+    case TokenType::I32:
+      return convert<int32_t>(from, out, vocab_size);
+    case TokenType::I64:
+      return convert<int64_t>(from, out, vocab_size);
+    case TokenType::U16:
+      return convert<uint16_t>(from, out, vocab_size);
+  }
+  PLEAT_CHECK(false, "token type {}", static_cast<int>(type));
+}
+
+int64_t load_id(TokenType type, const std::byte* from) {
+  const auto load = [from]<class T>(T value) {
+    std::memcpy(&value, from, sizeof(T));
+    return static_cast<int64_t>(value);
+  };
+  switch (type) {
+    case TokenType::U8:
+      return load(uint8_t{});
+    case TokenType::I8:
+      return load(int8_t{});
+    case TokenType::I16:
+      return load(int16_t{});
+    case TokenType::I32:
+      return load(int32_t{});
+    case TokenType::I64:
+      return load(int64_t{});
+    case TokenType::U16:
+      return load(uint16_t{});
+  }
+  PLEAT_CHECK(false, "token type {}", static_cast<int>(type));
+}
+
+}  // namespace
+
+IndexedDataset::IndexedDataset(const std::string& prefix, int64_t vocab_size)
+    : prefix_(prefix),
+      vocab_size_(vocab_size),
+      bin_file_(prefix + ".bin"),
+      idx_file_(prefix + ".idx"),
+      index_(idx_file_.bytes(), static_cast<int64_t>(bin_file_.bytes().size()), idx_file_.path(),
+             [this](size_t begin, size_t end) { idx_file_.release(begin, end); }) {
+  if (vocab_size < 1 || vocab_size > std::numeric_limits<int32_t>::max())
+    base::fail("{}: vocabulary size {} must lie between 1 and 2147483647", prefix, vocab_size);
+}
+
+void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
+  const int64_t count = static_cast<int64_t>(out.size());
+  if (first < 0 || first > num_tokens() || count > num_tokens() - first)
+    base::fail("{}: tokens [{}, {} + {}) asked for, but there are {}", prefix_, first, first, count,
+               num_tokens());
+  bin_file_.check_not_shrunk();
+  idx_file_.check_not_shrunk();
+  const int64_t bytes = token_bytes(token_type());
+  const std::byte* from = bin_file_.bytes().data() + first * bytes;
+  const int64_t bad = convert_as(token_type(), from, out, vocab_size_);
+  if (bad >= 0) {
+    const int64_t token_idx = first + bad;
+    base::fail("{}: token {} (in document {}) has id {}, outside the vocabulary of {}", bin_file_.path(),
+               token_idx, document_of(token_idx), load_id(token_type(), from + bad * bytes), vocab_size_);
+  }
+}
+
+}  // namespace pleat::data

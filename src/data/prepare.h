@@ -1,0 +1,66 @@
+// Text and JSONL in, `.bin/.idx` out, in constant memory.
+//
+// Empty documents are left out and counted. With a split, two datasets are written, `prefix`-train and
+// `prefix`-validation:
+//   - many documents (both sides get at least kMinSplitDocuments): whole documents, the validation ones
+//     spread evenly over the input, so that both sides see every part of it;
+//   - fewer, or one: the text is cut once, at the given share of its bytes, moved on to the next UTF-8
+//     character; what comes after the cut is validation. The cut document ends on one side and a new one
+//     begins on the other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace pleat::data {
+
+enum class InputFormat {
+  ByName,  // .jsonl and .ndjson are JSONL; .json and compressed files are refused; all else is text
+  Text,
+  Jsonl,
+};
+
+inline constexpr int64_t kMinSplitDocuments = 10;
+
+struct PrepareProgress {
+  int64_t bytes_read = 0;
+  int64_t bytes_total = 0;
+  int64_t num_documents = 0;
+};
+
+struct PrepareOptions {
+  std::vector<std::string> inputs = {};
+  InputFormat format = InputFormat::ByName;
+  std::string separator = {};     // for text; empty: one document per file
+  std::string json_key = "text";  // for JSONL
+  std::string output_prefix = {};
+  std::optional<double> split = {};  // share of the training side, strictly between 0 and 1
+  // For tokenizers that need a whole document at once.
+  int64_t max_document_bytes = int64_t{1} << 30;
+  std::function<void(const PrepareProgress&)> progress = {};  // called every few MiB and at the end
+};
+
+struct PreparedDataset {
+  std::string prefix;
+  int64_t num_documents = 0;
+  int64_t num_tokens = 0;      // end-of-document tokens included
+  int64_t num_text_bytes = 0;  // of the documents' text
+};
+
+struct PrepareResult {
+  PreparedDataset train;
+  std::optional<PreparedDataset> validation;
+  int64_t num_empty_documents = 0;
+  bool cut_by_bytes = false;
+};
+
+// Throws without leaving a file behind when any input is bad: outputs appear only after all inputs were read,
+// the training side first.
+PrepareResult prepare(const PrepareOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace pleat::data

@@ -1,0 +1,133 @@
+#include "data/text_source.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "base/error.h"
+#include "data/mapped_file.h"
+
+namespace pleat::data {
+namespace {
+
+constexpr size_t kBlockBytes = size_t{1} << 20;
+
+// The whole machine for both formats: a JSONL file is a text file split at line ends.
+class SplitText final : public DocumentSource {
+ public:
+  SplitText(const std::string& path, const std::string& separator)
+      : path_(path), separator_(separator), descriptor_(open_regular_file(path).descriptor) {}
+  ~SplitText() override { ::close(descriptor_); }
+  SplitText(const SplitText&) = delete;
+  SplitText& operator=(const SplitText&) = delete;
+
+  bool next(TextPiece& piece) override {
+    while (true) {
+      const std::string_view view(buffer_.data() + begin_, buffer_.size() - begin_);
+      if (!separator_.empty()) {
+        if (const size_t at = view.find(separator_); at != std::string_view::npos) {
+          begin_ += at + separator_.size();
+          return give(piece, view.substr(0, at), true);
+        }
+      }
+      if (at_end_) {
+        if (view.empty() && !inside_document_) return false;
+        begin_ = buffer_.size();
+        return give(piece, view, true);
+      }
+      // The last bytes may be the beginning of a separator.
+      const size_t keep = separator_.empty() ? 0 : separator_.size() - 1;
+      if (view.size() > keep) {
+        begin_ += view.size() - keep;
+        return give(piece, view.substr(0, view.size() - keep), false);
+      }
+      refill();
+    }
+  }
+
+  int64_t bytes_read() const override { return bytes_read_; }
+
+ private:
+  bool give(TextPiece& piece, std::string_view text, bool ends_document) {
+    piece = {text, ends_document};
+    inside_document_ = !ends_document;
+    return true;
+  }
+
+  void refill() {
+    buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(begin_));
+    begin_ = 0;
+    const size_t old_size = buffer_.size();
+    buffer_.resize(old_size + kBlockBytes);
+    ssize_t got;
+    do {
+      got = ::read(descriptor_, buffer_.data() + old_size, kBlockBytes);
+    } while (got < 0 && errno == EINTR);
+    if (got < 0)
+      base::fail_with(base::ExitCode::Storage, "{}: cannot read: {}", path_, system_message(errno));
+    buffer_.resize(old_size + static_cast<size_t>(got));
+    bytes_read_ += got;
+    at_end_ = got == 0;
+  }
+
+  std::string path_;
+  std::string separator_;
+  int descriptor_;
+  std::vector<char> buffer_;
+  size_t begin_ = 0;
+  int64_t bytes_read_ = 0;
+  bool at_end_ = false;
+  bool inside_document_ = false;
+};
+
+class JsonlText final : public DocumentSource {
+ public:
+  JsonlText(const std::string& path, const JsonlOptions& options)
+      : path_(path), options_(options), lines_(path, "\n") {}
+
+  bool next(TextPiece& piece) override {
+    TextPiece part;
+    line_.clear();
+    while (lines_.next(part)) {
+      if (part.text.size() > static_cast<size_t>(options_.max_line_bytes) - line_.size())
+        base::fail("{}:{}: line is longer than {} bytes", path_, line_number_ + 1, options_.max_line_bytes);
+      line_.append(part.text);
+      if (!part.ends_document) continue;
+      ++line_number_;
+      if (line_.find_first_not_of(" \t\r") == std::string::npos) {
+        line_.clear();
+        continue;
+      }
+      document_ = document_from_json(line_, options_.key, fmt::format("{}:{}", path_, line_number_));
+      piece = {document_, true};
+      return true;
+    }
+    return false;
+  }
+
+  int64_t bytes_read() const override { return lines_.bytes_read(); }
+
+ private:
+  std::string path_;
+  JsonlOptions options_;
+  SplitText lines_;
+  std::string line_;
+  std::string document_;
+  int64_t line_number_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DocumentSource> open_text(const std::string& path, const std::string& separator) {
+  return std::make_unique<SplitText>(path, separator);
+}
+
+std::unique_ptr<DocumentSource> open_jsonl(const std::string& path, const JsonlOptions& options) {
+  if (options.key.empty()) base::fail("{}: the JSONL key is empty; the name of a field is needed", path);
+  PLEAT_CHECK(options.max_line_bytes > 0);
+  return std::make_unique<JsonlText>(path, options);
+}
+
+}  // namespace pleat::data

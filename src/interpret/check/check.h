@@ -1,0 +1,29 @@
+// Reads a program and says what is wrong with it, before any byte is allocated.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "interpret/plan/plan.h"
+#include "program/program.h"
+
+namespace pleat::interpret {
+
+struct CheckReport {
+  std::vector<std::string> faults;  // each names the stage and the value
+  int host_waits = 0;               // stages that read a value in host space; 0 means sync-free
+  bool ok() const { return faults.empty(); }
+};
+
+// Argument lists fit ops.def; every byte read was written; only phase update writes persistent values and
+// nothing writes inputs; names are unique; views lie inside what they view.
+CheckReport check(const program::Program& program);
+
+// After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,
+// persistent values share with nobody. Knows nothing of how the planner chose its offsets.
+CheckReport check_plan(const program::Program& program, const Plan& plan);
+
+// Throws base::Error (exit code 70) with all faults.
+void require_ok(const CheckReport& report, const std::string& what);
+
+}  // namespace pleat::interpret

@@ -1,0 +1,45 @@
+// Memory before a run: every value's offset in one arena, from its lifetime alone.
+//
+// Persistent values come first, in the order they are declared, so that programs which declare the same state
+// (training, evaluation) agree on where it lies. Above them, two values share bytes only if every use of the
+// one happens before every use of the other by data or lane order.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "program/order.h"
+#include "program/program.h"
+
+namespace pleat::interpret {
+
+constexpr int64_t kArenaAlignment = 256;
+
+// When a root value is alive: its first and last use on every lane.
+struct Lifetime {
+  bool used = false;
+  bool from_start = false, to_end = false;  // alive before the first stage / after the last
+  std::vector<program::StageId> first, last;  // per lane, -1: not used there
+  program::StageId first_in_list = -1, last_in_list = -1;
+};
+std::vector<Lifetime> lifetimes(const program::Program& program, const program::Order& order);
+// Every use of a is finished before any use of b can start.
+bool ordered(const program::Order& order, const Lifetime& a, const Lifetime& b);
+
+using OwnerBytes = std::array<int64_t, 8>;  // indexed by program::Owner
+
+struct Plan {
+  std::vector<int64_t> offset;   // per value, bytes into the arena; views included; -1: a value no stage uses
+  int64_t arena_bytes = 0;       // what a run allocates
+  int64_t persistent_bytes = 0;  // of which at the start, alive across steps
+  int64_t live_peak_bytes = 0;   // the most that is alive at one stage of the list: no plan can be smaller
+  program::StageId peak_stage = -1;
+  OwnerBytes at_peak{};  // live bytes at the peak stage by owner (persistent included)
+  OwnerBytes total{};    // sum over all values by owner, shared or not
+  std::vector<int64_t> live;  // live bytes at every stage
+};
+
+Plan plan(const program::Program& program);
+
+}  // namespace pleat::interpret

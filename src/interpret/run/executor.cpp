@@ -1,0 +1,250 @@
+#include "interpret/run/executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "program/order.h"
+
+namespace pleat::interpret {
+
+using namespace program;
+
+namespace {
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct BoundStage {
+  kernels::Kernel kernel = nullptr;
+  kernels::Invocation invocation;
+  std::vector<kernels::Arg> args;
+};
+
+template <class T>
+void scan(const T* data, int64_t n, NonFinite& found) {
+  for (int64_t i = 0; i < n; ++i)
+    if (!std::isfinite(data[i])) {
+      if (found.count++ == 0) found.element = i, found.number = static_cast<double>(data[i]);
+    }
+}
+
+}  // namespace
+
+struct Executor::State {
+  const Program& program;
+  const Plan& plan;
+  std::byte* arena;
+  std::vector<BoundStage> stages;
+  std::unordered_map<std::string, ValueId> names;
+  Timeline timeline;
+  std::optional<NonFinite> bad;
+
+  // Poison: uses left until a root is dead, and whether it was prepared for its first write.
+  std::vector<int> uses_left;
+  std::vector<char> prepared;
+  std::vector<int> uses_total;
+
+  // Lanes as threads.
+  std::vector<std::vector<StageId>> waits;  // stages of other lanes to wait for
+  std::vector<char> done;
+  std::mutex mutex;
+  std::condition_variable progress;
+  std::exception_ptr failure;
+
+  State(const Program& p, const Plan& q, std::byte* a) : program(p), plan(q), arena(a) {}
+
+  std::byte* address(ValueId v) const {
+    const int64_t offset = plan.offset[static_cast<size_t>(v)];
+    return offset < 0 ? nullptr : arena + offset;
+  }
+
+  void bind(size_t s, device::Pool& pool) {
+    const Stage& stage = program.stages[s];
+    BoundStage& bound = stages[s];
+    for (const Use& use : stage.uses) {
+      kernels::Arg arg;
+      if (use.value != kNoValue) {
+        const Value& v = program.values[static_cast<size_t>(use.value)];
+        arg = {address(use.value), v.dtype, v.shape, use.access, true};
+      }
+      bound.args.push_back(arg);
+    }
+    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
+    const KernelKind kind = kernel_of(stage.op);
+    const kernels::Resolve resolve = kernels::find_cpu_kernel(kind, stage.phase);
+    if (!resolve)
+      base::fail_with(base::ExitCode::Internal, "{}: the CPU has no kernel {} for this phase", stage_name(stage), name_of(kind));
+    try {
+      bound.kernel = resolve(bound.invocation);
+    } catch (const base::Error& e) {
+      throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
+    }
+    if (!bound.kernel)
+      base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types", stage_name(stage), name_of(kind));
+  }
+
+  void fill_dead(ValueId root) {
+    const Value& v = program.values[static_cast<size_t>(root)];
+    if (v.life == Life::Step || v.life == Life::Result) std::memset(address(root), 0xFF, static_cast<size_t>(num_bytes(v)));
+  }
+
+  void poison_before(const Stage& stage) {
+    std::lock_guard lock(mutex);
+    for (const Use& use : stage.uses) {
+      if (use.value == kNoValue) continue;
+      const size_t root = static_cast<size_t>(root_of(program, use.value));
+      if (!prepared[root]) fill_dead(static_cast<ValueId>(root)), prepared[root] = 1;
+    }
+  }
+
+  void poison_after(const Stage& stage) {
+    std::lock_guard lock(mutex);
+    for (const Use& use : stage.uses) {
+      if (use.value == kNoValue) continue;
+      const ValueId root = root_of(program, use.value);
+      if (--uses_left[static_cast<size_t>(root)] == 0 && program.values[static_cast<size_t>(root)].life == Life::Step) fill_dead(root);
+    }
+  }
+
+  void look_for_non_finite(StageId id) {
+    const Stage& stage = program.stages[static_cast<size_t>(id)];
+    for (const Use& use : stage.uses) {
+      if (use.value == kNoValue || use.access == Access::Read) continue;
+      const Value& v = program.values[static_cast<size_t>(use.value)];
+      NonFinite found;
+      int64_t n = num_elements(v);
+      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0) n = used_rows(stage) * (n / v.shape[0]);
+      if (v.dtype == tensor::Dtype::F32) scan(reinterpret_cast<const float*>(address(use.value)), n, found);
+      if (v.dtype == tensor::Dtype::F64) scan(reinterpret_cast<const double*>(address(use.value)), n, found);
+      if (found.count == 0) continue;
+      found.stage = id;
+      found.value = use.value;
+      found.text = fmt::format("{} wrote {} non-finite of {} elements of '{}', the first is {} at element {}", stage_name(stage),
+                               found.count, n, v.name, found.number, found.element);
+      std::lock_guard lock(mutex);
+      if (!bad || id < bad->stage) bad = found;
+      return;
+    }
+  }
+
+  // Rows of routed values past the last expert's end are never written: only what the step used counts.
+  int64_t used_rows(const Stage& stage) const {
+    const auto& arguments = arguments_of(stage.op, stage.phase);
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
+        const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
+        return reinterpret_cast<const int32_t*>(address(stage.uses[i].value))[v.shape[0] - 1];
+      }
+    return 0;
+  }
+
+  void run_stage(StageId id, const RunOptions& options) {
+    const size_t s = static_cast<size_t>(id);
+    const Stage& stage = program.stages[s];
+    if (options.poison) poison_before(stage);
+    const int64_t start = options.timing ? now_ns() : 0;
+    try {
+      stages[s].kernel(stages[s].invocation);
+    } catch (const base::Error& e) {
+      throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
+    }
+    if (options.timing) timeline.spans[s] = {id, start, now_ns()};
+    if (options.find_non_finite) look_for_non_finite(id);
+    if (options.poison) poison_after(stage);
+  }
+
+  void run_lane(int lane, const RunOptions& options) {
+    const base::RandomStream random(options.delay_seed, base::RandomUse::Test, 0, static_cast<uint32_t>(lane));
+    for (size_t s = 0; s < program.stages.size(); ++s) {
+      if (program.stages[s].lane != lane) continue;
+      {
+        std::unique_lock lock(mutex);
+        progress.wait(lock, [&] {
+          return failure || std::all_of(waits[s].begin(), waits[s].end(), [&](StageId p) { return done[static_cast<size_t>(p)]; });
+        });
+        if (failure) return;
+      }
+      if (options.delay_seed)
+        std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(random.uniform(s) * 150.0)));
+      try {
+        run_stage(static_cast<StageId>(s), options);
+      } catch (...) {
+        std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        progress.notify_all();
+        return;
+      }
+      {
+        std::lock_guard lock(mutex);
+        done[s] = 1;
+      }
+      progress.notify_all();
+    }
+  }
+};
+
+Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, device::Pool& pool)
+    : state_(std::make_unique<State>(program, plan, arena)) {
+  const size_t n = program.stages.size();
+  state_->stages.resize(n);
+  for (size_t s = 0; s < n; ++s) state_->bind(s, pool);
+  for (size_t i = 0; i < program.values.size(); ++i) state_->names.emplace(program.values[i].name, static_cast<ValueId>(i));
+  state_->timeline.spans.resize(n);
+  state_->uses_total.assign(program.values.size(), 0);
+  for (const Stage& stage : program.stages)
+    for (const Use& use : stage.uses)
+      if (use.value != kNoValue) ++state_->uses_total[static_cast<size_t>(root_of(program, use.value))];
+  state_->waits = data_edges(program);
+  for (size_t s = 0; s < n; ++s)
+    std::erase_if(state_->waits[s], [&](StageId p) { return program.stages[static_cast<size_t>(p)].lane == program.stages[s].lane; });
+}
+
+Executor::~Executor() = default;
+
+void Executor::run(const RunOptions& options) {
+  State& s = *state_;
+  s.bad.reset();
+  if (options.poison) {
+    s.uses_left = s.uses_total;
+    s.prepared.assign(s.program.values.size(), 0);
+  }
+  if (!options.lanes_as_threads) {
+    for (size_t i = 0; i < s.program.stages.size(); ++i) {
+      s.run_stage(static_cast<StageId>(i), options);
+      if (s.bad) return;
+    }
+    return;
+  }
+  s.done.assign(s.program.stages.size(), 0);
+  s.failure = nullptr;
+  std::vector<std::thread> threads;
+  for (int lane = 0; lane < static_cast<int>(s.program.lanes.size()); ++lane)
+    threads.emplace_back([&s, &options, lane] { s.run_lane(lane, options); });
+  for (std::thread& t : threads) t.join();
+  if (s.failure) std::rethrow_exception(s.failure);
+}
+
+void* Executor::data(ValueId value) const { return state_->address(value); }
+
+ValueId Executor::find(const std::string& name) const {
+  const auto it = state_->names.find(name);
+  if (it == state_->names.end())
+    base::fail_with(base::ExitCode::Internal, "program {} has no value '{}'", state_->program.name, name);
+  return it->second;
+}
+
+void* Executor::data(const std::string& name) const { return data(find(name)); }
+const Timeline& Executor::timeline() const { return state_->timeline; }
+const std::optional<NonFinite>& Executor::non_finite() const { return state_->bad; }
+const Program& Executor::program() const { return state_->program; }
+
+}  // namespace pleat::interpret

@@ -1,0 +1,63 @@
+// Runs a planned program on the CPU. Names, addresses and kernels are resolved once, when the executor is made;
+// a step then allocates nothing. This is the only place that waits.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/cpu/pool.h"
+#include "interpret/plan/plan.h"
+#include "interpret/trace/timeline.h"
+#include "kernels/invocation.h"
+#include "program/program.h"
+
+namespace pleat::interpret {
+
+struct RunOptions {
+  // Off: stages run in list order on the calling thread. On: every lane is a thread of its own, ordered only by the
+  // data edges of the program, with random pauses drawn from delay_seed (0: none).
+  bool lanes_as_threads = false;
+  uint64_t delay_seed = 0;
+  // Overwrite memory the moment the program says it is dead, and before its first write: nothing may notice.
+  bool poison = false;
+  // Look at every float a stage wrote; stop at the first that is not finite.
+  bool find_non_finite = false;
+  bool timing = false;
+};
+
+struct NonFinite {
+  program::StageId stage = -1;
+  program::ValueId value = program::kNoValue;
+  int64_t element = 0, count = 0;
+  double number = 0;
+  std::string text;  // stage, value, how many elements and the first of them
+};
+
+class Executor {
+ public:
+  // The program, the plan, the arena and the pool must outlive the executor. Throws base::Error naming the stage when
+  // a kernel is missing or its arguments do not fit.
+  Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool);
+  ~Executor();
+
+  // One pass over the program. What a kernel throws is rethrown with the stage's name in front.
+  void run(const RunOptions& options = {});
+
+  // Addresses of values, for inputs and results.
+  void* data(program::ValueId value) const;
+  void* data(const std::string& name) const;
+  program::ValueId find(const std::string& name) const;  // throws when there is none
+
+  const Timeline& timeline() const;                    // of the last run with timing
+  const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
+  const program::Program& program() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pleat::interpret

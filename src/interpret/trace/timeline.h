@@ -1,0 +1,35 @@
+// One timeline type for measured and simulated steps, and what draws it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace pleat::interpret {
+
+struct Span {
+  program::StageId stage = 0;
+  int64_t start_ns = 0, end_ns = 0;
+};
+
+struct Timeline {
+  std::vector<Span> spans;
+};
+
+// Chrome / Perfetto JSON: one track per lane.
+std::string to_chrome_json(const program::Program& program, const Timeline& timeline);
+// [{name, lane, start_us, dur_us, category}], what `pleat report` draws.
+std::string to_report_json(const program::Program& program, const Timeline& timeline);
+// A standalone picture: lanes as rows, stages coloured by region.
+std::string to_svg(const program::Program& program, const Timeline& timeline);
+
+// Seconds per region of the model, and outside any stage.
+struct Breakdown {
+  std::vector<std::pair<std::string, double>> regions;
+  double gaps = 0, total = 0;
+};
+Breakdown breakdown(const program::Program& program, const Timeline& timeline);
+
+}  // namespace pleat::interpret

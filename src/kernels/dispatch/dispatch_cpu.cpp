@@ -1,0 +1,19 @@
+// The rows of the dispatch folder.
+#include "kernels/dispatch/dispatch.h"
+
+namespace pleat::kernels {
+
+std::span<const Binding> dispatch_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding kRows[] = {
+      {KernelKind::dispatch_plan, Phase::Forward, resolve_dispatch_plan},
+      {KernelKind::permute, Phase::Forward, resolve_permute_forward},
+      {KernelKind::permute, Phase::BackwardInput, resolve_permute_backward_input},
+      {KernelKind::combine, Phase::Forward, resolve_combine_forward},
+      {KernelKind::combine, Phase::BackwardInput, resolve_combine_backward_input},
+  };
+  return kRows;
+}
+
+}  // namespace pleat::kernels

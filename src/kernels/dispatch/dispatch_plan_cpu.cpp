@@ -1,0 +1,144 @@
+// The order of routed rows. Work space is token_row: it has one cell per choice, so that choices can be
+// sorted by expert even where fewer rows than choices will be kept.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/dispatch/dispatch.h"
+#include "kernels/router/router.h"
+
+namespace pleat::kernels {
+namespace {
+
+void check_budget(int64_t num_rows, int64_t budget) {
+  if (num_rows > budget)
+    base::fail(
+        "[dispatch_plan] routing needs {} rows, the budget is {}; a larger token budget or a capacity would "
+        "fit",
+        num_rows, budget);
+}
+
+// Keeps the `capacity` choices of [first, last) with the largest probability, in token order, at the front.
+template <class R>
+void keep_largest(int32_t* first, int32_t* last, int64_t capacity, const R* probs) {
+  const auto key = [probs](int32_t choice) {
+    const R p = probs[choice];
+    return p == p ? p : -std::numeric_limits<R>::infinity();
+  };
+  const auto before = [&](int32_t a, int32_t b) { return key(a) != key(b) ? key(a) > key(b) : a < b; };
+  std::nth_element(first, first + capacity, last, before);
+  std::sort(first, first + capacity);
+}
+
+template <class R>
+struct Plan {
+  static void run(const Invocation& call) {
+    const int32_t* idx = call[0].as<int32_t>();
+    const R* probs = call[1].as<R>();
+    int32_t *offsets = call[2].as<int32_t>(), *row_token = call[3].as<int32_t>(),
+            *row_slot = call[4].as<int32_t>(), *token_row = call[5].as<int32_t>();
+    int64_t* dropped = call[6].as<int64_t>();
+    const int64_t T = call[0].dim(0), k = call[0].dim(1), E = call[2].dim(0) - 1, budget = call[3].dim(0);
+    const int64_t capacity = call.integer("capacity");
+    const bool by_probability = call.integer("policy") == 0, pad = call.integer("pad") != 0;
+
+    int64_t count[kMaxExperts], next[kMaxExperts];
+    std::fill_n(count, E, int64_t{0});
+    for (int64_t i = 0; i < T * k; ++i) {
+      if (idx[i] < 0 || idx[i] >= E)
+        base::fail_with(base::ExitCode::Internal, "[dispatch_plan] choice {} is expert {} of {}", i, idx[i],
+                        E);
+      ++count[idx[i]];
+    }
+    int64_t num_rows = 0, num_dropped = 0;
+    for (int64_t e = 0; e < E; ++e) {
+      const int64_t kept = capacity > 0 ? std::min(count[e], capacity) : count[e];
+      num_rows += pad ? capacity : kept;
+      num_dropped += count[e] - kept;
+    }
+    check_budget(num_rows, budget);
+
+    if (num_dropped == 0) {
+      int64_t row = 0;
+      for (int64_t e = 0; e < E; ++e) {
+        offsets[e] = static_cast<int32_t>(row);
+        next[e] = row;
+        row += pad ? capacity : count[e];
+      }
+      for (int64_t t = 0; t < T; ++t)
+        for (int64_t s = 0; s < k; ++s) {
+          const int64_t r = next[idx[t * k + s]]++;
+          row_token[r] = static_cast<int32_t>(t);
+          row_slot[r] = static_cast<int32_t>(s);
+          token_row[t * k + s] = static_cast<int32_t>(r);
+        }
+      if (pad)
+        for (int64_t e = 0; e < E; ++e) fill_rows(row_token, row_slot, next[e], offsets[e] + capacity);
+    } else {
+      int64_t cell = 0;
+      for (int64_t e = 0; e < E; ++e) {
+        next[e] = cell;
+        cell += count[e];
+      }
+      for (int64_t i = 0; i < T * k; ++i) token_row[next[idx[i]]++] = static_cast<int32_t>(i);
+      int64_t row = 0;
+      for (int64_t e = 0; e < E; ++e) {
+        int32_t *last = token_row + next[e], *first = last - count[e];
+        if (count[e] > capacity && by_probability) keep_largest(first, last, capacity, probs);
+        const int64_t kept = std::min(count[e], capacity);
+        offsets[e] = static_cast<int32_t>(row);
+        for (int64_t i = 0; i < kept; ++i, ++row) {
+          row_token[row] = static_cast<int32_t>(first[i] / k);
+          row_slot[row] = static_cast<int32_t>(first[i] % k);
+        }
+        if (pad) {
+          fill_rows(row_token, row_slot, row, offsets[e] + capacity);
+          row = offsets[e] + capacity;
+        }
+      }
+      std::fill_n(token_row, T * k, -1);
+      for (int64_t r = 0; r < row; ++r)
+        if (row_token[r] >= 0) token_row[row_token[r] * k + row_slot[r]] = static_cast<int32_t>(r);
+    }
+    offsets[E] = static_cast<int32_t>(num_rows);
+    fill_rows(row_token, row_slot, num_rows, budget);
+    dropped[0] = (call[6].into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
+  }
+
+  static void fill_rows(int32_t* row_token, int32_t* row_slot, int64_t begin, int64_t end) {
+    std::fill(row_token + begin, row_token + end, -1);
+    std::fill(row_slot + begin, row_slot + end, -1);
+  }
+};
+
+}  // namespace
+
+Kernel resolve_dispatch_plan(const Invocation& call) {
+  constexpr std::string_view kName = "dispatch_plan";
+  using tensor::Dtype;
+  const int64_t E = call.integer("experts"), k = call.integer("top_k"), capacity = call.integer("capacity");
+  if (E < 1 || E > kMaxExperts) base::fail("[dispatch_plan] {} experts, needed 1 to {}", E, kMaxExperts);
+  if (capacity < 0) base::fail("[dispatch_plan] capacity is {}, needed 0 (none) or more", capacity);
+  if (call.integer("pad") != 0 && capacity == 0) base::fail("[dispatch_plan] padding needs a capacity");
+  const int64_t policy = call.integer("policy");
+  if (policy != 0 && policy != 1) base::fail("[dispatch_plan] policy is {}, needed 0 or 1", policy);
+  if (call[0].shape.size() != 2) base::fail("[dispatch_plan] argument 'idx' needs two dimensions");
+  const int64_t T = call[0].dim(0);
+  require_shape(kName, "idx", call[0], {T, k});
+  require_shape(kName, "probs", call[1], {T, k});
+  require_shape(kName, "offsets", call[2], {E + 1});
+  if (call[3].shape.size() != 1) base::fail("[dispatch_plan] argument 'row_token' needs one dimension");
+  require_shape(kName, "row_slot", call[4], {call[3].dim(0)});
+  require_shape(kName, "token_row", call[5], {T, k});
+  require_shape(kName, "dropped", call[6], {1});
+  for (size_t i : {0, 2, 3, 4, 5})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
+                  call[i], Dtype::I32);
+  require_dtype(kName, "dropped", call[6], Dtype::I64);
+  if (T * k > std::numeric_limits<int32_t>::max() || call[3].dim(0) > std::numeric_limits<int32_t>::max())
+    base::fail("[dispatch_plan] {} choices and {} rows do not fit in 32 bits", T * k, call[3].dim(0));
+  return select_float<Plan>(call[1].dtype);
+}
+
+}  // namespace pleat::kernels

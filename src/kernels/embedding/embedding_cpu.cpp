@@ -1,0 +1,88 @@
+#include "kernels/embedding/embedding.h"
+
+#include <algorithm>
+
+#include "kernels/math/require.h"
+#include "kernels/math/tiles.h"
+
+namespace pleat::kernels {
+namespace {
+
+void check_tokens(const int32_t* tokens, int64_t num_tokens, int64_t vocabulary) {
+  for (int64_t t = 0; t < num_tokens; ++t)
+    if (tokens[t] < 0 || tokens[t] >= vocabulary)
+      base::fail("[embedding] token {} at position {} is outside the vocabulary of {}", tokens[t], t,
+                 vocabulary);
+}
+
+template <class T>
+struct Forward {
+  static void run(const Invocation& call) {
+    const int32_t* tokens = call[0].as<int32_t>();
+    const T* table = call[1].as<T>();
+    T* y = call[2].as<T>();
+    const int64_t num_tokens = call[0].dim(0), vocabulary = call[1].dim(0), width = call[1].dim(1);
+    check_tokens(tokens, num_tokens, vocabulary);
+    const Tiling tiling = row_tiling(num_tokens, width);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t)
+        std::copy_n(table + tokens[t] * width, width, y + t * width);
+    });
+  }
+};
+
+template <class T>
+struct BackwardWeight {
+  static void run(const Invocation& call) {
+    const int32_t* tokens = call[0].as<int32_t>();
+    const T* dy = call[1].as<T>();
+    T* dtable = call[2].as<T>();
+    const int64_t num_tokens = call[0].dim(0), vocabulary = call[2].dim(0), width = call[2].dim(1);
+    const bool overwrite = call[2].into() == Into::Overwrite;
+    check_tokens(tokens, num_tokens, vocabulary);
+    // Columns, not vocabulary ranges: token frequencies are far from even, columns always are.
+    const Tiling tiling{width, 32};
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      const int64_t begin = tiling.begin(tile_idx), count = tiling.end(tile_idx) - begin;
+      for (int64_t v = 0; overwrite && v < vocabulary; ++v)
+        std::fill_n(dtable + v * width + begin, count, T(0));
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        T* __restrict to = dtable + tokens[t] * width + begin;
+        const T* __restrict from = dy + t * width + begin;
+        for (int64_t j = 0; j < count; ++j) to[j] += from[j];
+      }
+    });
+  }
+};
+
+Kernel resolve_forward(const Invocation& call) {
+  require_rank("embedding", "tokens", call[0], 1);
+  require_rank("embedding", "table", call[1], 2);
+  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
+  require_shape("embedding", "y", call[2], {call[0].dim(0), call[1].dim(1)});
+  require_same_dtype("embedding", call, {"", "table", "y"});
+  return select_float<Forward>(call[1].dtype);
+}
+
+Kernel resolve_backward_weight(const Invocation& call) {
+  require_rank("embedding", "tokens", call[0], 1);
+  require_rank("embedding", "dtable", call[2], 2);
+  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
+  require_shape("embedding", "dy", call[1], {call[0].dim(0), call[2].dim(1)});
+  require_same_dtype("embedding", call, {"", "dy", "dtable"});
+  return select_float<BackwardWeight>(call[1].dtype);
+}
+
+}  // namespace
+
+std::span<const Binding> embedding_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {
+      {KernelKind::embedding, Phase::Forward, resolve_forward},
+      {KernelKind::embedding, Phase::BackwardWeight, resolve_backward_weight},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

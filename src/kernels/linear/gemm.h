@@ -1,0 +1,67 @@
+// Matrix products on the CPU: CBLAS with the element type as a template argument, and a tiled parallel
+// product.
+//
+// BLAS is bitwise stable only for the same call (rows, columns, leading dimensions and alignment of the call
+// alike), so products are split into tiles that follow from the shape alone; a tile is one single-threaded
+// BLAS call. All matrices are row-major.
+#pragma once
+
+#include <cblas.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/cpu/pool.h"
+#include "kernels/invocation.h"
+
+namespace pleat::kernels {
+
+enum class Transpose : uint8_t { No, Yes };
+
+// C = alpha op(A) op(B) + beta C with op(A) [m,k], op(B) [k,n], C [m,n]; ld* is the distance between stored
+// rows. beta 0 overwrites (C may hold NaN). One BLAS call on the calling thread
+// (device::use_single_threaded_blas must have run; every Pool does that). k == 0 leaves beta C; m == 0 or n
+// == 0 does nothing.
+template <class T>
+inline void gemm(Transpose trans_a, Transpose trans_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
+                 int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {
+  static_assert(std::is_same_v<T, float> || std::is_same_v<T, double>);
+  if (m <= 0 || n <= 0) return;
+  if (k <= 0) {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : beta * c[i * ldc + j];
+    return;
+  }
+  const CBLAS_TRANSPOSE ta = trans_a == Transpose::Yes ? CblasTrans : CblasNoTrans;
+  const CBLAS_TRANSPOSE tb = trans_b == Transpose::Yes ? CblasTrans : CblasNoTrans;
+  const auto i32 = [](int64_t x) { return static_cast<blasint>(x); };
+  if constexpr (std::is_same_v<T, float>) {
+    cblas_sgemm(CblasRowMajor, ta, tb, i32(m), i32(n), i32(k), alpha, a, i32(lda), b, i32(ldb), beta, c,
+                i32(ldc));
+  } else {
+    cblas_dgemm(CblasRowMajor, ta, tb, i32(m), i32(n), i32(k), alpha, a, i32(lda), b, i32(ldb), beta, c,
+                i32(ldc));
+  }
+}
+
+// How one output [m,n] is cut into tiles: a function of the shape alone. Tiles are numbered row by row.
+struct GemmTiling {
+  int64_t m = 0, n = 0;
+  int64_t tile_m = 0, tile_n = 0;
+  int64_t tiles_m = 0, tiles_n = 0;
+
+  int64_t num_tiles() const { return tiles_m * tiles_n; }
+  struct Tile {
+    int64_t row, num_rows, column, num_columns;
+  };
+  Tile tile(int64_t tile_idx) const;
+};
+GemmTiling gemm_tiling(int64_t m, int64_t n, int64_t k);
+
+// The same product as gemm(), one BLAS call per tile of gemm_tiling(m, n, k), spread over the pool. The
+// reduction over k is never split. Bits do not depend on the number of threads.
+template <class T>
+void parallel_gemm(device::Pool& pool, Transpose trans_a, Transpose trans_b, int64_t m, int64_t n, int64_t k,
+                   T alpha, const T* a, int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc);
+
+}  // namespace pleat::kernels

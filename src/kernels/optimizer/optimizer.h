@@ -1,0 +1,32 @@
+// Element-wise kernels around the weight update. All sums are in an order fixed by the shape.
+//
+//   copy         y = x; any element type, same shape.
+//   add_grad     y += x; float or double (the two gradients of a tied weight).
+//   grad_norm    parts f64[ceil(n / 65536)]: sums of squares, in double, of consecutive blocks of g (any
+//   shape, n elements). clip         parts f64[P], loss f64[any] -> grad_scale f64[2] = {norm, factor},
+//   commit i32[1].
+//                norm = sqrt(sum of parts, ascending); factor = clip / norm where clip > 0 and norm > clip,
+//                else 1; commit = 1 when norm and every element of loss are finite, else 0. attr clip (0 =
+//                none).
+//   adamw        hyper f64[4] = {learning rate, step from 1, -, -}; with gs = g * grad_scale[1] and lr =
+//   hyper[0] * lr_mult:
+//                m = beta1 m + (1 - beta1) gs;  v = beta2 v + (1 - beta2) gs^2
+//                w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
+//                in the element type (float or double), scalars in double. commit == 0: nothing is written.
+//                attrs beta1 beta2 eps weight_decay lr_mult. One pass over memory.
+//   bias_update  load i64[E], commit i32[1] -> bias f32[E] += rate * sign(mean(load) - load); the sign is
+//   exact, taken in
+//                integers as sign(sum - E load). commit == 0: nothing is written. attr rate.
+#pragma once
+
+#include "kernels/bind.h"
+
+namespace pleat::kernels {
+
+constexpr int64_t kNormBlock = 65536;
+
+// The two kernels of update_cpu.cpp; optimizer_bindings() lists them with the others.
+Kernel resolve_adamw(const Invocation& call);
+Kernel resolve_bias_update(const Invocation& call);
+
+}  // namespace pleat::kernels

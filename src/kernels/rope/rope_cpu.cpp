@@ -1,0 +1,260 @@
+#include "kernels/rope/rope.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.h"
+#include "kernels/math/reduce.h"
+#include "kernels/math/require.h"
+#include "kernels/math/tiles.h"
+
+namespace pleat::kernels {
+namespace {
+
+template <class T>
+struct Table {
+  static void run(const Invocation& call) {
+    const int32_t* positions = call[0].as<int32_t>();
+    const double* inv_freq = call[1].as<double>();
+    T* cos_sin = call[2].as<T>();
+    const int64_t rows = call[0].dim(0), half = call[1].dim(0);
+    const double scale = call.attr("scale");
+    const Tiling tiling = row_tiling(rows, 16 * half);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t)
+        for (int64_t i = 0; i < half; ++i) {
+          const double angle = positions[t] * inv_freq[i];
+          cos_sin[t * 2 * half + i] = static_cast<T>(scale * std::cos(angle));
+          cos_sin[t * 2 * half + half + i] = static_cast<T>(scale * std::sin(angle));
+        }
+    });
+  }
+};
+
+// Rotates head x (scaled by rstd * w when w is given) into y; direction -1 turns back. y may be x.
+template <class T>
+void rotate(const RopeShape& shape, T direction, const T* cos_sin, const T* x, T rstd, const T* w, T* y) {
+  const int64_t d = shape.head_dim, r = shape.rotary_dim, half = r / 2;
+  const T* cosine = cos_sin;
+  const T* sine = cos_sin + half;
+  if (w) {
+    for (int64_t i = 0; i < d; ++i) y[i] = x[i] * rstd * w[i];
+    x = y;
+  }
+  if (shape.interleaved) {
+    for (int64_t i = 0; i < half; ++i) {
+      const T a = x[2 * i], b = x[2 * i + 1], s = direction * sine[i];
+      y[2 * i] = a * cosine[i] - b * s;
+      y[2 * i + 1] = b * cosine[i] + a * s;
+    }
+  } else {
+    for (int64_t i = 0; i < half; ++i) {
+      const T a = x[i], b = x[half + i], s = direction * sine[i];
+      y[i] = a * cosine[i] - b * s;
+      y[half + i] = b * cosine[i] + a * s;
+    }
+  }
+  if (x != y)
+    for (int64_t i = r; i < d; ++i) y[i] = x[i];
+}
+
+template <class T>
+struct Forward {
+  static void run(const Invocation& call) {
+    const RopeShape shape = rope_shape(call);
+    const T* qkv = call[0].as<T>();
+    const T* cos_sin = call[1].as<T>();
+    const T* q_norm = call[2].as<T>();
+    const T* k_norm = call[3].as<T>();
+    T* out = call[4].as<T>();
+    T* rstd = call[5].as<T>();
+    const double eps = call.attr("eps");
+    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const Tiling tiling = row_tiling(rows, shape.width());
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
+        const T* row = qkv + t * shape.width();
+        T* to = out + t * shape.width();
+        for (int64_t h = 0; h < normed; ++h) {
+          T scale = 1;
+          if (q_norm) {
+            scale =
+                static_cast<T>(1 / std::sqrt(sum_of_squares(row + h * d, d) / static_cast<double>(d) + eps));
+            rstd[t * normed + h] = scale;
+          }
+          rotate(shape, T(1), cos_sin + t * shape.rotary_dim, row + h * d, scale,
+                 h < shape.heads ? q_norm : k_norm, to + h * d);
+        }
+        if (to != row) std::copy_n(row + normed * d, shape.kv_heads * d, to + normed * d);
+      }
+    });
+  }
+};
+
+template <class T>
+struct BackwardInput {
+  static void run(const Invocation& call) {
+    const RopeShape shape = rope_shape(call);
+    const T* dout = call[0].as<T>();
+    const T* cos_sin = call[1].as<T>();
+    const T* qkv = call[2].as<T>();
+    const T* q_norm = call[3].as<T>();
+    const T* k_norm = call[4].as<T>();
+    const T* rstd = call[5].as<T>();
+    T* dqkv = call[6].as<T>();
+    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const Tiling tiling = row_tiling(rows, shape.width());
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
+        const T* row = dout + t * shape.width();
+        T* to = dqkv + t * shape.width();
+        for (int64_t h = 0; h < normed; ++h) {
+          T* head = to + h * d;
+          rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, row + h * d, T(1), nullptr, head);
+          if (q_norm) {
+            const T* x = qkv + t * shape.width() + h * d;
+            const T* w = h < shape.heads ? q_norm : k_norm;
+            const T scale = rstd[t * normed + h];
+            const double r = scale;
+            const T back = static_cast<T>(r * r * r * dot3_of(head, w, x, d) / static_cast<double>(d));
+            for (int64_t i = 0; i < d; ++i) head[i] = head[i] * w[i] * scale - x[i] * back;
+          }
+        }
+        if (to != row) std::copy_n(row + normed * d, shape.kv_heads * d, to + normed * d);
+      }
+    });
+  }
+};
+
+template <class T>
+struct BackwardWeight {
+  // Partial sums of all blocks live on the stack: 2 (q, k) * d numbers a block.
+  static constexpr int64_t kPartials = 4 * kMaxHeadDim;
+
+  static void run(const Invocation& call) {
+    const RopeShape shape = rope_shape(call);
+    const T* dout = call[0].as<T>();
+    const T* cos_sin = call[1].as<T>();
+    const T* qkv = call[2].as<T>();
+    const T* rstd = call[3].as<T>();
+    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const int64_t max_blocks = std::clamp<int64_t>(kPartials / (2 * d), 1, 16);
+    const Tiling blocks{rows, std::max<int64_t>(16, base::ceil_div(rows, max_blocks))};
+    double partial[kPartials];
+    call.pool->for_each_tile(blocks.num_tiles(), [&](int64_t block_idx) {
+      double* q_sum = partial + block_idx * 2 * d;
+      std::fill_n(q_sum, 2 * d, 0.0);
+      T turned[kMaxHeadDim];
+      for (int64_t t = blocks.begin(block_idx); t < blocks.end(block_idx); ++t)
+        for (int64_t h = 0; h < normed; ++h) {
+          const int64_t at = t * shape.width() + h * d;
+          rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, dout + at, T(1), nullptr, turned);
+          double* sum = h < shape.heads ? q_sum : q_sum + d;
+          const double scale = rstd[t * normed + h];
+          for (int64_t i = 0; i < d; ++i)
+            sum[i] += static_cast<double>(turned[i]) * static_cast<double>(qkv[at + i]) * scale;
+        }
+    });
+    for (int64_t which = 0; which < 2; ++which) {
+      const Arg& arg = call[static_cast<size_t>(4 + which)];
+      T* to = arg.as<T>();
+      for (int64_t i = 0; i < d; ++i) {
+        double sum = 0;
+        for (int64_t b = 0; b < blocks.num_tiles(); ++b) sum += partial[(2 * b + which) * d + i];
+        to[i] = static_cast<T>(arg.into() == Into::Accumulate ? to[i] + sum : sum);
+      }
+    }
+  }
+};
+
+void require_all_or_none(std::initializer_list<const Arg*> args, std::string_view names) {
+  const bool first = (*args.begin())->present;
+  for (const Arg* arg : args)
+    if (arg->present != first) base::fail("[qk_rope] arguments {} must be all present or all absent", names);
+}
+
+Kernel resolve_table(const Invocation& call) {
+  require_rank("rope_table", "positions", call[0], 1);
+  require_rank("rope_table", "inv_freq", call[1], 1);
+  require_dtype("rope_table", "positions", call[0], tensor::Dtype::I32);
+  require_dtype("rope_table", "inv_freq", call[1], tensor::Dtype::F64);
+  require_shape("rope_table", "cos_sin", call[2], {call[0].dim(0), 2 * call[1].dim(0)});
+  require_same_dtype("rope_table", call, {"", "", "cos_sin"});
+  call.attr("scale");
+  return select_float<Table>(call[2].dtype);
+}
+
+Kernel resolve_forward(const Invocation& call) {
+  const RopeShape shape = rope_shape(call);
+  require_rank("qk_rope", "qkv", call[0], 2);
+  const int64_t rows = call[0].dim(0);
+  require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
+  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
+  require_shape("qk_rope", "q_norm", call[2], {shape.head_dim});
+  require_shape("qk_rope", "k_norm", call[3], {shape.head_dim});
+  require_shape("qk_rope", "out", call[4], {rows, shape.width()});
+  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_normed()});
+  require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
+  require_same_dtype("qk_rope", call, {"qkv", "cos_sin", "q_norm", "k_norm", "out", "rstd"});
+  call.attr("eps");
+  return select_float<Forward>(call[0].dtype);
+}
+
+Kernel resolve_backward_input(const Invocation& call) {
+  const RopeShape shape = rope_shape(call);
+  require_rank("qk_rope", "dout", call[0], 2);
+  const int64_t rows = call[0].dim(0);
+  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
+  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
+  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
+  require_shape("qk_rope", "q_norm", call[3], {shape.head_dim});
+  require_shape("qk_rope", "k_norm", call[4], {shape.head_dim});
+  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_normed()});
+  require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
+  require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
+  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "q_norm", "k_norm", "rstd", "dqkv"});
+  return select_float<BackwardInput>(call[0].dtype);
+}
+
+Kernel resolve_backward_weight(const Invocation& call) {
+  const RopeShape shape = rope_shape(call);
+  require_rank("qk_rope", "dout", call[0], 2);
+  const int64_t rows = call[0].dim(0);
+  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
+  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
+  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
+  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_normed()});
+  require_shape("qk_rope", "dq_norm", call[4], {shape.head_dim});
+  require_shape("qk_rope", "dk_norm", call[5], {shape.head_dim});
+  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "rstd", "dq_norm", "dk_norm"});
+  return select_float<BackwardWeight>(call[0].dtype);
+}
+
+}  // namespace
+
+RopeShape rope_shape(const Invocation& call) {
+  const RopeShape shape{call.integer("heads"), call.integer("kv_heads"), call.integer("head_dim"),
+                        call.integer("rotary_dim"), call.integer("interleaved") != 0};
+  if (shape.heads < 1 || shape.kv_heads < 1)
+    base::fail("[qk_rope] heads {} and kv_heads {} must be at least 1", shape.heads, shape.kv_heads);
+  if (shape.head_dim < 1 || shape.head_dim > kMaxHeadDim)
+    base::fail("[qk_rope] head_dim {} is not between 1 and {}", shape.head_dim, kMaxHeadDim);
+  if (shape.rotary_dim < 0 || shape.rotary_dim > shape.head_dim || shape.rotary_dim % 2 != 0)
+    base::fail("[qk_rope] rotary_dim {} must be even and at most head_dim {}", shape.rotary_dim,
+               shape.head_dim);
+  return shape;
+}
+
+std::span<const Binding> rope_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {
+      {KernelKind::rope_table, Phase::Forward, resolve_table},
+      {KernelKind::qk_rope, Phase::Forward, resolve_forward},
+      {KernelKind::qk_rope, Phase::BackwardInput, resolve_backward_input},
+      {KernelKind::qk_rope, Phase::BackwardWeight, resolve_backward_weight},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,228 @@
+// Auxiliary losses of one layer and microbatch. Every balance loss is linear in the scores once the counts
+// are known, so all of them are one weight per expert (and document) on the scores, and one pass over the
+// tokens.
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/router/document_counts.h"
+#include "kernels/router/router.h"
+#include "kernels/router/score.h"
+
+namespace pleat::kernels {
+namespace {
+
+enum Loss { kMicro = 0, kSequence = 1, kGlobal = 2, kZ = 3, kNumLosses = 4 };
+
+struct Settings {
+  int64_t experts, top_k, num_layers;
+  Score score;
+  bool hf;
+  double coef[kNumLosses];
+
+  explicit Settings(const Invocation& call)
+      : experts(call.integer("experts")),
+        top_k(call.integer("top_k")),
+        num_layers(call.integer("num_layers")),
+        score(static_cast<Score>(call.integer("score"))),
+        hf(call.integer("hf") != 0),
+        coef{call.attr("micro_coef"), call.attr("seq_coef"), call.attr("global_coef"), call.attr("z_coef")} {}
+
+  bool balances() const { return coef[kMicro] != 0 || coef[kSequence] != 0 || coef[kGlobal] != 0; }
+  bool needs_given_counts() const { return (hf && coef[kMicro] != 0) || coef[kGlobal] != 0; }
+  bool needs_own_counts() const { return (!hf && coef[kMicro] != 0) || coef[kSequence] != 0; }
+};
+
+// Scores of one token that sum to 1, and what their gradient needs.
+template <class R>
+struct TokenScores {
+  R s[kMaxExperts];
+  R point[kMaxExperts];  // before the division, scores 1 and 2 only
+  double sum = 1;
+
+  void compute(Score score, const R* logits, int64_t E) {
+    if (score == Score::Softmax) {
+      row_softmax(logits, E, s);
+      return;
+    }
+    sum = 1e-20;
+    for (int64_t e = 0; e < E; ++e) {
+      point[e] = point_score(score, logits[e]);
+      sum += static_cast<double>(point[e]);
+    }
+    for (int64_t e = 0; e < E; ++e) s[e] = static_cast<R>(static_cast<double>(point[e]) / sum);
+  }
+
+  // dlogits += gradient of sum_e weight_e s_e.
+  void backward(Score score, const R* logits, const R* weight, int64_t E, R* dlogits) const {
+    double dot = 0;
+    for (int64_t e = 0; e < E; ++e) dot += static_cast<double>(weight[e]) * static_cast<double>(s[e]);
+    const R mean = static_cast<R>(dot);
+    if (score == Score::Softmax) {
+      for (int64_t e = 0; e < E; ++e) dlogits[e] += s[e] * (weight[e] - mean);
+      return;
+    }
+    const R inverse = static_cast<R>(1 / sum);
+    for (int64_t e = 0; e < E; ++e)
+      dlogits[e] += (weight[e] - mean) * inverse * point_slope(score, logits[e], point[e]);
+  }
+};
+
+// What a tile needs of the whole microbatch: weights per expert, before coefficients.
+struct Weights {
+  double micro[kMaxExperts], global[kMaxExperts];
+};
+
+template <class R>
+struct Tile {
+  const Settings& set;
+  const R* logits;
+  const uint8_t* valid;
+  const double* norm;
+  const Weights& weights;
+  R* dlogits;
+  double* losses;  // this tile's share, before coefficients
+
+  // Tokens [begin, end) of one document.
+  void balance(int64_t begin, int64_t end, const int32_t* counts, int64_t doc_tokens) const {
+    const int64_t E = set.experts;
+    const bool by_document = set.coef[kSequence] != 0 && doc_tokens > 0;
+    const double document = by_document ? norm[2] * static_cast<double>(E) /
+                                              (static_cast<double>(set.top_k) * std::pow(doc_tokens, 2))
+                                        : 0;
+    R weight[kMaxExperts];
+    double column[kMaxExperts];
+    for (int64_t e = 0; e < E; ++e) {
+      double w = set.coef[kMicro] * weights.micro[e] + set.coef[kGlobal] * weights.global[e];
+      if (by_document) w += set.coef[kSequence] * document * counts[e];
+      weight[e] = static_cast<R>(w);
+      column[e] = 0;
+    }
+    TokenScores<R> scores;
+    for (int64_t t = begin; t < end; ++t) {
+      if (!valid[t]) continue;
+      scores.compute(set.score, logits + t * E, E);
+      for (int64_t e = 0; e < E; ++e) column[e] += static_cast<double>(scores.s[e]);
+      scores.backward(set.score, logits + t * E, weight, E, dlogits + t * E);
+    }
+    for (int64_t e = 0; e < E; ++e) {
+      losses[kMicro] += weights.micro[e] * column[e];
+      losses[kGlobal] += weights.global[e] * column[e];
+      if (by_document) losses[kSequence] += document * counts[e] * column[e];
+    }
+  }
+
+  void z_loss(int64_t begin, int64_t end) const {
+    const int64_t E = set.experts;
+    R s[kMaxExperts];
+    for (int64_t t = begin; t < end; ++t) {
+      if (!valid[t]) continue;
+      const double lse = row_softmax(logits + t * E, E, s);
+      losses[kZ] += norm[3] * lse * lse;
+      const R slope = static_cast<R>(2 * set.coef[kZ] * norm[3] * lse);
+      for (int64_t e = 0; e < E; ++e) dlogits[t * E + e] += slope * s[e];
+    }
+  }
+};
+
+template <class R>
+struct BackwardInput {
+  static void run(const Invocation& call) {
+    const Settings set(call);
+    const R* logits = call[0].as<R>();
+    const uint8_t* valid = call[1].as<uint8_t>();
+    const int32_t* doc_start = call[2].as<int32_t>();
+    const double* norm = call[3].as<double>();
+    const int64_t *given_counts = call[4].as<int64_t>(), *given_tokens = call[5].as<int64_t>();
+    R* dlogits = call[6].as<R>();
+    double* losses = call[7].as<double>();
+    const bool overwrite = call[6].into() == Into::Overwrite;
+    const int64_t T = call[0].dim(0), E = set.experts;
+
+    DocumentCounts<R> own(logits, valid, doc_start, T, E, set.top_k);
+    if (set.needs_own_counts()) own.gather(*call.pool);
+    Weights weights;
+    std::fill_n(weights.micro, E, 0.0);
+    std::fill_n(weights.global, E, 0.0);
+    const double given = set.needs_given_counts() ? static_cast<double>(given_tokens[0]) : 0;
+    if (set.coef[kMicro] != 0 && set.hf) {
+      const int64_t num_valid = T - std::count(valid, valid + T, uint8_t{0});
+      if (given_tokens[0] != set.num_layers * num_valid)
+        base::fail_with(base::ExitCode::Internal,
+                        "[router_aux] counts cover {} tokens, needed {} layers of {}", given_tokens[0],
+                        set.num_layers, num_valid);
+      const double factor = given > 0 ? norm[1] * static_cast<double>(E) / (given * given) : 0;
+      for (int64_t e = 0; e < E; ++e) weights.micro[e] = factor * static_cast<double>(given_counts[e]);
+    } else if (set.coef[kMicro] != 0 && own.num_valid() > 0) {
+      const double tokens = static_cast<double>(own.num_valid());
+      const double factor =
+          norm[1] * static_cast<double>(E) / (static_cast<double>(set.top_k) * tokens * tokens);
+      for (int64_t e = 0; e < E; ++e) weights.micro[e] = factor * static_cast<double>(own.counts()[e]);
+    }
+    if (set.coef[kGlobal] != 0 && given > 0) {
+      const double factor = norm[3] * static_cast<double>(E) / (static_cast<double>(set.top_k) * given);
+      for (int64_t e = 0; e < E; ++e) weights.global[e] = factor * static_cast<double>(given_counts[e]);
+    }
+
+    double partial[kMaxTiles][kNumLosses] = {};
+    const TokenTiles& tiles = own.tiles();
+    call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
+      const int64_t begin = tiles.begin(tile), end = tiles.end(tile);
+      if (overwrite) std::fill(dlogits + begin * E, dlogits + end * E, R(0));
+      const Tile<R> work{set, logits, valid, norm, weights, dlogits, partial[tile]};
+      if (set.coef[kSequence] != 0) {
+        int32_t room[kMaxExperts];
+        for (int64_t t = begin; t < end;) {
+          const auto document = own.document_at(tile, t, room);
+          work.balance(t, document.end, document.counts, document.tokens);
+          t = document.end;
+        }
+      } else if (set.balances()) {
+        work.balance(begin, end, nullptr, 0);
+      }
+      if (set.coef[kZ] != 0) work.z_loss(begin, end);
+    });
+    if (call[7].into() == Into::Overwrite) std::fill_n(losses, kNumLosses, 0.0);
+    for (int64_t tile = 0; tile < tiles.num_tiles; ++tile)
+      for (int i = 0; i < kNumLosses; ++i) losses[i] += partial[tile][i];
+  }
+};
+
+}  // namespace
+
+Kernel resolve_router_aux(const Invocation& call) {
+  constexpr std::string_view kName = "router_aux";
+  const int64_t score = call.integer("score");
+  if (score < 0 || score > 2) base::fail("[router_aux] score is {}, needed 0, 1 or 2", score);
+  const Settings set(call);
+  const int64_t E = set.experts;
+  if (E < 1 || E > kMaxExperts) base::fail("[router_aux] {} experts, needed 1 to {}", E, kMaxExperts);
+  if (set.top_k < 1 || set.top_k > E)
+    base::fail("[router_aux] top_k is {}, needed 1 to {} (the experts)", set.top_k, E);
+  if (set.hf && set.coef[kMicro] != 0 && set.coef[kGlobal] != 0)
+    base::fail("[router_aux] hf and a global loss both need the argument 'counts'; they cannot be combined");
+  if (set.hf && set.num_layers < 1)
+    base::fail("[router_aux] hf needs num_layers of at least 1, got {}", set.num_layers);
+  if (set.needs_given_counts() && !(call[4].present && call[5].present))
+    base::fail("[router_aux] the {} loss needs the arguments 'counts' and 'tokens'",
+               set.coef[kGlobal] != 0 ? "global" : "hf");
+  if (call[0].shape.size() != 2) base::fail("[router_aux] argument 'logits' needs two dimensions");
+  const int64_t T = call[0].dim(0);
+  require_shape(kName, "logits", call[0], {T, E});
+  require_dtype(kName, "valid", call[1], tensor::Dtype::U8);
+  require_shape(kName, "valid", call[1], {T});
+  require_dtype(kName, "doc_start", call[2], tensor::Dtype::I32);
+  require_shape(kName, "doc_start", call[2], {T});
+  require_dtype(kName, "norm", call[3], tensor::Dtype::F64);
+  require_shape(kName, "norm", call[3], {4});
+  require_dtype(kName, "counts", call[4], tensor::Dtype::I64);
+  require_shape(kName, "counts", call[4], {E});
+  require_dtype(kName, "tokens", call[5], tensor::Dtype::I64);
+  require_shape(kName, "tokens", call[5], {1});
+  require_dtype(kName, "dlogits", call[6], call[0].dtype);
+  require_shape(kName, "dlogits", call[6], {T, E});
+  require_dtype(kName, "losses", call[7], tensor::Dtype::F64);
+  require_shape(kName, "losses", call[7], {4});
+  return select_float<BackwardInput>(call[0].dtype);
+}
+
+}  // namespace pleat::kernels

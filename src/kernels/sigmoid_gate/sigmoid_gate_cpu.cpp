@@ -1,0 +1,149 @@
+#include "kernels/sigmoid_gate/sigmoid_gate.h"
+
+#include <algorithm>
+
+#include "kernels/math/exp.h"
+#include "kernels/math/reduce.h"
+#include "kernels/math/require.h"
+#include "kernels/math/tiles.h"
+
+namespace pleat::kernels {
+namespace {
+
+template <class T>
+struct Forward {
+  static void run(const Invocation& call) {
+    const T* x = call[0].as<T>();
+    const T* w = call[1].as<T>();
+    const T* y = call[2].as<T>();
+    T* out = call[3].as<T>();
+    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const Tiling tiling = row_tiling(rows, width);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
+        const T s = static_cast<T>(fast_sigmoid(dot_of(x + t * width, w, width)));
+        for (int64_t j = 0; j < width; ++j) out[t * width + j] = s * y[t * width + j];
+      }
+    });
+  }
+};
+
+// s and c of one token.
+struct Slope {
+  double gate, coefficient;
+};
+template <class T>
+Slope slope(const T* dout, const T* x, const T* w, const T* y, int64_t width) {
+  const double s = fast_sigmoid(dot_of(x, w, width));
+  return {s, dot_of(dout, y, width) * s * (1 - s)};
+}
+
+template <class T>
+struct BackwardInput {
+  static void run(const Invocation& call) {
+    const T* dout = call[0].as<T>();
+    const T* x = call[1].as<T>();
+    const T* w = call[2].as<T>();
+    const T* y = call[3].as<T>();
+    T* dx = call[4].as<T>();
+    T* dy = call[5].as<T>();
+    const bool accumulate = call[4].into() == Into::Accumulate;
+    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const Tiling tiling = row_tiling(rows, width);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
+        const int64_t at = t * width;
+        const Slope k = slope(dout + at, x + at, w, y + at, width);
+        const T s = static_cast<T>(k.gate), c = static_cast<T>(k.coefficient);
+        for (int64_t j = 0; j < width; ++j) dy[at + j] = s * dout[at + j];
+        if (accumulate) {
+          for (int64_t j = 0; j < width; ++j) dx[at + j] += c * w[j];
+        } else {
+          for (int64_t j = 0; j < width; ++j) dx[at + j] = c * w[j];
+        }
+      }
+    });
+  }
+};
+
+template <class T>
+struct BackwardWeight {
+  static void run(const Invocation& call) {
+    const T* dout = call[0].as<T>();
+    const T* x = call[1].as<T>();
+    const T* w = call[2].as<T>();
+    const T* y = call[3].as<T>();
+    T* dw = call[4].as<T>();
+    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    if (call[4].into() == Into::Overwrite) std::fill_n(dw, width, T(0));
+    double coefficient[kGateBlock];
+    for (int64_t first = 0; first < rows; first += kGateBlock) {
+      const int64_t count = std::min(kGateBlock, rows - first);
+      const Tiling tokens = row_tiling(count, width);
+      call.pool->for_each_tile(tokens.num_tiles(), [&](int64_t tile_idx) {
+        for (int64_t i = tokens.begin(tile_idx); i < tokens.end(tile_idx); ++i) {
+          const int64_t at = (first + i) * width;
+          coefficient[i] = slope(dout + at, x + at, w, y + at, width).coefficient;
+        }
+      });
+      const Tiling columns = column_tiling(width);
+      call.pool->for_each_tile(columns.num_tiles(), [&](int64_t tile_idx) {
+        const int64_t begin = columns.begin(tile_idx), size = columns.end(tile_idx) - begin;
+        double sum[kColumnTile] = {};
+        for (int64_t i = 0; i < count; ++i) {
+          const T* row = x + (first + i) * width + begin;
+          for (int64_t j = 0; j < size; ++j) sum[j] += coefficient[i] * static_cast<double>(row[j]);
+        }
+        for (int64_t j = 0; j < size; ++j) dw[begin + j] = static_cast<T>(dw[begin + j] + sum[j]);
+      });
+    }
+  }
+};
+
+void require_backward_inputs(const Invocation& call) {
+  require_rank("sigmoid_gate", "dout", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("sigmoid_gate", "x", call[1], {rows, width});
+  require_shape("sigmoid_gate", "w", call[2], {width});
+  require_shape("sigmoid_gate", "y", call[3], {rows, width});
+}
+
+Kernel resolve_forward(const Invocation& call) {
+  require_rank("sigmoid_gate", "x", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("sigmoid_gate", "w", call[1], {width});
+  require_shape("sigmoid_gate", "y", call[2], {rows, width});
+  require_shape("sigmoid_gate", "out", call[3], {rows, width});
+  require_same_dtype("sigmoid_gate", call, {"x", "w", "y", "out"});
+  return select_float<Forward>(call[0].dtype);
+}
+
+Kernel resolve_backward_input(const Invocation& call) {
+  require_backward_inputs(call);
+  require_shape("sigmoid_gate", "dx", call[4], {call[0].dim(0), call[0].dim(1)});
+  require_shape("sigmoid_gate", "dy", call[5], {call[0].dim(0), call[0].dim(1)});
+  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dx", "dy"});
+  return select_float<BackwardInput>(call[0].dtype);
+}
+
+Kernel resolve_backward_weight(const Invocation& call) {
+  require_backward_inputs(call);
+  require_shape("sigmoid_gate", "dw", call[4], {call[0].dim(1)});
+  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dw"});
+  return select_float<BackwardWeight>(call[0].dtype);
+}
+
+}  // namespace
+
+std::span<const Binding> sigmoid_gate_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {
+      {KernelKind::sigmoid_gate, Phase::Forward, resolve_forward},
+      {KernelKind::sigmoid_gate, Phase::BackwardInput, resolve_backward_input},
+      {KernelKind::sigmoid_gate, Phase::BackwardWeight, resolve_backward_weight},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

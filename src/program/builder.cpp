@@ -1,0 +1,79 @@
+#include "program/builder.h"
+
+#include "base/error.h"
+
+namespace pleat::program {
+
+Builder::Builder(std::string name) {
+  program_.name = std::move(name);
+  lane("compute", "compute");
+}
+
+int Builder::lane(const std::string& name, const std::string& resource) {
+  for (size_t i = 0; i < program_.lanes.size(); ++i)
+    if (program_.lanes[i].name == name) return static_cast<int>(i);
+  program_.lanes.push_back({name, resource});
+  return static_cast<int>(program_.lanes.size() - 1);
+}
+
+ValueId Builder::value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner, Life life) {
+  Value v;
+  v.name = std::move(name);
+  v.dtype = dtype;
+  v.shape = std::move(shape);
+  v.owner = owner;
+  v.life = life;
+  program_.values.push_back(std::move(v));
+  written_.push_back(false);
+  return static_cast<ValueId>(program_.values.size() - 1);
+}
+
+ValueId Builder::routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+                        int64_t expected, int64_t maximum) {
+  const ValueId id = value(std::move(name), dtype, std::move(shape), owner);
+  program_.values.back().expected_rows = expected;
+  program_.values.back().maximum_rows = maximum;
+  return id;
+}
+
+ValueId Builder::rows(ValueId of, int64_t begin, int64_t rows, const std::string& suffix) {
+  const Value base = program_.values[static_cast<size_t>(of)];
+  PLEAT_CHECK(base.view_of == kNoValue && !base.shape.empty() && begin >= 0 && begin + rows <= base.shape[0],
+              "rows {}+{} of {}", begin, rows, base.name);
+  const int64_t row_bytes = base.shape[0] ? num_bytes(base) / base.shape[0] : 0;
+  Value v = base;
+  v.name = base.name + suffix;
+  v.shape[0] = rows;
+  v.view_of = of;
+  v.offset = begin * row_bytes;
+  v.expected_rows = v.maximum_rows = 0;
+  program_.values.push_back(std::move(v));
+  written_.push_back(false);
+  return static_cast<ValueId>(program_.values.size() - 1);
+}
+
+Use Builder::acc(ValueId v) const {
+  return {v, written_[static_cast<size_t>(v)] ? Access::Update : Access::Write};
+}
+
+void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs) {
+  const auto& arguments = arguments_of(op, phase);
+  PLEAT_CHECK(uses.size() == arguments.size(), "{} {} takes {} arguments, got {}", name_of(op), name_of(phase),
+              arguments.size(), uses.size());
+  Stage stage;
+  stage.op = op;
+  stage.phase = phase;
+  stage.lane = static_cast<int16_t>(lane_);
+  stage.microbatch = place_.microbatch;
+  stage.layer = place_.layer;
+  stage.part = place_.part;
+  stage.attrs = program_.intern(std::move(attrs));
+  stage.uses = uses;
+  for (Use& use : stage.uses)
+    if (use.value == kNoValue) use = none();
+  for (const Use& use : stage.uses)
+    if (use.value != kNoValue && use.access != Access::Read) written_[static_cast<size_t>(use.value)] = true;
+  program_.stages.push_back(std::move(stage));
+}
+
+}  // namespace pleat::program

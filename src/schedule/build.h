@@ -1,0 +1,28 @@
+// Builders: a config becomes a program. One file per pipeline schedule; a builder decides the order of microbatches
+// and nothing else. Techniques are passes over the result (schedule/pass).
+#pragma once
+
+#include "config/config.h"
+#include "model/decoder.h"
+#include "program/program.h"
+
+namespace pleat::schedule {
+
+struct BuildOptions {
+  model::RoutingUse routing = model::RoutingUse::Choose;
+};
+
+// One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one microbatch's
+// activations are alive at a time. order "gpipe": all forwards, then the backwards in the same order.
+// `config` must be resolved.
+program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                                     const BuildOptions& options = {});
+
+// One microbatch, forward only: the loss of its tokens.
+program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
+                                  const BuildOptions& options = {});
+
+// One sequence, forward only: the logits of every position as result "mb0.logits".
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table);
+
+}  // namespace pleat::schedule

@@ -1,0 +1,40 @@
+#include "schedule/build.h"
+
+namespace pleat::schedule {
+
+program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                                     const BuildOptions& options) {
+  program::Builder builder("train");
+  const int n = static_cast<int>(config.train.num_microbatches);
+  model::Decoder decoder = model::declare(config, table, builder, model::Purpose::Train, n, options.routing);
+  if (config.train.order == "gpipe") {
+    for (int mb = 0; mb < n; ++mb) model::forward(decoder, mb);
+    for (int mb = 0; mb < n; ++mb) model::backward(decoder, mb);
+  } else {
+    for (int mb = 0; mb < n; ++mb) {
+      model::forward(decoder, mb);
+      model::backward(decoder, mb);
+    }
+  }
+  model::update(decoder);
+  return builder.take();
+}
+
+program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
+                                  const BuildOptions& options) {
+  program::Builder builder("evaluate");
+  model::Decoder decoder = model::declare(config, table, builder, model::Purpose::Evaluate, 1, options.routing);
+  model::forward(decoder, 0);
+  return builder.take();
+}
+
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table) {
+  program::Builder builder("logits");
+  config::Config one = config;
+  one.train.micro_batch = 1;
+  model::Decoder decoder = model::declare(one, table, builder, model::Purpose::Logits, 1);
+  model::forward(decoder, 0);
+  return builder.take();
+}
+
+}  // namespace pleat::schedule

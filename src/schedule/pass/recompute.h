@@ -1,0 +1,25 @@
+// Recompute: what the forward of a chosen module produced is freed after its forward consumers and rebuilt, by the same
+// kernels on the same inputs, right before the backward stage that first needs it. Exact: the same calls give the same
+// bits. Routing decisions are never rebuilt, so counters count once.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace pleat::schedule {
+
+struct RecomputeOptions {
+  std::vector<std::string> modules;  // norm activation core_attention experts shared_experts layer
+  std::vector<bool> layers;          // which layers; empty: all
+};
+
+// Throws base::Error when a module would free nothing in these layers, naming it.
+program::Program recompute(program::Program program, const RecomputeOptions& options);
+
+// Values the pass would free for this module: produced by its forward stages and read by a backward stage.
+std::vector<program::ValueId> freed_by(const program::Program& program, const std::string& module,
+                                       const std::vector<bool>& layers);
+
+}  // namespace pleat::schedule

@@ -1,0 +1,126 @@
+#include "train/bench_step.h"
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "cost/flops.h"
+#include "device/cpu/gemm_rate.h"
+#include "train/feed.h"
+#include "train/learning_rate.h"
+
+namespace pleat::train {
+
+config::Config peer_config(const std::string& path, int64_t threads) {
+  std::ifstream in(path);
+  if (!in) base::fail("cannot open the peer configuration '{}'", path);
+  const nlohmann::json j = nlohmann::json::parse(in, nullptr, false);
+  if (!j.is_object()) base::fail("'{}' is not a JSON object", path);
+  const auto need = [&](const char* key) {
+    if (!j.contains(key) || !j[key].is_number_integer()) base::fail("'{}': key '{}' must be an integer", path, key);
+    return j[key].get<int64_t>();
+  };
+  if (j.contains("mla")) base::fail("'{}' asks for multi-head latent attention, which this build does not have", path);
+  const std::string qk_norm = j.value("qk_norm", "none");
+  if (qk_norm != "none" && qk_norm != "head") base::fail("'{}': qk_norm '{}' is not supported; needed 'none' or 'head'", path, qk_norm);
+  config::Config c;
+  c.model.vocab_size = need("vocab_size");
+  c.model.hidden_size = need("hidden_size");
+  c.model.num_layers = need("num_layers");
+  c.model.num_heads = need("num_heads");
+  c.model.num_kv_heads = need("num_kv_heads");
+  c.model.head_dim = need("head_dim");
+  c.model.qk_norm = qk_norm == "head";
+  c.model.norm_eps = j.value("rms_eps", 1e-6);
+  c.model.rope_theta = j.value("rope_theta", 10000.0);
+  c.moe.num_experts = need("num_experts");
+  c.moe.top_k = need("top_k");
+  c.moe.ffn_hidden_size = need("moe_ffn");
+  c.moe.shared_ffn_hidden_size = j.value("shared_ffn", int64_t{0});
+  const nlohmann::json router = j.value("router", nlohmann::json::object());
+  c.moe.score = router.value("score", "softmax");
+  c.moe.scaling_factor = router.value("scale", 1.0);
+  // Softmax over the chosen ones is softmax over all, renormalised.
+  c.moe.pre_softmax = c.moe.score == "softmax" && !router.value("norm_topk", true);
+  if (c.moe.pre_softmax) c.moe.renormalize = false;
+  c.moe.load_balancing = {"aux"};
+  c.moe.aux_coef = {j.value("aux_coef", 0.0)};
+  c.train.seq_len = need("seq_len");
+  c.train.micro_batch = need("micro_batch");
+  c.train.num_microbatches = j.value("grad_accum", int64_t{1});
+  c.optimizer.lr = 1e-4;
+  c.optimizer.schedule = "constant";
+  c.optimizer.weight_decay = 0.01;
+  c.optimizer.clip = j.value("clip", 1.0);
+  c.device.threads = threads;
+  config::validate(c);
+  return config::resolve(c);
+}
+
+void write_random_batch(interpret::Executor& executor, const config::Config& c, int64_t step) {
+  const int64_t T = c.train.micro_batch * c.train.seq_len;
+  const base::RandomStream random(static_cast<uint64_t>(c.train.seed), base::RandomUse::Test, static_cast<uint32_t>(step), 0);
+  for (int mb = 0; mb < c.train.num_microbatches; ++mb) {
+    const auto at = [&]<class T_>(const char* what, T_) { return static_cast<T_*>(executor.data(fmt::format("mb{}.{}", mb, what))); };
+    int32_t* tokens = at("tokens", int32_t{});
+    for (int64_t t = 0; t < T; ++t) {
+      const int64_t row = t / c.train.seq_len * c.train.seq_len;
+      tokens[t] = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(mb * T + t)) * static_cast<double>(c.model.vocab_size));
+      at("positions", int32_t{})[t] = static_cast<int32_t>(t - row);
+      at("doc_start", int32_t{})[t] = static_cast<int32_t>(row);
+      at("valid", uint8_t{})[t] = 1;
+      at("token_index", int64_t{})[t] = mb * T + t;
+      at("loss_mask", uint8_t{})[t] = (t + 1) % c.train.seq_len != 0;
+    }
+    for (int64_t t = 0; t < T; ++t) at("labels", int32_t{})[t] = t + 1 < T ? tokens[t + 1] : 0;
+  }
+  const int64_t n = c.train.num_microbatches * c.train.micro_batch;
+  write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n}, c.train.num_microbatches);
+  write_rng(executor, c.train.seed, step);
+  write_hyper(executor, learning_rate(c, step), step);
+}
+
+BenchResult bench_step(Programs& programs, const BenchOptions& options) {
+  interpret::Executor& executor = programs.train();
+  const config::Config& c = programs.config();
+  interpret::RunOptions timed;
+  timed.timing = true;
+  BenchResult out;
+  double spent = 0;
+  for (int64_t step = 1; step <= options.warmup + options.steps; ++step) {
+    write_random_batch(executor, c, step);
+    const auto start = std::chrono::steady_clock::now();
+    executor.run(timed);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (step > options.warmup) out.step_seconds.push_back(seconds), spent += seconds;
+    if (options.seconds > 0 && spent >= options.seconds) break;
+  }
+  const double* loss = static_cast<const double*>(executor.data("loss"));
+  out.loss = loss[0] / loss[1];
+  std::vector<double> sorted = out.step_seconds;
+  std::sort(sorted.begin(), sorted.end());
+  out.median_seconds = sorted.at(sorted.size() / 2);
+  const double tokens = double(c.train.micro_batch * c.train.num_microbatches * c.train.seq_len);
+  out.tokens_per_s = tokens / out.median_seconds;
+  out.model_flops = cost::model_flops(c, tokens, double(c.train.seq_len)).total();
+  out.hardware_flops = cost::hardware_flops(executor.program(), c.train.seq_len);
+  out.gemm_rate = device::measure_gemm_rate(programs.pool(), c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  out.timeline = executor.timeline();
+  out.breakdown = interpret::breakdown(executor.program(), out.timeline);
+  double gemm_seconds = 0, gemm_flops = 0;
+  for (const interpret::Span& span : out.timeline.spans) {
+    const program::Stage& stage = executor.program().stages[size_t(span.stage)];
+    const program::KernelKind kind = program::kernel_of(stage.op);
+    if (kind != program::KernelKind::linear && kind != program::KernelKind::grouped_linear) continue;
+    gemm_seconds += double(span.end_ns - span.start_ns) / 1e9;
+    gemm_flops += cost::stage_flops(executor.program(), stage, c.train.seq_len);
+  }
+  out.gemm_share = gemm_seconds / out.breakdown.total;
+  out.gemm_stage_rate = gemm_seconds > 0 ? gemm_flops / gemm_seconds : 0;
+  return out;
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,36 @@
+// Training steps on random tokens, timed: what `pleat bench step` and `pleat trace` run. No data set, no logging.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "interpret/trace/timeline.h"
+#include "train/programs.h"
+
+namespace pleat::train {
+
+// Reads a configuration of the peers' benchmark format (JSON). Throws naming what this back end cannot do.
+config::Config peer_config(const std::string& path, int64_t threads);
+
+// Uniformly random tokens, next-token labels, one document per sequence; a function of (seed, step).
+void write_random_batch(interpret::Executor& executor, const config::Config& config, int64_t step);
+
+struct BenchOptions {
+  int64_t warmup = 2, steps = 10;
+  double seconds = 0;  // stop after this many seconds of timed steps (0: no limit)
+};
+
+struct BenchResult {
+  std::vector<double> step_seconds;
+  double median_seconds = 0, tokens_per_s = 0, loss = 0;
+  double model_flops = 0, hardware_flops = 0, gemm_rate = 0;
+  double gemm_share = 0;             // part of the step spent in matrix-product stages
+  double gemm_stage_rate = 0;        // FLOP/s inside those stages
+  interpret::Timeline timeline;      // of the last step
+  interpret::Breakdown breakdown;
+};
+
+BenchResult bench_step(Programs& programs, const BenchOptions& options);
+
+}  // namespace pleat::train

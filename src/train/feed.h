@@ -1,0 +1,33 @@
+// Samples into a program's inputs. The feed holds no state of its own but the position in the data.
+#pragma once
+
+#include "data/indexed_dataset.h"
+#include "data/sampler.h"
+#include "interpret/run/executor.h"
+
+namespace pleat::train {
+
+// What the microbatches of one step add up to; the normalisers of the objective come from these.
+struct BatchCounts {
+  int64_t tokens = 0, loss_tokens = 0, valid_tokens = 0, documents = 0;
+};
+
+// norm f64[4]: {1 / loss tokens, 1 / microbatches, 1 / documents, 1 / valid tokens} of the global batch. Every loss
+// is normalised by what the whole step holds, so that the split into microbatches does not change the objective.
+void write_norm(interpret::Executor& executor, const BatchCounts& counts, int64_t num_microbatches);
+void write_rng(interpret::Executor& executor, int64_t seed, int64_t step);
+void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step);
+
+class Feed {
+ public:
+  Feed(const data::Sampler& sampler, int64_t micro_batch) : sampler_(sampler), micro_batch_(micro_batch) {}
+
+  // Writes microbatch `mb` of `executor` and moves the position on; adds to `counts`.
+  void load(interpret::Executor& executor, int mb, data::DataPosition& position, BatchCounts& counts) const;
+
+ private:
+  const data::Sampler& sampler_;
+  int64_t micro_batch_;
+};
+
+}  // namespace pleat::train

@@ -1,0 +1,269 @@
+#include "train/loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/posix_vfs.h"
+#include "checkpoint/load.h"
+#include "checkpoint/save.h"
+#include "data/byte_tokenizer.h"
+#include "report/console.h"
+#include "report/format.h"
+#include "report/jsonl_log.h"
+#include "report/table.h"
+#include "report/tensorboard.h"
+#include "train/bigram.h"
+#include "train/generate.h"
+#include "train/memory.h"
+#include "train/stop_signal.h"
+
+namespace pleat::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+double wall_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double steady_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void write_file(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out << text;
+    if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", path);
+  }
+  fs::rename(temporary, path);
+}
+
+// The pieces a run writes to, opened in the right place after resume is settled.
+class Run {
+ public:
+  Run(const config::Config& config, const LoopOptions& options)
+      : options_(options), config_(with_prepared_data(config, options.quiet)), trainer_(config_, choice(), hooks()) {
+    fs::create_directories(config_.log.run_dir);
+    if (!options_.quiet) announce();
+    resume();
+    log_.emplace(trainer_.run_state().step > 0 ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
+                                               : fresh_log());
+    if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
+    save_resolved();
+  }
+
+  LoopResult run() {
+    const StopSignal signal;
+    const double start = steady_now();
+    report::Progress progress(config_.train.steps, report::Progress::mode_of_stderr(),
+                              options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0, report::terminal_width());
+    base::ExitCode code = base::ExitCode::Done;
+    while (trainer_.run_state().step < config_.train.steps) {
+      interpret::RunOptions how;
+      how.timing = trainer_.run_state().step + 1 == config_.log.timeline_step;
+      StepOutcome outcome = trainer_.step(how);
+      const int64_t step = trainer_.run_state().step;
+      if (how.timing) write_timeline();
+      if (!outcome.committed) progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
+      const bool last = step == config_.train.steps;
+      const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 && step % config_.train.eval_every == 0;
+      if (evaluate) add_eval(outcome.record, trainer_.evaluate(config_.train.eval_batches));
+      if (last && trainer_.has_validation() && config_.train.eval_batches > 0) {
+        final_eval_ = trainer_.evaluate(0);
+        add_eval(outcome.record, *final_eval_);
+      }
+      note(outcome.record);
+      progress.step_done(outcome.record, steady_now());
+      if (trainer_.run_state().refused_in_row >= config_.train.max_refused_steps) {
+        progress.message(fmt::format("{} steps in a row refused: stopping. Last: {}", trainer_.run_state().refused_in_row, outcome.culprit));
+        code = base::ExitCode::Numerical;
+        break;
+      }
+      const bool stop = !last && (StopSignal::asked() || step == options_.stop_after);
+      const bool due = config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
+      if (due || stop || (last && config_.checkpoint.save_at_end)) save(progress);
+      if (stop) {
+        progress.message(fmt::format("asked to stop: saved step {}, run the same command again to go on", step));
+        code = base::ExitCode::Retry;
+        break;
+      }
+    }
+    progress.finish();
+    return finish(code, steady_now() - start);
+  }
+
+ private:
+  static ProgramChoice choice() {
+    ProgramChoice c;
+    c.logits = true;
+    return c;
+  }
+
+  TrainerHooks hooks() const {
+    TrainerHooks h;
+    if (options_.fault_step)
+      h.before_run = [step = *options_.fault_step](int64_t now, interpret::Executor& e) {
+        if (now == step) static_cast<double*>(e.data("norm"))[0] = std::numeric_limits<double>::quiet_NaN();
+      };
+    return h;
+  }
+
+  std::string path(const std::string& name) const { return config_.log.run_dir + "/" + name; }
+
+  report::JsonlLog fresh_log() const {
+    // A run that never reached its first save left lines behind; they belong to no state any more.
+    std::error_code ignored;
+    fs::remove(path("metrics.jsonl"), ignored);
+    return report::JsonlLog::fresh(path("metrics.jsonl"));
+  }
+
+  void announce() {
+    const model::ParameterCount count = model::count_parameters(config_, trainer_.programs().table());
+    const interpret::Plan& plan = trainer_.programs().train_plan().plan;
+    fmt::print(stderr, "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads\n",
+               report::format_count(double(count.total)), report::format_count(double(count.active)),
+               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9, config_.device.threads);
+    report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
+    for (const config::ResolvedRow& row : config::resolved(config_))
+      if (row.asked != "default" || !row.why.empty()) table.add_row({row.key, row.asked, row.used, row.why});
+    fmt::print(stderr, "{}", table.text());
+    for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
+  }
+
+  void resume() {
+    if (config_.checkpoint.resume == "never") {
+      std::error_code ignored;
+      if (fs::exists(config_.checkpoint.dir, ignored) && !fs::is_empty(config_.checkpoint.dir, ignored))
+        base::fail("checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, or remove them",
+                   config_.checkpoint.dir);
+      return;
+    }
+    const checkpoint::Found found = checkpoint::find_newest(vfs_, config_.checkpoint.dir);
+    for (const checkpoint::Skipped& s : found.skipped) fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
+    if (!found.newest) {
+      if (config_.checkpoint.resume == "must") base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies", config_.checkpoint.dir);
+      return;
+    }
+    const std::vector<std::string> differences = trainer_.restore(*found.newest);
+    if (options_.quiet) return;
+    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", found.newest->path(), found.newest->step(),
+               trainer_.programs().tensors().size());
+    for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
+  }
+
+  void save_resolved() const {
+    std::string text = config::to_toml(config_) + "\n# asked / used / why\n";
+    for (const config::ResolvedRow& row : config::resolved(config_))
+      text += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked, row.why.empty() ? "" : ", ", row.why);
+    write_file(path("config.toml"), text);
+  }
+
+  static void add_eval(report::StepRecord& record, const EvalOutcome& eval) {
+    record.eval = report::EvalRecord{eval.loss, eval.bits_per_byte > 0 ? eval.bits_per_byte : report::kUnknown};
+  }
+
+  void note(report::StepRecord& record) {
+    if (record.eval && (best_eval_ == 0 || record.eval->loss < best_eval_)) best_eval_ = record.eval->loss;
+    last_loss_ = record.loss;
+    train_seconds_ += record.step_seconds;
+    steps_here_ += 1;
+    report::StepRecord logged = record;
+    if (config_.log.health_every > 0 && record.step % config_.log.health_every != 0 && record.step != config_.train.steps) logged.health.clear();
+    log_->append(logged);
+    if (tensorboard_) tensorboard_->append(logged, wall_now());
+  }
+
+  void write_timeline() {
+    const interpret::Executor& e = trainer_.programs().train();
+    write_file(path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
+    write_file(path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
+  }
+
+  void save(report::Progress& progress) {
+    checkpoint::SaveOptions o;
+    o.keep = config_.checkpoint.keep;
+    fs::create_directories(config_.checkpoint.dir);
+    const checkpoint::SaveResult result = checkpoint::save(vfs_, config_.checkpoint.dir, trainer_.state(), o);
+    for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
+  }
+
+  LoopResult finish(base::ExitCode code, double seconds) {
+    LoopResult out;
+    out.code = code;
+    out.step = trainer_.run_state().step;
+    out.final_eval = final_eval_;
+    out.state_sha256 = trainer_.state_sha256();
+    out.summary_path = path("summary.json");
+
+    const Planned& planned = trainer_.programs().train_plan();
+    const device::Arena& arena = trainer_.programs().arena();
+    const int64_t measured = arena.end_of_changes();
+    const ProcessMemory memory = process_memory();
+    json owners = json::object();
+    for (size_t i = 0; i < planned.plan.at_peak.size(); ++i)
+      owners[std::string(program::name_of(static_cast<program::Owner>(i)))] = planned.plan.at_peak[i];
+    const double rate = steps_here_ > 0 ? double(steps_here_) / train_seconds_ : 0;
+    json summary = {{"run", config_.log.run_dir}, {"config", config::to_toml(config_)}, {"steps", out.step}, {"final_loss", last_loss_},
+                    {"tokens", out.step * trainer_.tokens_per_step()}, {"tokens_per_s", rate * double(trainer_.tokens_per_step())},
+                    {"model_tflops", rate * trainer_.model_flops_per_step() / 1e12}, {"hardware_tflops", rate * trainer_.hardware_flops_per_step() / 1e12},
+                    {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12}, {"planned_peak_bytes", arena.size()}, {"measured_peak_bytes", measured},
+                    {"live_peak_bytes", planned.plan.live_peak_bytes}, {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
+                    {"large_allocations_in_steps", trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
+                    {"memory_by_owner", owners}, {"state_sha256", out.state_sha256}, {"refused_steps", trainer_.run_state().refused_total},
+                    {"wall_seconds", seconds}, {"exit_code", static_cast<int>(code)}};
+    if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
+    if (final_eval_ && final_eval_->bits_per_byte > 0) {
+      summary["bits_per_byte"] = final_eval_->bits_per_byte;
+      summary["bigram_bits_per_byte"] = bigram_bits_per_byte(trainer_.train_data(), *trainer_.valid_data());
+    }
+    if (code == base::ExitCode::Done && config_.data.tokenizer == "byte") summary["sample"] = sample();
+    write_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
+    if (!options_.quiet) say_goodbye(summary);
+    return out;
+  }
+
+  std::string sample() {
+    const data::ByteTokenizer tokenizer;
+    GenerateOptions o;
+    o.max_tokens = 240;
+    o.seed = config_.train.seed;
+    o.stop_token = tokenizer.end_of_document();
+    const std::string prompt = "The ";
+    return prompt + tokenizer.decode(generate(trainer_.programs(), tokenizer.encode(prompt), o));
+  }
+
+  void say_goodbye(const json& s) const {
+    const auto bytes = [&](const char* key) { return report::format_bytes(s.at(key).get<double>()); };
+    fmt::print(stderr, "memory: planned {} ({} bytes), measured {} ({} bytes); outside the arena {}; {} allocations >= 4 KiB inside steps\n",
+               bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(), bytes("measured_peak_bytes"),
+               s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
+               s.at("large_allocations_in_steps").is_null() ? "unknown" : s.at("large_allocations_in_steps").dump());
+    fmt::print(stderr, "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
+               report::format_token_rate(s.at("tokens_per_s").get<double>()), s.at("model_tflops").get<double>(), s.at("hardware_tflops").get<double>(),
+               100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
+    if (s.contains("bits_per_byte")) {
+      const double ours = s.at("bits_per_byte").get<double>(), bigram = s.at("bigram_bits_per_byte").get<double>();
+      fmt::print(stderr, "validation: {:.4f} bits per byte; byte bigram on the same split: {:.4f} ({:.1f} % lower)\n", ours, bigram, 100 * (1 - ours / bigram));
+    }
+    if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
+    fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
+  }
+
+  LoopOptions options_;
+  config::Config config_;
+  base::PosixVfs vfs_;
+  Trainer trainer_;
+  std::optional<report::JsonlLog> log_;
+  std::optional<report::TensorBoardWriter> tensorboard_;
+  std::optional<EvalOutcome> final_eval_;
+  double best_eval_ = 0, last_loss_ = 0, train_seconds_ = 0;
+  int64_t steps_here_ = 0;
+};
+
+}  // namespace
+
+LoopResult run_training(const config::Config& config, const LoopOptions& options) { return Run(config, options).run(); }
+
+}  // namespace pleat::train

@@ -1,0 +1,121 @@
+#include "train/programs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "interpret/check/check.h"
+#include "schedule/pass/pass.h"
+
+namespace pleat::train {
+namespace {
+
+using program::Life;
+using program::Owner;
+
+Planned checked(program::Program program) {
+  Planned out;
+  out.program = std::move(program);
+  interpret::require_ok(interpret::check(out.program), "program " + out.program.name);
+  out.plan = interpret::plan(out.program);
+  interpret::require_ok(interpret::check_plan(out.program, out.plan), "plan of program " + out.program.name);
+  return out;
+}
+
+// A stream of its own for every parameter name, so that adding a parameter leaves all others as they were.
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  const base::Sha256Digest digest = base::sha256(name);
+  uint64_t mix = 0;
+  std::memcpy(&mix, digest.data(), sizeof(mix));
+  return seed ^ mix;
+}
+
+template <class T>
+void initialize_parameter(const model::Parameter& p, uint64_t seed, T* out, device::Pool& pool) {
+  const int64_t n = model::num_elements(p);
+  if (p.init != model::Init::Normal) {
+    std::fill(out, out + n, p.init == model::Init::Ones ? T(1) : T(0));
+    return;
+  }
+  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
+  constexpr int64_t kTile = 16384;
+  pool.for_each_tile((n + kTile - 1) / kTile, [&](int64_t tile) {
+    for (int64_t i = tile * kTile; i < std::min(n, (tile + 1) * kTile); ++i)
+      out[i] = static_cast<T>(p.init_std * stream.normal(static_cast<uint64_t>(i)));
+  });
+}
+
+}  // namespace
+
+Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table, const ProgramChoice& choice) {
+  return checked(schedule::apply_passes(schedule::build_training_step(config, table, choice.build), config, choice.disabled_passes));
+}
+
+Programs::Programs(const config::Config& config, const ProgramChoice& choice)
+    : config_(config), table_(model::make_parameters(config)), pool_(static_cast<int>(config.device.threads)) {
+  int64_t bytes = 0;
+  if (choice.train) train_plan_ = plan_training_step(config_, table_, choice), any_ = &train_plan_, bytes = train_plan_.plan.arena_bytes;
+  if (choice.evaluate) {
+    evaluate_plan_ = checked(schedule::build_evaluation(config_, table_, choice.build));
+    any_ = &evaluate_plan_, bytes = std::max(bytes, evaluate_plan_.plan.arena_bytes);
+  }
+  if (choice.logits) {
+    logits_plan_ = checked(schedule::build_logits(config_, table_));
+    any_ = &logits_plan_, bytes = std::max(bytes, logits_plan_.plan.arena_bytes);
+  }
+  PLEAT_CHECK(any_, "a run needs at least one program");
+  arena_ = std::make_unique<device::Arena>(bytes);
+  arena_->fill_pattern();
+  const auto bind = [&](const Planned& p) {
+    return std::make_unique<interpret::Executor>(p.program, p.plan, arena_->data(), pool_);
+  };
+  if (choice.train) train_ = bind(train_plan_);
+  if (choice.evaluate) evaluate_ = bind(evaluate_plan_);
+  if (choice.logits) logits_ = bind(logits_plan_);
+  write_constants();
+}
+
+void Programs::write_constants() {
+  for (size_t i = 0; i < any_->program.values.size(); ++i) {
+    const program::Value& v = any_->program.values[i];
+    if (v.name != "rope.inv_freq") continue;
+    double* out = reinterpret_cast<double*>(arena_->data() + any_->plan.offset[i]);
+    for (int64_t j = 0; j < v.shape[0]; ++j)
+      out[j] = std::pow(config_.model.rope_theta, -2.0 * static_cast<double>(j) / static_cast<double>(config_.model.rotary_dim));
+  }
+}
+
+void Programs::initialize() {
+  const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
+  for (const checkpoint::Target& t : targets()) {
+    const int p = model::find_parameter(table_, t.name);
+    if (p < 0) {
+      std::memset(t.bytes.data(), 0, t.bytes.size());
+    } else if (t.dtype == tensor::Dtype::F64) {
+      initialize_parameter(table_[size_t(p)], seed, reinterpret_cast<double*>(t.bytes.data()), pool_);
+    } else {
+      initialize_parameter(table_[size_t(p)], seed, reinterpret_cast<float*>(t.bytes.data()), pool_);
+    }
+  }
+}
+
+std::vector<checkpoint::Target> Programs::targets() {
+  std::vector<checkpoint::Target> out;
+  for (size_t i = 0; i < any_->program.values.size(); ++i) {
+    const program::Value& v = any_->program.values[i];
+    if (v.life != Life::Persistent || v.owner == Owner::Inputs) continue;  // constants follow from the config
+    out.push_back({v.name, v.dtype, v.shape, {arena_->data() + any_->plan.offset[i], static_cast<size_t>(program::num_bytes(v))}});
+  }
+  return out;
+}
+
+std::vector<checkpoint::TensorRef> Programs::tensors() const {
+  std::vector<checkpoint::TensorRef> out;
+  for (checkpoint::Target& t : const_cast<Programs*>(this)->targets())
+    out.push_back({std::move(t.name), t.dtype, std::move(t.shape), t.bytes});
+  return out;
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,69 @@
+// The programs of one run over one parameter table and one arena: a training step, an evaluation, logits for sampling.
+// All declare the same state first, so a weight lies at the same address in each.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/load.h"
+#include "checkpoint/state.h"
+#include "config/config.h"
+#include "device/cpu/arena.h"
+#include "device/cpu/pool.h"
+#include "interpret/plan/plan.h"
+#include "interpret/run/executor.h"
+#include "model/parameters.h"
+#include "program/program.h"
+#include "schedule/build.h"
+
+namespace pleat::train {
+
+struct ProgramChoice {
+  bool train = true, evaluate = true, logits = false;
+  schedule::BuildOptions build;
+  std::vector<std::string> disabled_passes;
+};
+
+// A program with its plan, both checked.
+struct Planned {
+  program::Program program;
+  interpret::Plan plan;
+};
+Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                           const ProgramChoice& choice = {});
+
+class Programs {
+ public:
+  // `config` must be resolved. Allocates exactly the largest plan, filled with a pattern; weights are not initialised.
+  Programs(const config::Config& config, const ProgramChoice& choice = {});
+
+  // Weights from the seed, keyed by parameter name and element; norms one, biases and moments zero.
+  void initialize();
+
+  interpret::Executor& train() { return *train_; }
+  interpret::Executor& evaluate() { return *evaluate_; }
+  interpret::Executor& logits() { return *logits_; }
+  const Planned& train_plan() const { return train_plan_; }
+  const config::Config& config() const { return config_; }
+  const std::vector<model::Parameter>& table() const { return table_; }
+  device::Pool& pool() { return pool_; }
+  const device::Arena& arena() const { return *arena_; }
+
+  // Every persistent tensor that is not derived from the config: weights, moments, router bias.
+  std::vector<checkpoint::TensorRef> tensors() const;
+  std::vector<checkpoint::Target> targets();
+
+ private:
+  void write_constants();
+  config::Config config_;
+  std::vector<model::Parameter> table_;
+  device::Pool pool_;
+  Planned train_plan_, evaluate_plan_, logits_plan_;
+  std::unique_ptr<device::Arena> arena_;
+  std::unique_ptr<interpret::Executor> train_, evaluate_, logits_;
+  const Planned* any_ = nullptr;  // one that exists; state lies the same in all
+};
+
+}  // namespace pleat::train

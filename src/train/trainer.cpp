@@ -1,0 +1,206 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+#include <numbers>
+
+#include "cost/flops.h"
+#include "data/byte_tokenizer.h"
+#include "device/cpu/gemm_rate.h"
+#include "model/decoder.h"
+#include "train/learning_rate.h"
+
+namespace pleat::train {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+data::SamplerOptions sampler_options(const config::Config& c, bool shuffle) {
+  data::SamplerOptions o;
+  o.seq_len = c.train.seq_len;
+  o.seed = static_cast<uint64_t>(c.train.seed);
+  o.shuffle = shuffle;
+  o.isolate_documents = c.data.isolate_documents;
+  return o;
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks)
+    : config_(config),
+      hooks_(std::move(hooks)),
+      train_data_(config.data.train, config.model.vocab_size),
+      sampler_(train_data_, sampler_options(config, config.data.shuffle)),
+      programs_(config, choice) {
+  if (!config_.data.valid.empty()) {
+    valid_data_.emplace(config_.data.valid, config_.model.vocab_size);
+    valid_sampler_.emplace(*valid_data_, sampler_options(config_, false));
+  }
+  model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()), static_cast<double>(config_.train.seq_len)).total();
+  if (choice.train) hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
+  gemm_rate_ = device::measure_gemm_rate(programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  programs_.initialize();
+}
+
+void Trainer::write_inputs(interpret::Executor& executor, data::DataPosition& position, BatchCounts& counts) {
+  const Feed feed(sampler_, config_.train.micro_batch);
+  for (int mb = 0; mb < config_.train.num_microbatches; ++mb) feed.load(executor, mb, position, counts);
+  const int64_t step = run_.step + 1;
+  write_norm(executor, counts, config_.train.num_microbatches);
+  write_rng(executor, config_.train.seed, step);
+  write_hyper(executor, learning_rate(config_, step), step - run_.refused_total);
+  if (hooks_.before_run) hooks_.before_run(step, executor);
+}
+
+StepOutcome Trainer::step(const interpret::RunOptions& options) {
+  interpret::Executor& executor = programs_.train();
+  const auto start = std::chrono::steady_clock::now();
+  data::DataPosition position = run_.data;
+  BatchCounts counts;
+  write_inputs(executor, position, counts);
+  base::start_allocation_watch();
+  executor.run(options);
+  const base::AllocationCount seen = base::stop_allocation_watch();
+  allocations_ = {seen.available, allocations_.large + seen.large, std::max(allocations_.largest, seen.largest)};
+
+  StepOutcome out;
+  out.committed = *static_cast<const int32_t*>(executor.data("commit")) != 0;
+  read_results(executor, counts, out.record);
+  if (!out.committed) {
+    // The same inputs again (memory of the step may have been reused), with a look at every value.
+    data::DataPosition again = run_.data;
+    BatchCounts ignored;
+    write_inputs(executor, again, ignored);
+    interpret::RunOptions look;
+    look.find_non_finite = true;
+    executor.run(look);
+    out.culprit = executor.non_finite() ? executor.non_finite()->text
+                                        : "no stage wrote a non-finite value when run again: the fault did not repeat";
+  }
+  ++run_.step;
+  run_.data = position;
+  run_.refused_in_row = out.committed ? 0 : run_.refused_in_row + 1;
+  run_.refused_total += !out.committed;
+
+  report::StepRecord& r = out.record;
+  r.step = run_.step;
+  r.tokens = run_.step * tokens_per_step();
+  r.refused_steps = run_.refused_total;
+  r.step_seconds = seconds_since(start);
+  r.tokens_per_s = static_cast<double>(counts.tokens) / r.step_seconds;
+  r.model_tflops = model_flops_ / r.step_seconds / 1e12;
+  r.hardware_tflops = hardware_flops_ / r.step_seconds / 1e12;
+  r.percent_of_gemm = 100.0 * hardware_flops_ / r.step_seconds / gemm_rate_;
+  return out;
+}
+
+void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, report::StepRecord& r) {
+  const double* loss = static_cast<const double*>(executor.data("loss"));
+  const double* scale = static_cast<const double*>(executor.data("grad_scale"));
+  r.loss = loss[0] / std::max(loss[1], 1.0);
+  r.lr = learning_rate(config_, run_.step + 1);
+  r.grad_norm = scale[0];
+  r.clip_scale = scale[1];
+  const model::AuxCoefficients aux = model::aux_coefficients(config_);
+  const std::pair<const char*, double> kinds[] = {{"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
+  for (int layer = 0; layer < config_.model.num_layers; ++layer) {
+    if (!config::is_moe_layer(config_, layer)) continue;
+    const auto result = [&](const char* what) { return executor.data(fmt::format("L{}.{}", layer, what)); };
+    const double* stats = static_cast<const double*>(result("router_stats"));
+    std::span<const float> bias;
+    if (model::balances_by(config_, "bias"))
+      bias = {static_cast<const float*>(executor.data(fmt::format("layers.{}.router.expert_bias", layer))), static_cast<size_t>(config_.moe.num_experts)};
+    r.health.push_back(report::router_health(layer, {static_cast<const int64_t*>(result("load")), static_cast<size_t>(config_.moe.num_experts)},
+                                             *static_cast<const int64_t*>(result("dropped")),
+                                             {stats[0], std::sqrt(stats[1] / std::max(stats[2], 1.0))}, bias));
+    if (!aux.any()) continue;
+    const double* losses = static_cast<const double*>(result("aux_losses"));
+    for (int i = 0; i < 4; ++i)
+      if (kinds[i].second != 0) r.aux[kinds[i].first] += kinds[i].second * losses[i];
+  }
+}
+
+EvalOutcome Trainer::evaluate(int64_t num_batches) {
+  if (!valid_sampler_) base::fail("there is no validation data: set data.valid or data.valid_split");
+  interpret::Executor& executor = programs_.evaluate();
+  const Feed feed(*valid_sampler_, config_.train.micro_batch);
+  const int64_t available = valid_sampler_->num_samples_per_epoch() / config_.train.micro_batch;
+  if (available == 0)
+    base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
+               valid_sampler_->num_samples_per_epoch(), config_.train.seq_len, config_.train.micro_batch);
+  const int64_t n = num_batches == 0 ? available : std::min(num_batches, available);
+  const auto* labels = static_cast<const int32_t*>(executor.data("mb0.labels"));
+  const auto* mask = static_cast<const uint8_t*>(executor.data("mb0.loss_mask"));
+  const bool bytes = config_.data.tokenizer == "byte";
+  data::DataPosition position;
+  double sum = 0;
+  int64_t tokens = 0, num_bytes = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    BatchCounts counts;
+    feed.load(executor, 0, position, counts);
+    write_rng(executor, config_.train.seed, 0);
+    for (int64_t t = 0; bytes && t < counts.tokens; ++t) num_bytes += mask[t] && labels[t] < data::ByteTokenizer::kEndOfDocument;
+    executor.run();
+    const double* loss = static_cast<const double*>(executor.data("loss"));
+    sum += loss[0];
+    tokens += static_cast<int64_t>(loss[1]);
+  }
+  EvalOutcome out;
+  out.tokens = tokens;
+  out.loss = sum / static_cast<double>(std::max<int64_t>(tokens, 1));
+  if (num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
+  return out;
+}
+
+int64_t Trainer::tokens_per_step() const {
+  return config_.train.micro_batch * config_.train.num_microbatches * config_.train.seq_len;
+}
+
+std::string Trainer::data_identity() const {
+  return fmt::format("{} tokens in {} documents", train_data_.num_tokens(), train_data_.num_documents());
+}
+
+checkpoint::StateView Trainer::state() const {
+  checkpoint::StateView out;
+  out.step = run_.step;
+  out.tensors = programs_.tensors();
+  out.integers = {{"data.epoch", run_.data.epoch},
+                  {"data.next_sample", run_.data.next_sample},
+                  {"refused_in_row", run_.refused_in_row},
+                  {"refused_total", run_.refused_total}};
+  out.texts = {{"config", config::to_toml(config_)}, {"data", data_identity()}};
+  return out;
+}
+
+std::string Trainer::state_sha256() const {
+  // Where files lie and how often they are written is not state: two runs that compute the same must agree.
+  checkpoint::StateView view = state();
+  view.texts.erase("config");
+  return checkpoint::state_sha256(view);
+}
+
+std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
+  const config::Config saved = config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)");
+  std::vector<std::string> allowed, refused;
+  for (const std::string& difference : config::differences(saved, config_)) {
+    const bool shapes_the_model = difference.starts_with("model.") || difference.starts_with("moe.");
+    (shapes_the_model ? refused : allowed).push_back(difference);
+  }
+  if (!refused.empty())
+    base::fail("{} was saved by another model; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
+               "checkpoint.resume = \"never\" to start anew", loaded.path(), fmt::join(refused, "\n  "));
+  if (loaded.text("data") != data_identity())
+    base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"), config_.data.train, data_identity());
+  RunState run;
+  run.step = loaded.step();
+  run.data = {loaded.integer("data.epoch"), loaded.integer("data.next_sample")};
+  run.refused_in_row = loaded.integer("refused_in_row");
+  run.refused_total = loaded.integer("refused_total");
+  checkpoint::restore(loaded, programs_.targets());
+  run_ = run;
+  return allowed;
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,92 @@
+// One training run as a sequence of steps, with all state that makes its future in one place.
+//
+// A step is a transaction: inputs are written, the program runs, and only its update stages touch weights, each
+// predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more with a
+// look at every value to name the culprit, and is counted; the data moves on.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/alloc_watch.h"
+#include "data/indexed_dataset.h"
+#include "data/sampler.h"
+#include "report/metrics.h"
+#include "train/feed.h"
+#include "train/programs.h"
+
+namespace pleat::train {
+
+// Everything a resumed run needs besides the tensors. Learning rate and random numbers follow from the step.
+struct RunState {
+  int64_t step = 0;  // steps done, refused ones included
+  data::DataPosition data;
+  int64_t refused_total = 0, refused_in_row = 0;
+};
+
+struct StepOutcome {
+  report::StepRecord record;
+  bool committed = true;
+  std::string culprit;  // of a refused step: stage, value, element
+};
+
+struct EvalOutcome {
+  double loss = 0;  // nats per token
+  double bits_per_byte = 0;  // 0 where labels are not bytes
+  int64_t tokens = 0;
+};
+
+struct TrainerHooks {
+  // After a step's inputs are written, before it runs: tests plant faults here.
+  std::function<void(int64_t step, interpret::Executor&)> before_run;
+};
+
+class Trainer {
+ public:
+  // Opens the data, builds and plans the programs, initialises the weights. `config` must be resolved and its data
+  // prepared (prefixes of .bin/.idx).
+  Trainer(const config::Config& config, const ProgramChoice& choice = {}, TrainerHooks hooks = {});
+
+  StepOutcome step(const interpret::RunOptions& options = {});
+  // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole microbatches only.
+  EvalOutcome evaluate(int64_t num_batches);
+  bool has_validation() const { return valid_data_.has_value(); }
+
+  // The whole state: what is saved, and what the run's SHA-256 is taken over.
+  checkpoint::StateView state() const;
+  std::string state_sha256() const;
+  // Replaces the state. Throws when the checkpoint belongs to another model or other data; returns every config value
+  // that differs and is allowed to.
+  std::vector<std::string> restore(const checkpoint::Loaded& loaded);
+
+  const RunState& run_state() const { return run_; }
+  Programs& programs() { return programs_; }
+  const config::Config& config() const { return config_; }
+  int64_t tokens_per_step() const;
+  double model_flops_per_step() const { return model_flops_; }
+  double hardware_flops_per_step() const { return hardware_flops_; }
+  double gemm_rate() const { return gemm_rate_; }
+  // Large allocations seen inside steps so far; `available` is false in sanitizer builds.
+  const base::AllocationCount& allocations() const { return allocations_; }
+  const data::IndexedDataset& train_data() const { return train_data_; }
+  const data::IndexedDataset* valid_data() const { return valid_data_ ? &*valid_data_ : nullptr; }
+
+ private:
+  void write_inputs(interpret::Executor& executor, data::DataPosition& position, BatchCounts& counts);
+  void read_results(interpret::Executor& executor, const BatchCounts& counts, report::StepRecord& record);
+  std::string data_identity() const;
+
+  config::Config config_;
+  TrainerHooks hooks_;
+  data::IndexedDataset train_data_;
+  std::optional<data::IndexedDataset> valid_data_;
+  data::Sampler sampler_;
+  std::optional<data::Sampler> valid_sampler_;
+  Programs programs_;
+  RunState run_;
+  double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;
+  base::AllocationCount allocations_;
+};
+
+}  // namespace pleat::train

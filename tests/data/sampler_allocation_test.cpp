@@ -1,0 +1,43 @@
+// Taking a sample allocates nothing at all: the step loop relies on it.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "data/data_support.h"
+#include "data/sampler.h"
+
+namespace {
+int64_t num_allocations = 0;
+}
+
+// Replaces the allocator of this whole test program by one that counts.
+void* operator new(std::size_t size) {
+  ++num_allocations;
+  if (void* at = std::malloc(size == 0 ? 1 : size)) return at;
+  throw std::bad_alloc();
+}
+void operator delete(void* at) noexcept { std::free(at); }
+void operator delete(void* at, std::size_t) noexcept { std::free(at); }
+
+namespace pleat::data {
+namespace {
+
+TEST(Sampler, NextAllocatesNothing) {
+  TemporaryFolder folder;
+  const std::vector<std::vector<int32_t>> documents(100, {37});
+  write_file(folder.path("d.idx"), RawIndex::of(documents, TokenType::U16).bytes());
+  write_file(folder.path("d.bin"), std::string(7400, '\0'));
+  const IndexedDataset dataset(folder.path("d"), 257);
+  const Sampler sampler(dataset, {.seq_len = 64, .seed = 3});
+  SampleStorage storage(1, 64);
+  Sample sample = storage.sample(0);
+  DataPosition position;
+  const int64_t before = num_allocations;
+  ASSERT_GT(before, 0);
+  for (int i = 0; i < 200; ++i) sampler.next(position, sample);
+  EXPECT_EQ(num_allocations, before);
+}
+
+}  // namespace
+}  // namespace pleat::data
