@@ -10,7 +10,6 @@
 
 #include <map>
 #include <random>
-#include <set>
 
 #include "base/vfs.h"
 

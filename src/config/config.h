@@ -119,6 +119,7 @@ struct DataConfig {
   std::string valid;
   std::string tokenizer = "byte";
   std::string jsonl_key = "text";
+  std::string separator;  // cuts a .txt file into documents; empty: one document per file
   bool shuffle = true;
   bool isolate_documents = true;
   double valid_split = 0.0;  // share of train held out when valid is empty

@@ -11,6 +11,7 @@
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
 #include "data/byte_tokenizer.h"
+#include "device/cpu/blas.h"
 #include "report/console.h"
 #include "report/format.h"
 #include "report/jsonl_log.h"
@@ -44,7 +45,10 @@ void write_file(const std::string& path, const std::string& text) {
 class Run {
  public:
   Run(const config::Config& config, const LoopOptions& options)
-      : options_(options), config_(with_prepared_data(config, options.quiet)), trainer_(config_, choice(), hooks()) {
+      : options_(options),
+        asked_(with_prepared_data(config, options.quiet)),
+        config_(config::resolve(asked_)),
+        trainer_(config_, choice(), hooks()) {
     fs::create_directories(config_.log.run_dir);
     if (!options_.quiet) announce();
     resume();
@@ -122,12 +126,14 @@ class Run {
   void announce() {
     const model::ParameterCount count = model::count_parameters(config_, trainer_.programs().table());
     const interpret::Plan& plan = trainer_.programs().train_plan().plan;
-    fmt::print(stderr, "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads\n",
+    fmt::print(stderr, "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
                report::format_count(double(count.total)), report::format_count(double(count.active)),
-               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9, config_.device.threads);
+               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9, config_.device.threads,
+               device::blas_description());
     report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
-    for (const config::ResolvedRow& row : config::resolved(config_))
-      if (row.asked != "default" || !row.why.empty()) table.add_row({row.key, row.asked, row.used, row.why});
+    // What was set or derived; the rest is in the run's config.toml.
+    for (const config::ResolvedRow& row : config::resolved(asked_))
+      if (row.why != "default" && !row.why.starts_with("not used")) table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
   }
@@ -155,7 +161,7 @@ class Run {
 
   void save_resolved() const {
     std::string text = config::to_toml(config_) + "\n# asked / used / why\n";
-    for (const config::ResolvedRow& row : config::resolved(config_))
+    for (const config::ResolvedRow& row : config::resolved(asked_))
       text += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked, row.why.empty() ? "" : ", ", row.why);
     write_file(path("config.toml"), text);
   }
@@ -211,7 +217,7 @@ class Run {
                     {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12}, {"planned_peak_bytes", arena.size()}, {"measured_peak_bytes", measured},
                     {"live_peak_bytes", planned.plan.live_peak_bytes}, {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
                     {"large_allocations_in_steps", trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
-                    {"memory_by_owner", owners}, {"state_sha256", out.state_sha256}, {"refused_steps", trainer_.run_state().refused_total},
+                    {"memory_by_owner", owners}, {"blas", device::blas_description()}, {"state_sha256", out.state_sha256}, {"refused_steps", trainer_.run_state().refused_total},
                     {"wall_seconds", seconds}, {"exit_code", static_cast<int>(code)}};
     if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
@@ -252,7 +258,7 @@ class Run {
   }
 
   LoopOptions options_;
-  config::Config config_;
+  config::Config asked_, config_;
   base::PosixVfs vfs_;
   Trainer trainer_;
   std::optional<report::JsonlLog> log_;

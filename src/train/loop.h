@@ -30,7 +30,7 @@ struct LoopResult {
 LoopResult run_training(const config::Config& config, const LoopOptions& options = {});
 
 // data.train / data.valid become prefixes of .bin/.idx below `run_dir`; text is prepared once and reused when the
-// source has not changed. Returns the config the run uses, resolved.
+// source has not changed. Not resolved.
 config::Config with_prepared_data(const config::Config& config, bool quiet);
 
 }  // namespace pleat::train

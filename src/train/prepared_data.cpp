@@ -23,7 +23,7 @@ std::string stamp_of(const std::string& path, const config::Config& c, double sp
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) base::fail("data file '{}' cannot be opened", path);
   return nlohmann::json{{"source", fs::absolute(path).string()}, {"bytes", st.st_size}, {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
-                        {"tokenizer", c.data.tokenizer}, {"jsonl_key", c.data.jsonl_key}, {"valid_split", split}}.dump();
+                        {"tokenizer", c.data.tokenizer}, {"jsonl_key", c.data.jsonl_key}, {"separator", c.data.separator}, {"valid_split", split}}.dump();
 }
 
 // Prepares `path` under `prefix` unless it is there already; returns the prefixes of both sides.
@@ -37,6 +37,7 @@ std::pair<std::string, std::string> prepare_once(const std::string& path, const 
   data::PrepareOptions o;
   o.inputs = {path};
   o.json_key = c.data.jsonl_key;
+  if (path.ends_with(".txt")) o.separator = c.data.separator;
   o.output_prefix = prefix;
   if (split > 0) o.split = 1.0 - split;
   const data::PrepareResult result = data::prepare(o, tokenizer);
@@ -63,7 +64,7 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
     base::fail("data.valid_split = {} needs text in data.train; '{}' is a prepared dataset: set data.valid to another one", c.data.valid_split, c.data.train);
   }
   if (is_text(c.data.valid)) c.data.valid = prepare_once(c.data.valid, folder + "/valid", c, 0, quiet).first;
-  return config::resolve(c);
+  return c;
 }
 
 }  // namespace pleat::train

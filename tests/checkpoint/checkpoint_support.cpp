@@ -107,7 +107,7 @@ std::string breach(base::Vfs& vfs, const std::string& directory,
   for (const int64_t step : list_checkpoints(vfs, directory).steps) {
     try {
       const Loaded loaded = open_step(vfs, directory, step);
-      loaded.verify();
+      if (step != newest) loaded.verify();
       if (!expected_digests.contains(step) || expected_digests.at(step) != loaded.state_sha256())
         return fmt::format("step {} holds another state", step);
     } catch (const base::Error& error) {

@@ -3,8 +3,8 @@
 // exactly the new checkpoint, and a save that returned is never lost.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <optional>
 
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/directory.h"
@@ -305,7 +305,6 @@ TEST(FailingOperation, AFailedFsyncOfAFileIsAnsweredByANewFile) {
 // The disk is full at every 64 bytes of a save; when space returns, the next save succeeds.
 TEST(FailingOperation, FullDiskIsANonEvent) {
   const Scenario scenario = after_steps(2);
-  SimVfs probe = scenario.disk;
   int failures = 0;
   for (int64_t capacity = 10000; capacity < 40000; capacity += 64) {
     SimVfs disk = scenario.disk;

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
-#include <cerrno>
 
 #include "base/posix_vfs.h"
 #include "checkpoint/checkpoint_support.h"

@@ -124,6 +124,9 @@ std::vector<Routing> variants() {
       {.experts = 32, .top_k = 8, .score = 1, .renormalize = 1, .scale = 2.5, .groups = 8, .group_topk = 4});
   out.push_back({.experts = 12, .top_k = 4, .pre_softmax = 1, .groups = 4, .group_topk = 2});
   out.push_back({.experts = 12, .top_k = 3, .groups = 3, .group_topk = 2});  // 3 / 2 = 1 per group
+  out.push_back({.experts = 150, .top_k = 6});                               // long rows
+  out.push_back({.experts = 65, .top_k = 3, .score = 1, .renormalize = 1});
+  out.push_back({.experts = 64, .top_k = 64, .pre_softmax = 1});  // everyone
   return out;
 }
 
@@ -283,6 +286,7 @@ TEST(RouterChoose, SinkhornFollowsTheFixedPoint) {
         row[e] = logits.at(t * E + e);
         key[e] = d1[e] * std::exp(row[e]) * d0[t];
         all += std::exp(row[e]);
+        EXPECT_NEAR(got.scratch.at(t * E + e), key[e], 1e-12 * key[e]);
       }
       const Plain want =
           plain({.experts = static_cast<int>(E), .top_k = k}, key, std::vector<double>(E, 0.0));

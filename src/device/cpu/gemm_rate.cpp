@@ -1,10 +1,10 @@
 #include "device/cpu/gemm_rate.h"
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <chrono>
 #include <vector>
+
+#include "device/cpu/blas.h"
 
 namespace pleat::device {
 namespace {
@@ -20,12 +20,8 @@ double measure(Pool& pool) {
     const auto start = std::chrono::steady_clock::now();
     pool.for_each_tile(static_cast<int64_t>(threads), [&](int64_t t) {
       const size_t at = static_cast<size_t>(t) * n * n;
-      for (int i = 0; i < kRepeats; ++i) {
-        if constexpr (sizeof(T) == 4)
-          cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1, &a[at], n, &b[at], n, 0, &c[at], n);
-        else
-          cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1, &a[at], n, &b[at], n, 0, &c[at], n);
-      }
+      for (int i = 0; i < kRepeats; ++i)
+        blas_gemm(Transpose::No, Transpose::Yes, n, n, n, T(1), &a[at], n, &b[at], n, T(0), &c[at], n);
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     best = std::max(best, 2.0 * n * n * n * kRepeats * static_cast<double>(threads) / seconds);

@@ -1,7 +1,5 @@
 #include "device/cpu/pool.h"
 
-#include <cblas.h>
-
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/cpu/blas.h"
 
 namespace pleat::device {
 
@@ -47,7 +46,7 @@ struct Pool::State {
 
 Pool::Pool(int num_threads) : state_(std::make_unique<State>()) {
   if (num_threads < 1 || num_threads > 4096) base::fail("thread count {} is not between 1 and 4096", num_threads);
-  use_single_threaded_blas();
+  blas_description();  // loads the library here, where a failure can be thrown, and not inside a tile
   for (int i = 1; i < num_threads; ++i) state_->workers.emplace_back([s = state_.get()] { s->work(); });
 }
 
@@ -81,11 +80,6 @@ void Pool::for_each_tile(int64_t num_tiles, TileFunction body) {
   state_->drain(body, num_tiles);
   std::unique_lock lock(state_->mutex);
   state_->done.wait(lock, [&] { return state_->busy == 0; });
-}
-
-void use_single_threaded_blas() {
-  static std::once_flag once;
-  std::call_once(once, [] { openblas_set_num_threads(1); });
 }
 
 }  // namespace pleat::device

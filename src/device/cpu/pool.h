@@ -38,7 +38,4 @@ class Pool {
   std::unique_ptr<State> state_;
 };
 
-// BLAS must run single-threaded inside a tile: its own split would make bits depend on thread counts.
-void use_single_threaded_blas();
-
 }  // namespace pleat::device

@@ -1,16 +1,21 @@
 // Attention over packed rows: contract of kernel `attention` (program/ops.def) and its CPU entry points.
 //
-//   out[i, h] = sum_j p[i, j, h] v[j, g],  p = softmax over visible j of scale * (q[i, h] . k[j, g]),  g = h
-//   / (H / G) lse[i, h] = log sum_j exp(scale * (q[i, h] . k[j, g])) row i sees row j when doc_start[i] <= j
-//   <= i, and i - j < window where window > 0.
+//   p[i, j, h] = softmax over visible j of scale * (q[i, h] . k[j, g]), g = h / (H / G)
+//
+//   out[i, h] = sum_j p[i, j, h] v[j, g]
+//
+//   lse[i, h] = log sum_j exp(scale * (q[i, h] . k[j, g]))
+//
+// Row i sees row j when doc_start[i] <= j <= i, and i - j < window where window > 0.
 //
 // Shapes: qkv, dqkv [T, (H + 2G) d], each row q heads | k heads | v heads; out, dout [T, H d]; lse [T, H];
 // doc_start i32[T], 0 <= doc_start[i] <= i, non-decreasing (anything else stops the process). T rows are all
 // sequences of a microbatch back to back; doc_start alone says what sees what. Everything else is the compute
 // type (f32 or f64).
 //
-// Memory: scores exist only as tiles on the stack, at most 64 x 64; nothing is allocated. H must be a
-// multiple of G, d at most kMaxHeadDim.
+// Memory: scores exist only as tiles on the stack, at most 64 x 64; nothing is allocated. A thread needs up
+// to 0.6 MB of stack at d = 256 and touches in proportion to d. H must be a multiple of G, d at most
+// kMaxHeadDim.
 //
 // Backward rebuilds p from lse and uses ds = p (dp - D), D = rowsum(dout * out). It overwrites all of dqkv;
 // no output may overlap an input.

@@ -71,6 +71,7 @@ class BackwardChunk {
     const T* v = data_.qkv + block * ld_ + v_column_;
     transpose_padded(keys, vectors_ * kL, d_, k, ld_, keys_t_, kRows);
     transpose_padded(keys, vectors_ * kL, d_, v, ld_, values_t_, kRows);
+    // These keys only turn ds into dq, which takes the scale that queries_ carries everywhere else.
     copy_rows(keys, d_, padded_d_, static_cast<T>(shape_.scale), k, ld_, keys_, padded_d_);
     if (inside)
       for (int i = 0; i < d_ * kRows; ++i) dkeys_t_[i] = dvalues_t_[i] = 0;
@@ -79,10 +80,11 @@ class BackwardChunk {
       const int head = first_head_ + h;
       int64_t q = first;
       // The diagonal in strips of kL queries: each sees only the vectors of keys up to its own.
-      if (inside)
+      if (inside) {
         for (q = block; q < key_end_; q += kL)
           run_queries(head, q, std::min(q + kL, key_end_), static_cast<int>(q - block) / kL + 1, true, true);
-      if (inside) q = key_end_;
+        q = key_end_;
+      }
       for (; q < end; q += kRows) run_queries(head, q, std::min(q + kRows, end), vectors_, inside, true);
       if (inside)
         for (q = end; q < shape_.rows && first_visible(shape_, data_.doc_start, q) < key_end_; q += kRows)

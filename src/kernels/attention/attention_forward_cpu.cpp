@@ -27,13 +27,12 @@ class ForwardBlock {
         k_(qkv + static_cast<int64_t>(shape.heads + head / (shape.heads / shape.kv_heads)) * d_),
         v_(k_ + static_cast<int64_t>(shape.kv_heads) * d_) {}
 
-  // Rows [first, end) of one segment, at most kRows of them. out and lse point at this head's columns of row
-  // 0.
+  // Rows [first, end) of one segment, at most kRows. out and lse point at this head's columns of row 0.
   void run(int64_t segment, int64_t first, int64_t end, T* out, T* lse) {
     const int rows = static_cast<int>(end - first);
     vectors_ = (rows + kL - 1) / kL;
     transpose_padded(rows, vectors_ * kL, d_, q_ + first * ld_, ld_, queries_, kRows);
-    // Scaled here and nowhere else in both directions: backward must rebuild the very same scores.
+    // Queries are scaled, not keys, in both directions: backward then rebuilds the very same scores.
     const T scale = static_cast<T>(shape_.scale);
     for (int c = 0; c < d_; ++c)
       for (int i = 0; i < vectors_ * kL; i += kL) {

@@ -2,6 +2,7 @@
 #include "kernels/grouped_linear/grouped_linear.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/checked.h"
 #include "kernels/linear/gemm.h"
@@ -11,8 +12,8 @@ namespace pleat::kernels {
 namespace {
 
 // Large enough for BLAS to run at its full rate (packing is paid per tile), small enough to share out.
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kTileColumns = 384;
+constexpr int64_t kTileRows = 320;
+constexpr int64_t kTileColumns = 512;
 constexpr int64_t kWeightRows = 192;  // of dw
 constexpr int64_t kWeightColumns = 256;
 
@@ -76,8 +77,15 @@ struct BackwardWeight {
     const int64_t E = call[3].dim(0), out = call[3].dim(1), in = call[3].dim(2);
     const Blocks outs(out, kWeightRows), ins(in, kWeightColumns);
     const int64_t per_expert = outs.count * ins.count;
+    // The expert with most rows first: what is left for the end is small.
+    int32_t order[kMaxExperts];
+    std::iota(order, order + E, 0);
+    const auto rows_of = [offsets](int32_t e) { return offsets[e + 1] - offsets[e]; };
+    std::sort(order, order + E, [&](int32_t a, int32_t b) {
+      return rows_of(a) != rows_of(b) ? rows_of(a) > rows_of(b) : a < b;
+    });
     call.pool->for_each_tile(E * per_expert, [&](int64_t tile) {
-      const int64_t e = tile / per_expert, block = tile % per_expert;
+      const int64_t e = order[tile / per_expert], block = tile % per_expert;
       const int64_t o = outs.begin(block / ins.count), num_out = outs.end(block / ins.count) - o;
       const int64_t i = ins.begin(block % ins.count), num_in = ins.end(block % ins.count) - i;
       const int64_t row = offsets[e], num_rows = offsets[e + 1] - row;

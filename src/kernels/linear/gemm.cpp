@@ -30,13 +30,25 @@ GemmTiling gemm_tiling(int64_t m, int64_t n, int64_t k) {
   const int64_t worth =
       std::max<int64_t>(1, m * n / kMinTileProducts * std::max<int64_t>(k, 1) +
                                m * n % kMinTileProducts * std::max<int64_t>(k, 1) / kMinTileProducts);
-  const int64_t parts_m = std::max(base::ceil_div(m, kMaxTileRows), std::min(kLeastTiles, worth));
-  GemmTiling out{m, n, side(m, parts_m), n, 0, 1};
-  out.tiles_m = base::ceil_div(m, out.tile_m);
-  const int64_t missing = base::ceil_div(std::min(kLeastTiles, worth), out.tiles_m);
-  out.tile_n = side(n, std::max(base::ceil_div(n, kMaxTileColumns), missing));
-  out.tiles_n = base::ceil_div(n, out.tile_n);
-  return out;
+  const int64_t least = std::min(kLeastTiles, worth);
+  const int64_t least_m = base::ceil_div(m, kMaxTileRows), least_n = base::ceil_div(n, kMaxTileColumns);
+  // Packing per product grows with 1/tile_m + 1/tile_n: of the ways to make enough tiles, the squarest is the
+  // fastest.
+  GemmTiling best;
+  double best_cost = 0;
+  for (int64_t parts_m = least; parts_m >= 1; parts_m /= 2) {
+    GemmTiling candidate{m, n, side(m, std::max(parts_m, least_m)), 0, 0, 0};
+    candidate.tiles_m = base::ceil_div(m, candidate.tile_m);
+    candidate.tile_n = side(n, std::max(least_n, base::ceil_div(least, candidate.tiles_m)));
+    candidate.tiles_n = base::ceil_div(n, candidate.tile_n);
+    const double cost =
+        1.0 / static_cast<double>(candidate.tile_m) + 1.0 / static_cast<double>(candidate.tile_n);
+    if (best.tile_m == 0 || cost < best_cost) {
+      best = candidate;
+      best_cost = cost;
+    }
+  }
+  return best;
 }
 
 template <class T>

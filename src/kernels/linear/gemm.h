@@ -6,21 +6,20 @@
 // BLAS call. All matrices are row-major.
 #pragma once
 
-#include <cblas.h>
-
 #include <cstdint>
 #include <type_traits>
 
+#include "device/cpu/blas.h"
 #include "device/cpu/pool.h"
 #include "kernels/invocation.h"
 
 namespace pleat::kernels {
 
-enum class Transpose : uint8_t { No, Yes };
+using device::Transpose;
 
 // C = alpha op(A) op(B) + beta C with op(A) [m,k], op(B) [k,n], C [m,n]; ld* is the distance between stored
-// rows. beta 0 overwrites (C may hold NaN). One BLAS call on the calling thread
-// (device::use_single_threaded_blas must have run; every Pool does that). k == 0 leaves beta C; m == 0 or n
+// rows. beta 0 overwrites (C may hold NaN). One BLAS call on the calling thread. k == 0 leaves beta C; m == 0
+// or n
 // == 0 does nothing.
 template <class T>
 inline void gemm(Transpose trans_a, Transpose trans_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
@@ -32,16 +31,9 @@ inline void gemm(Transpose trans_a, Transpose trans_b, int64_t m, int64_t n, int
       for (int64_t j = 0; j < n; ++j) c[i * ldc + j] = beta == T(0) ? T(0) : beta * c[i * ldc + j];
     return;
   }
-  const CBLAS_TRANSPOSE ta = trans_a == Transpose::Yes ? CblasTrans : CblasNoTrans;
-  const CBLAS_TRANSPOSE tb = trans_b == Transpose::Yes ? CblasTrans : CblasNoTrans;
-  const auto i32 = [](int64_t x) { return static_cast<blasint>(x); };
-  if constexpr (std::is_same_v<T, float>) {
-    cblas_sgemm(CblasRowMajor, ta, tb, i32(m), i32(n), i32(k), alpha, a, i32(lda), b, i32(ldb), beta, c,
-                i32(ldc));
-  } else {
-    cblas_dgemm(CblasRowMajor, ta, tb, i32(m), i32(n), i32(k), alpha, a, i32(lda), b, i32(ldb), beta, c,
-                i32(ldc));
-  }
+  const auto i32 = [](int64_t x) { return static_cast<int>(x); };
+  device::blas_gemm(trans_a, trans_b, i32(m), i32(n), i32(k), alpha, a, i32(lda), b, i32(ldb), beta, c,
+                    i32(ldc));
 }
 
 // How one output [m,n] is cut into tiles: a function of the shape alone. Tiles are numbered row by row.

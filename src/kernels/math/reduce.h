@@ -14,67 +14,82 @@ namespace reduce_detail {
 typedef double Lanes __attribute__((vector_size(64)));
 typedef float FloatLanes __attribute__((vector_size(32)));
 
-inline Lanes load(const double* p) {
-  Lanes v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-inline Lanes load(const float* p) {
-  FloatLanes v;
-  std::memcpy(&v, p, sizeof v);
-  return __builtin_convertvector(v, Lanes);
+// Vectors go by reference: without 512-bit registers passing them by value has no fixed convention.
+inline void load(const double* p, Lanes& v) { std::memcpy(&v, p, sizeof v); }
+inline void load(const float* p, Lanes& v) {
+  FloatLanes narrow;
+  std::memcpy(&narrow, p, sizeof narrow);
+  v = __builtin_convertvector(narrow, Lanes);
 }
 
-// term(i) over Lanes for whole groups of eight, rest(i) over double for the remainder.
-template <class Term, class Rest>
-inline double sum(int64_t n, const Term& term, const Rest& rest) {
+// add_group(i, sums) adds elements i .. i+7 to the eight sums; element(i) is one of them alone, for the
+// remainder.
+template <class AddGroup, class Element>
+inline double sum(int64_t n, const AddGroup& add_group, const Element& element) {
   Lanes even = {}, odd = {};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    even += term(i);
-    odd += term(i + 8);
+    add_group(i, even);
+    add_group(i + 8, odd);
   }
   if (i + 8 <= n) {
-    even += term(i);
+    add_group(i, even);
     i += 8;
   }
   double tail = 0;
-  for (; i < n; ++i) tail += rest(i);
-  const Lanes s = even + odd;
-  return (((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]))) + tail;
+  for (; i < n; ++i) tail += element(i);
+  even += odd;
+  return (((even[0] + even[4]) + (even[2] + even[6])) + ((even[1] + even[5]) + (even[3] + even[7]))) + tail;
 }
 
 }  // namespace reduce_detail
 
 template <class T>
 inline double sum_of(const T* a, int64_t n) {
-  using reduce_detail::load;
+  using reduce_detail::Lanes, reduce_detail::load;
   return reduce_detail::sum(
-      n, [=](int64_t i) { return load(a + i); }, [=](int64_t i) { return static_cast<double>(a[i]); });
+      n,
+      [=](int64_t i, Lanes& sums) {
+        Lanes x;
+        load(a + i, x);
+        sums += x;
+      },
+      [=](int64_t i) { return static_cast<double>(a[i]); });
+}
+
+// Sum of a[i] b[i].
+template <class T>
+inline double dot_of(const T* a, const T* b, int64_t n) {
+  using reduce_detail::Lanes, reduce_detail::load;
+  return reduce_detail::sum(
+      n,
+      [=](int64_t i, Lanes& sums) {
+        Lanes x, y;
+        load(a + i, x);
+        load(b + i, y);
+        sums += x * y;
+      },
+      [=](int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(b[i]); });
 }
 
 template <class T>
 inline double sum_of_squares(const T* a, int64_t n) {
-  using reduce_detail::load;
-  return reduce_detail::sum(
-      n, [=](int64_t i) { return load(a + i) * load(a + i); },
-      [=](int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(a[i]); });
-}
-
-template <class T>
-inline double dot_of(const T* a, const T* b, int64_t n) {
-  using reduce_detail::load;
-  return reduce_detail::sum(
-      n, [=](int64_t i) { return load(a + i) * load(b + i); },
-      [=](int64_t i) { return static_cast<double>(a[i]) * static_cast<double>(b[i]); });
+  return dot_of(a, a, n);
 }
 
 // Sum of a[i] b[i] c[i].
 template <class T>
 inline double dot3_of(const T* a, const T* b, const T* c, int64_t n) {
-  using reduce_detail::load;
+  using reduce_detail::Lanes, reduce_detail::load;
   return reduce_detail::sum(
-      n, [=](int64_t i) { return load(a + i) * load(b + i) * load(c + i); },
+      n,
+      [=](int64_t i, Lanes& sums) {
+        Lanes x, y, z;
+        load(a + i, x);
+        load(b + i, y);
+        load(c + i, z);
+        sums += x * y * z;
+      },
       [=](int64_t i) {
         return static_cast<double>(a[i]) * static_cast<double>(b[i]) * static_cast<double>(c[i]);
       });

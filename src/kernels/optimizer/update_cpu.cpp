@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/math/require.h"
+#include "kernels/math/sqrt.h"
 #include "kernels/math/tiles.h"
 #include "kernels/optimizer/optimizer.h"
 
@@ -13,18 +14,6 @@ template <class T>
 struct AdamwScalars {
   T gradient_scale, beta1, beta2, one_minus_beta1, one_minus_beta2, decay, rate, inverse_root2, eps;
 };
-
-// Without math-errno the square root is one instruction and the loop a vector loop; no bit changes. The
-// compiler honours the attribute on plain functions only, hence a pair of them and blocks instead of one
-// loop.
-__attribute__((noinline, optimize("no-math-errno"))) void roots(const float* __restrict x, int64_t count,
-                                                                float* __restrict y) {
-  for (int64_t i = 0; i < count; ++i) y[i] = __builtin_sqrtf(x[i]);
-}
-__attribute__((noinline, optimize("no-math-errno"))) void roots(const double* __restrict x, int64_t count,
-                                                                double* __restrict y) {
-  for (int64_t i = 0; i < count; ++i) y[i] = __builtin_sqrt(x[i]);
-}
 
 // One pass over memory: a block of all four arrays stays in the first-level cache between the loops.
 constexpr int64_t kBlock = 1024;
@@ -37,7 +26,7 @@ void adamw_block(const AdamwScalars<T> s, int64_t count, const T* __restrict g, 
     v[i] = s.beta2 * v[i] + s.one_minus_beta2 * (gradient * gradient);
   }
   T root[kBlock];
-  roots(v, count, root);
+  square_roots(v, count, root);
   for (int64_t i = 0; i < count; ++i)
     w[i] = w[i] * s.decay - s.rate * m[i] / (root[i] * s.inverse_root2 + s.eps);
 }

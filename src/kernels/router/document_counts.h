@@ -66,13 +66,13 @@ class DocumentCounts {
 
   int64_t count(int64_t begin, int64_t end, int32_t* counts) const {
     TopK<R> chosen(top_k_);
+    int32_t top[kMaxExperts];
     int64_t seen = 0;
     for (int64_t t = begin; t < end; ++t) {
       if (!valid_[t]) continue;
       ++seen;
-      chosen.reset();
-      chosen.push_range(logits_ + t * experts_, 0, experts_);
-      for (int64_t i = 0; i < top_k_; ++i) ++counts[chosen.positions()[i]];
+      choose_top(logits_ + t * experts_, experts_, top_k_, chosen, top);
+      for (int64_t i = 0; i < top_k_; ++i) ++counts[top[i]];
     }
     return seen;
   }

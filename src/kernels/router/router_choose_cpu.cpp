@@ -121,14 +121,14 @@ struct Forward {
         if (given) {
           std::copy_n(given + t * k, k, idx + t * k);
         } else {
-          chosen.reset();
           const R* by = balanced ? balanced + t * E : choice_keys(set, row, bias, keys);
           if (set.grouped()) {
+            chosen.reset();
             choose_in_groups(set, by, chosen);
+            chosen.ascending(idx + t * k);
           } else {
-            chosen.push_range(by, 0, E);
+            choose_top(by, E, k, chosen, idx + t * k);
           }
-          chosen.ascending(idx + t * k);
         }
         weigh(set, row, idx + t * k, probs + t * k);
         if (!valid[t]) continue;

@@ -20,14 +20,14 @@ struct Count {
     const TokenTiles tiles(call[0].dim(0));
     call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
       TopK<R> chosen(k);
+      int32_t top[kMaxExperts];
       int64_t mine[kMaxExperts], seen = 0;
       std::fill_n(mine, E, int64_t{0});
       for (int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
         if (!valid[t]) continue;
         ++seen;
-        chosen.reset();
-        chosen.push_range(logits + t * E, 0, E);
-        for (int64_t i = 0; i < k; ++i) ++mine[chosen.positions()[i]];
+        choose_top(logits + t * E, E, k, chosen, top);
+        for (int64_t i = 0; i < k; ++i) ++mine[top[i]];
       }
       for (int64_t e = 0; e < E; ++e) add_counter(counts[e], mine[e]);
       add_counter(tokens[0], seen);

@@ -19,9 +19,11 @@ program::AttrSet force_attrs(const config::Config& c, int layer) {
 
 program::AttrSet choose_attrs(const config::Config& c, bool training) {
   const auto& e = c.moe;
+  // Sinkhorn weights by plain scores of the chosen experts.
+  const bool sinkhorn = balances_by(c, "sinkhorn");
   return {{"experts", double(e.num_experts)}, {"top_k", double(e.top_k)},         {"score", score_code(e)},
-          {"pre_softmax", double(e.pre_softmax)}, {"renormalize", double(e.renormalize)}, {"scale", e.scaling_factor},
-          {"groups", double(e.num_groups)},   {"group_topk", double(e.group_topk)}, {"sinkhorn", double(balances_by(c, "sinkhorn"))},
+          {"pre_softmax", double(e.pre_softmax && !sinkhorn)}, {"renormalize", double(e.renormalize && !sinkhorn)}, {"scale", e.scaling_factor},
+          {"groups", double(e.num_groups)},   {"group_topk", double(e.group_topk)}, {"sinkhorn", double(sinkhorn)},
           {"training", double(training)}};
 }
 

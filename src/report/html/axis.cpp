@@ -50,10 +50,10 @@ Axis::Axis(double low, double high, Scale scale, int wanted_ticks, bool widen)
     for (int exponent = first; exponent <= first + static_cast<int>(decades) + 2; exponent += every)
       for (const double lead : leads) ticks_.push_back(lead * std::pow(10.0, exponent));
     if (widen) {
-      for (const double tick : ticks_)
-        if (tick <= low) low_ = tick;
-      for (auto it = ticks_.rbegin(); it != ticks_.rend(); ++it)
-        if (*it >= high) high_ = *it;
+      const auto above_low = std::upper_bound(ticks_.begin(), ticks_.end(), low_);
+      const auto from_high = std::lower_bound(ticks_.begin(), ticks_.end(), high_);
+      if (above_low != ticks_.begin()) low_ = *(above_low - 1);
+      if (from_high != ticks_.end()) high_ = *from_high;
     }
   } else {
     // Also keeps the step from vanishing beside huge values.

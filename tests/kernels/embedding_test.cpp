@@ -1,0 +1,95 @@
+#include "kernels/dense_support.h"
+
+namespace pleat::kernels::testing {
+namespace {
+
+using program::KernelKind;
+using program::Phase;
+using tensor::Dtype;
+
+void forward(Tensor& tokens, Tensor& table, Tensor& y, int threads = 2) {
+  call(KernelKind::embedding, Phase::Forward, {in(tokens), in(table), out(y)}, {}, threads);
+}
+void backward(Tensor& tokens, Tensor& dy, Pass dtable, int threads = 2) {
+  call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), dtable}, {}, threads);
+}
+Tensor some_tokens(int64_t count, int64_t vocabulary) {
+  Tensor t = Tensor::zeros(Dtype::I32, {count});
+  for (int64_t i = 0; i < count; ++i) t.set(i, static_cast<double>(i * i % vocabulary));
+  return t;
+}
+
+class Embedding : public ::testing::TestWithParam<Dtype> {};
+INSTANTIATE_TEST_SUITE_P(Types, Embedding, ::testing::Values(Dtype::F32, Dtype::F64));
+
+TEST_P(Embedding, LooksRowsUpAndSumsThemBack) {
+  const int64_t num_tokens = 301, vocabulary = 17, width = 45;
+  Tensor tokens = some_tokens(num_tokens, vocabulary),
+         table = Tensor::normal(GetParam(), {vocabulary, width}, 1);
+  Tensor y = Tensor::nan(GetParam(), {num_tokens, width});
+  forward(tokens, table, y);
+  for (int64_t t = 0; t < num_tokens; ++t)
+    for (int64_t j = 0; j < width; ++j)
+      ASSERT_EQ(y.at(t * width + j), table.at(static_cast<int64_t>(tokens.at(t)) * width + j));
+
+  Tensor dy = Tensor::normal(GetParam(), {num_tokens, width}, 2);
+  std::vector<double> want(static_cast<size_t>(vocabulary * width));
+  for (int64_t t = 0; t < num_tokens; ++t)
+    for (int64_t j = 0; j < width; ++j)
+      want[static_cast<size_t>(tokens.at(t)) * width + static_cast<size_t>(j)] += dy.at(t * width + j);
+  const double bound = GetParam() == Dtype::F32 ? float_bound(num_tokens) : 1e-14;
+  Tensor fresh = Tensor::nan(GetParam(), {vocabulary, width});
+  backward(tokens, dy, out(fresh));
+  EXPECT_LE(norm_error(fresh.numbers(), want), bound);
+  // Squares modulo 17 never give 3: the row must be zero, not what was there.
+  for (int64_t j = 0; j < width; ++j) EXPECT_EQ(fresh.at(3 * width + j), 0.0);
+
+  Tensor sum = Tensor::normal(GetParam(), {vocabulary, width}, 3);
+  for (int64_t i = 0; i < sum.size(); ++i) want[static_cast<size_t>(i)] += sum.at(i);
+  backward(tokens, dy, add(sum));
+  EXPECT_LE(norm_error(sum.numbers(), want), bound);
+}
+
+TEST(EmbeddingKernel, GradientAgreesWithDifferences) {
+  Tensor tokens = Tensor::of(Dtype::I32, {5}, {2, 0, 2, 2, 1}), table = Tensor::normal(Dtype::F64, {4, 3}, 1);
+  Tensor dy = Tensor::normal(Dtype::F64, {5, 3}, 2), y = Tensor::zeros(Dtype::F64, {5, 3});
+  const auto f = [&] {
+    forward(tokens, table, y);
+    return dot(y, dy);
+  };
+  const std::vector<double> numeric = numeric_gradient(table, f);
+  Tensor dtable = Tensor::nan(Dtype::F64, {4, 3});
+  backward(tokens, dy, out(dtable));
+  EXPECT_LE(norm_error(dtable.numbers(), numeric), 1e-6);
+}
+
+TEST(EmbeddingKernel, SameBitsForAnyThreads) {
+  Tensor tokens = some_tokens(700, 29), dy = Tensor::normal(Dtype::F32, {700, 130}, 4);
+  expect_same_bits([&](int threads) {
+    Tensor dtable = Tensor::nan(Dtype::F32, {29, 130});
+    backward(tokens, dy, out(dtable), threads);
+    return std::vector{dtable};
+  });
+}
+
+TEST(EmbeddingKernel, NoTokens) {
+  Tensor tokens = Tensor::zeros(Dtype::I32, {0}), dy = Tensor::zeros(Dtype::F32, {0, 4});
+  Tensor dtable = Tensor::nan(Dtype::F32, {3, 4});
+  backward(tokens, dy, out(dtable));
+  for (double v : dtable.numbers()) EXPECT_EQ(v, 0.0);
+}
+
+TEST(EmbeddingKernel, RefusesBadArguments) {
+  Tensor tokens = Tensor::of(Dtype::I32, {2}, {1, 3}), table = Tensor::normal(Dtype::F32, {3, 4}, 1);
+  Tensor y = Tensor::zeros(Dtype::F32, {2, 4}), narrow = Tensor::zeros(Dtype::F32, {2, 5});
+  Tensor negative = Tensor::of(Dtype::I32, {2}, {0, -1});
+  expect_refused([&] { forward(tokens, table, y); }, "token 3 at position 1 is outside the vocabulary of 3");
+  expect_refused([&] { backward(negative, y, out(table)); }, "token -1 at position 1");
+  expect_refused([&] { forward(tokens, table, narrow); },
+                 "[embedding] argument 'y' is [2, 5], needed [2, 4]");
+  Tensor wide = Tensor::zeros(Dtype::F64, {2, 4});
+  expect_refused([&] { forward(tokens, table, wide); }, "[embedding] argument 'y' is f64, needed f32");
+}
+
+}  // namespace
+}  // namespace pleat::kernels::testing
