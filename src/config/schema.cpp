@@ -126,6 +126,11 @@ Key& Key::when(Condition condition) {
   return *this;
 }
 
+Key& Key::with_line_breaks() {
+  line_breaks = true;
+  return *this;
+}
+
 Key& Key::see(std::initializer_list<std::string> keys) {
   related = keys;
   return *this;

@@ -41,12 +41,14 @@ struct Key {
   std::vector<std::string> choices;
   std::vector<Condition> conditions;
   std::vector<std::string> related;
+  bool line_breaks = false;  // text may hold newlines and tabs
 
   Key& range(double lo, double hi);
   Key& above(double lo, double hi);  // lo itself excluded
   Key& below(double lo, double hi);  // hi itself excluded
   Key& one_of(std::initializer_list<std::string> values);
   Key& when(Condition condition);
+  Key& with_line_breaks();
   Key& see(std::initializer_list<std::string> keys);
 
   Value default_value() const;

@@ -75,6 +75,7 @@ void add_data_keys(std::vector<Key>& keys) {
   keys.push_back(key("separator", &D::separator,
                      "Cuts a .txt file into documents wherever this string stands; it is left out of both sides. Empty: a "
                      "file is one document.")
+                     .with_line_breaks()
                      .when({"data.train or data.valid is a .txt file",
                             {"data.train", "data.valid"},
                             [](const Config& c) { return c.data.train.empty() || c.data.train.ends_with(".txt") || c.data.valid.ends_with(".txt"); }}));

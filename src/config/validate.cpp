@@ -31,7 +31,7 @@ void check_text(const Key& key, const std::string& value) {
     base::fail("{} = {} is {} bytes long; at most {} are allowed", key.path, quote(value), value.size(),
                kLongestText);
   for (const char c : value)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+    if ((static_cast<unsigned char>(c) < 0x20 || c == 0x7f) && !(key.line_breaks && (c == '\n' || c == '\t')))
       base::fail("{} = {} holds a control character (code {}); remove it", key.path, quote(value),
                  static_cast<int>(c));
   if (key.choices.empty()) return;

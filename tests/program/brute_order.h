@@ -1,5 +1,5 @@
-// Happens-before by the definition, without any shortcut: every pair of conflicting uses and every pair on one lane is an
-// edge, then the transitive closure. The tests hold program::Order and the planner against it.
+// Happens-before by the definition, without any shortcut: every pair of conflicting uses and every pair on
+// one lane is an edge, then the transitive closure. The tests hold program::Order and the planner against it.
 #pragma once
 
 #include <algorithm>
@@ -51,8 +51,8 @@ inline std::vector<std::vector<bool>> brute_order(const Program& program) {
   return before;
 }
 
-// Copies and in-place sums between a few values and halves of them, on up to three lanes. Not every read is of
-// something written: order and lifetimes do not need that.
+// Copies and in-place sums between a few values and halves of them, on up to three lanes. Not every read is
+// of something written: order and lifetimes do not need that.
 inline Program random_program(uint32_t seed, int num_stages) {
   std::mt19937 random(seed);
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };

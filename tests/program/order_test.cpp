@@ -100,7 +100,8 @@ TEST_F(OrderTest, ListPositionIsNoOrderBetweenLanes) {
 
 TEST_F(OrderTest, OrderGoesThroughOtherLanes) {
   const ValueId x = value("x"), y = value("y"), z = value("z"), v = value("v");
-  const int one = b.lane("one", "compute"), two = b.lane("two", "compute"), three = b.lane("three", "compute");
+  const int one = b.lane("one", "compute"), two = b.lane("two", "compute"),
+            three = b.lane("three", "compute");
   copy(x, v, one);    // 0
   copy(x, y, one);    // 1
   copy(y, z, two);    // 2 waits for 1, so for 0

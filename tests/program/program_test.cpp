@@ -72,8 +72,8 @@ TEST(OpTable, MarkersAreRead) {
 }
 
 TEST(OpTable, DecisionsBelongToNoRecomputeModule) {
-  const std::set<std::string_view> decisions = {"router_gate", "router_force", "router_choose", "router_count",
-                                                "router_record", "dispatch_plan"};
+  const std::set<std::string_view> decisions = {"router_gate",  "router_force",  "router_choose",
+                                                "router_count", "router_record", "dispatch_plan"};
   for (int i = 0; i < num_ops(); ++i) {
     const Op op = static_cast<Op>(i);
     EXPECT_EQ(in_module(op, "decision"), decisions.contains(name_of(op))) << name_of(op);

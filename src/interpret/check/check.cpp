@@ -45,15 +45,19 @@ void check_values(const Program& program, CheckReport& report) {
     }
     const Value& root = program.values[static_cast<size_t>(v.view_of)];
     if (root.view_of != kNoValue) report.faults.push_back(fmt::format("value '{}' is a view of a view", v.name));
-    if (v.offset < 0 || v.offset + num_bytes(v) > num_bytes(root))
-      report.faults.push_back(fmt::format("value '{}' ends at byte {} of '{}', which has {}", v.name,
-                                          v.offset + num_bytes(v), root.name, num_bytes(root)));
+    if (v.offset < 0 || v.offset > num_bytes(root) || num_bytes(v) > num_bytes(root) - v.offset)
+      report.faults.push_back(fmt::format("value '{}' takes {} bytes from byte {} of '{}', which has {}", v.name,
+                                          num_bytes(v), v.offset, root.name, num_bytes(root)));
   }
 }
 
 void check_arguments(const Program& program, const Stage& stage, CheckReport& report) {
   const auto& arguments = arguments_of(stage.op, stage.phase);
   const std::string name = stage_name(stage);
+  if (arguments.empty()) {
+    report.faults.push_back(fmt::format("{}: {} has no phase {}", name, name_of(stage.op), name_of(stage.phase)));
+    return;
+  }
   if (arguments.size() != stage.uses.size()) {
     report.faults.push_back(fmt::format("{}: takes {} arguments, has {}", name, arguments.size(), stage.uses.size()));
     return;
@@ -74,8 +78,10 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
       report.faults.push_back(fmt::format("{}: '{}' cannot be accumulated into '{}'", name, a.name, v.name));
     if (use.access == Access::Write && a.in_place)
       report.faults.push_back(fmt::format("{}: '{}' is transformed in place, '{}' must be updated", name, a.name, v.name));
-    if (writes && v.life == Life::Input) report.faults.push_back(fmt::format("{}: writes input '{}'", name, v.name));
-    if (writes && v.life == Life::Persistent && stage.phase != Phase::Update)
+    // What a view may do is decided by the bytes behind it.
+    const Life life = program.values[static_cast<size_t>(root_of(program, use.value))].life;
+    if (writes && life == Life::Input) report.faults.push_back(fmt::format("{}: writes input '{}'", name, v.name));
+    if (writes && life == Life::Persistent && stage.phase != Phase::Update)
       report.faults.push_back(fmt::format("{}: writes persistent '{}' outside phase update", name, v.name));
   }
 }
@@ -85,6 +91,11 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
 CheckReport check(const Program& program) {
   CheckReport report;
   check_values(program, report);
+  std::set<std::string> lanes;
+  for (const Lane& lane : program.lanes)
+    if (!lanes.insert(lane.name).second) report.faults.push_back(fmt::format("lane name '{}' is used twice", lane.name));
+  // Everything below follows views to their bytes.
+  if (!report.ok()) return report;
   std::vector<Written> written(program.values.size());
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
@@ -136,7 +147,14 @@ CheckReport check_plan(const Program& program, const Plan& plan) {
   std::vector<ValueId> placed;
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
-    if (v.view_of != kNoValue || !lives[i].used) continue;
+    if (v.view_of != kNoValue) {
+      const int64_t root = plan.offset[static_cast<size_t>(v.view_of)];
+      if (root >= 0 && plan.offset[i] != root + v.offset)
+        report.faults.push_back(fmt::format("'{}' lies at {}, but what it views puts it at {}", v.name, plan.offset[i],
+                                            root + v.offset));
+      continue;
+    }
+    if (!lives[i].used) continue;
     const int64_t end = plan.offset[i] + num_bytes(v);
     if (plan.offset[i] < 0 || end > plan.arena_bytes)
       report.faults.push_back(fmt::format("'{}' lies at {}..{}, the arena has {} bytes", v.name, plan.offset[i], end,

@@ -32,7 +32,7 @@ class Parser {
       const std::string_view first = word();
       if (first.empty()) continue;
       if (!named_) {
-        if (first != "program") bad("the first line must be 'program NAME'", first);
+        if (first != "program") bad("'program NAME' on the first line", first);
         program_.name = needed("a program name");
         named_ = true;
       } else if (first == "lane") {
@@ -106,12 +106,13 @@ class Parser {
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
-    v.dtype = tensor::dtype_named(type.substr(0, open));
+    if (!find_named(type.substr(0, open), tensor::Dtype::F64, v.dtype)) bad("a dtype (u8, i32, i64, f32 or f64)", type);
     std::string_view dims = type.substr(open + 1, type.size() - open - 2);
     while (!dims.empty()) {
       const size_t comma = dims.find(',');
       v.shape.push_back(number<int64_t>(dims.substr(0, comma), "a dimension"));
       dims = comma == std::string_view::npos ? std::string_view{} : dims.substr(comma + 1);
+      if (comma != std::string_view::npos && dims.empty()) bad("a dimension behind ','", type);
     }
     const std::string_view owner = needed("an owner");
     if (!find_named(owner, Owner::Results, v.owner)) bad("an owner", owner);
@@ -159,6 +160,7 @@ class Parser {
       s.part = number<int32_t>(w.substr(dot + 1), "a part number");
     }
     if (!find_named(op, static_cast<Op>(num_ops() - 1), s.op)) bad("an operation", op);
+    bool has_lane = false;
     for (w = needed("@LANE"); w != ":"; w = needed("':'")) {
       if (w == "(replay)") {
         s.replay = 1;
@@ -167,6 +169,7 @@ class Parser {
         while (lane < program_.lanes.size() && program_.lanes[lane].name != w) ++lane;
         if (lane == program_.lanes.size()) bad("a declared lane", w);
         s.lane = static_cast<int16_t>(lane);
+        has_lane = true;
       } else if (eat(w, "group=")) {
         if (!find_named(w, Group::World, s.group)) bad("a group", w);
       } else if (eat(w, "peer=")) {
@@ -178,6 +181,7 @@ class Parser {
         bad("@LANE, group=, peer=, attrs= or ':'", w);
       }
     }
+    if (!has_lane) bad("@LANE", ":");
     const auto& arguments = arguments_of(s.op, s.phase);
     s.uses.assign(arguments.size(), Use{});
     for (w = word(); !w.empty(); w = word()) {

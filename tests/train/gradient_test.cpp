@@ -1,0 +1,129 @@
+// Every parameter gradient of whole models against central differences in double, with the routing of the first
+// forward replayed so that no decision flips under the probe.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/decoder.h"
+#include "schedule/build.h"
+#include "train/train_support.h"
+
+namespace pleat::train::testing {
+namespace {
+
+// The objective the gradients belong to: mean token loss plus every weighted auxiliary loss.
+double objective(const config::Config& c, interpret::Executor& e) {
+  const double* loss = static_cast<const double*>(e.data("loss"));
+  const double* norm = static_cast<const double*>(e.data("norm"));
+  double total = loss[0] * norm[0];
+  const model::AuxCoefficients aux = model::aux_coefficients(c);
+  for (int layer = 0; layer < c.model.num_layers && aux.any(); ++layer) {
+    if (!config::is_moe_layer(c, layer)) continue;
+    const double* l = static_cast<const double*>(e.data(fmt::format("L{}.aux_losses", layer)));
+    total += aux.micro * l[0] + aux.sequence * l[1] + aux.global * l[2] + aux.z * l[3];
+  }
+  return total;
+}
+
+// Stages of the update are left out: the probe must not move the weights.
+program::Program without_update(program::Program p) {
+  std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
+  for (program::Value& v : p.values)
+    if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
+  return p;
+}
+
+void expect_gradients_right(const config::Config& c, double step = 1e-5) {
+  ProgramChoice choice;
+  choice.evaluate = false;
+  Programs programs(c, choice);
+  programs.initialize();
+  const auto table = model::make_parameters(c);
+
+  Bound record(without_update(schedule::build_training_step(c, table, {model::RoutingUse::Record})), 2);
+  Bound replay(without_update(with_gradients_kept(schedule::build_training_step(c, table, {model::RoutingUse::Replay}))), 2);
+  copy_state(programs, record);
+  copy_state(programs, replay);
+  write_random_batch(*record.executor, c, 1);
+  record.executor->run();
+  const auto write_inputs = [&] {
+    write_random_batch(*replay.executor, c, 1);
+    for (const program::Value& v : record.program.values)
+      if (v.name.ends_with(".routing"))
+        std::memcpy(replay.executor->data(v.name), record.executor->data(v.name), static_cast<size_t>(program::num_bytes(v)));
+  };
+  const auto value = [&] {
+    write_inputs();
+    replay.executor->run();
+    return objective(c, *replay.executor);
+  };
+  value();
+  const Snapshot analytic = gradients(replay.program, *replay.executor);
+
+  for (const model::Parameter& p : table) {
+    if (!p.tied_to.empty()) continue;
+    double* weight = static_cast<double*>(replay.executor->data(p.name));
+    const double* grad = reinterpret_cast<const double*>(analytic.at(p.name + ".grad").data());
+    const int64_t n = model::num_elements(p);
+    // Big tensors are probed at a fixed sample of elements; every tensor is probed.
+    const int64_t stride = std::max<int64_t>(1, n / 24) | 1;
+    double difference = 0, scale = 0;
+    for (int64_t i = 0; i < n; i += stride) {
+      const double keep = weight[i];
+      weight[i] = keep + step;
+      const double up = value();
+      weight[i] = keep - step;
+      const double down = value();
+      weight[i] = keep;
+      const double numeric = (up - down) / (2 * step);
+      difference += (numeric - grad[i]) * (numeric - grad[i]);
+      scale += numeric * numeric;
+    }
+    const double error = std::sqrt(scale) < 1e-8 ? std::sqrt(difference) : std::sqrt(difference / scale);
+    EXPECT_LE(error, 1e-6) << p.name << " gradient norm " << std::sqrt(scale);
+  }
+}
+
+}  // namespace
+
+// An init_std well above the training default makes every path of the model matter.
+
+TEST(WholeModelGradient, SoftmaxRouterWithMicroAux) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.z_coef=0.01"}));
+}
+
+TEST(WholeModelGradient, EveryAttentionAndMlpOption) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.qk_norm=true", "model.qkv_bias=true", "model.attn_out_bias=true",
+                                           "model.mlp_bias=true", "model.rotary_dim=4", "model.rope_interleaved=true", "model.sliding_window=4",
+                                           "model.leading_dense_layers=1", "model.ffn_hidden_size=10", "moe.router_bias=true"}));
+}
+
+TEST(WholeModelGradient, TiedHeadSharedExpertsWithGate) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.tie_embeddings=true", "moe.shared_ffn_hidden_size=7", "moe.shared_gate=true"}));
+}
+
+TEST(WholeModelGradient, SigmoidGroupsScaleSequenceAndGlobalAux) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.num_experts=6", "moe.score=\"sigmoid\"", "moe.num_groups=3", "moe.group_topk=2",
+                                           "moe.scaling_factor=2.5", "moe.load_balancing=[\"seq_aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.1,0.2]"}));
+}
+
+TEST(WholeModelGradient, ExactGlobalAuxWithAllForwardsFirst) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.3]",
+                                           "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\""}));
+}
+
+TEST(WholeModelGradient, HuggingFaceAuxOverLayers) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.aux_convention=\"hf\"", "moe.aux_coef=[0.2]"}));
+}
+
+TEST(WholeModelGradient, JitterPreSoftmaxAndCapacityDrop) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.input_jitter=0.1", "moe.pre_softmax=true", "moe.renormalize=false",
+                                           "moe.capacity_factor=0.8", "moe.drop_policy=\"position\""}));
+}
+
+TEST(WholeModelGradient, SqrtSoftplusPadToCapacity) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.score=\"sqrtsoftplus\"", "moe.capacity_factor=1.5", "moe.pad_to_capacity=true",
+                                           "moe.drop_policy=\"position\""}));
+}
+
+}  // namespace pleat::train::testing

@@ -1,0 +1,42 @@
+// Small models trained in memory, without data files: random tokens straight into a program's inputs.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "train/bench_step.h"
+#include "train/programs.h"
+
+namespace pleat::train::testing {
+
+// A two- or three-layer model that has every part of a real one. `extra` is appended TOML ("[moe]\nz_coef = 1e-3\n").
+config::Config small_config(const std::string& extra = "", const std::vector<std::string>& sets = {});
+
+// Weights and everything else that persists, by name.
+using Snapshot = std::map<std::string, std::vector<std::byte>>;
+Snapshot snapshot(const Programs& programs);
+std::string digest(const Snapshot& snapshot);
+
+// A program bound to memory of its own: for programs a test has changed by hand.
+struct Bound {
+  program::Program program;
+  interpret::Plan plan;
+  device::Pool pool;
+  device::Arena arena;
+  std::unique_ptr<interpret::Executor> executor;
+  Bound(program::Program p, int threads);
+};
+
+// Copies the persistent state of `from` into `to`, by name.
+void copy_state(const Programs& from, Bound& to);
+Snapshot snapshot(const Bound& bound);
+// Gradients by parameter name, read off after a run in which they are results.
+Snapshot gradients(const program::Program& program, interpret::Executor& executor);
+// Keeps gradients to the end of the step, so that they can be read.
+program::Program with_gradients_kept(program::Program program);
+
+}  // namespace pleat::train::testing
