@@ -1,5 +1,6 @@
 // One binary, one sub-command per job.
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "base/error.h"
 #include "command.h"
@@ -45,6 +46,9 @@ int main(int argc, char** argv) {
   } catch (const base::Error& e) {
     fmt::print(stderr, "pleat: {}\n", e.what());
     return static_cast<int>(e.code());
+  } catch (const std::filesystem::filesystem_error& e) {
+    fmt::print(stderr, "pleat: {}\n", e.what());
+    return static_cast<int>(base::ExitCode::Storage);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "pleat: out of memory\n");
     return static_cast<int>(base::ExitCode::Internal);

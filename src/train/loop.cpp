@@ -55,21 +55,26 @@ class Run {
     log_.emplace(trainer_.run_state().step > 0 ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
                                                : fresh_log());
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
+    if (trainer_.run_state().step > 0) recall();
     save_resolved();
   }
 
   LoopResult run() {
-    const StopSignal signal;
     const double start = steady_now();
     report::Progress progress(config_.train.steps, report::Progress::mode_of_stderr(),
                               options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0, report::terminal_width());
     base::ExitCode code = base::ExitCode::Done;
-    while (trainer_.run_state().step < config_.train.steps) {
+    if (StopSignal::asked() && trainer_.run_state().step < config_.train.steps) {
+      progress.message("asked to stop before the first step: nothing to save, run the same command again to go on");
+      code = base::ExitCode::Retry;
+    }
+    while (code == base::ExitCode::Done && trainer_.run_state().step < config_.train.steps) {
       interpret::RunOptions how;
       how.timing = trainer_.run_state().step + 1 == config_.log.timeline_step;
       StepOutcome outcome = trainer_.step(how);
       const int64_t step = trainer_.run_state().step;
       if (how.timing) write_timeline();
+      if (outcome.committed && !outcome.culprit.empty()) progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
       if (!outcome.committed) progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;
       const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 && step % config_.train.eval_every == 0;
@@ -159,6 +164,18 @@ class Run {
     for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
   }
 
+  // What the summary says about the whole run, from the part of the log that survived the stop.
+  void recall() {
+    report::for_each_record(path("metrics.jsonl"), [&](const report::StepRecord& record) {
+      last_loss_ = record.loss;
+      if (record.eval) note_eval(*record.eval);
+    });
+  }
+
+  void note_eval(const report::EvalRecord& eval) {
+    if (best_eval_ == 0 || eval.loss < best_eval_) best_eval_ = eval.loss;
+  }
+
   void save_resolved() const {
     std::string text = config::to_toml(config_) + "\n# asked / used / why\n";
     for (const config::ResolvedRow& row : config::resolved(asked_))
@@ -171,7 +188,7 @@ class Run {
   }
 
   void note(report::StepRecord& record) {
-    if (record.eval && (best_eval_ == 0 || record.eval->loss < best_eval_)) best_eval_ = record.eval->loss;
+    if (record.eval) note_eval(*record.eval);
     last_loss_ = record.loss;
     train_seconds_ += record.step_seconds;
     steps_here_ += 1;
@@ -196,6 +213,8 @@ class Run {
   }
 
   LoopResult finish(base::ExitCode code, double seconds) {
+    // A run that was over before it was started again still tells how it ended.
+    if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation()) final_eval_ = trainer_.evaluate(0);
     LoopResult out;
     out.code = code;
     out.step = trainer_.run_state().step;
@@ -257,6 +276,7 @@ class Run {
     fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
   }
 
+  const StopSignal signal_;  // first: a request during start-up counts as well
   LoopOptions options_;
   config::Config asked_, config_;
   base::PosixVfs vfs_;

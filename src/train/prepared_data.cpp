@@ -32,7 +32,8 @@ std::pair<std::string, std::string> prepare_once(const std::string& path, const 
   const std::string train = split > 0 ? prefix + "-train" : prefix, valid = split > 0 ? prefix + "-validation" : "";
   std::stringstream old;
   if (std::ifstream in(stamp_path); in) old << in.rdbuf();
-  if (old.str() == stamp && fs::exists(train + ".bin") && (valid.empty() || fs::exists(valid + ".bin"))) return {train, valid};
+  if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx"))) return {train, valid};
+  fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
   const data::ByteTokenizer tokenizer;
   data::PrepareOptions o;
   o.inputs = {path};

@@ -17,6 +17,7 @@ StopSignal::StopSignal() {
   struct sigaction action {};
   action.sa_handler = ask_to_stop;
   sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;  // a write of the last save is not to be cut short
   sigaction(SIGTERM, &action, &old_term);
   sigaction(SIGINT, &action, &old_int);
 }

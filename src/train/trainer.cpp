@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/hash.h"
 #include "cost/flops.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/gemm_rate.h"
@@ -76,8 +77,15 @@ StepOutcome Trainer::step(const interpret::RunOptions& options) {
     interpret::RunOptions look;
     look.find_non_finite = true;
     executor.run(look);
-    out.culprit = executor.non_finite() ? executor.non_finite()->text
-                                        : "no stage wrote a non-finite value when run again: the fault did not repeat";
+    if (executor.non_finite()) {
+      out.culprit = executor.non_finite()->text;
+    } else {
+      // The second run was a step like any other and its update is in the weights: that is the step's result.
+      out.culprit = "no stage wrote a non-finite value when run again: the fault did not repeat";
+      out.committed = *static_cast<const int32_t*>(executor.data("commit")) != 0;
+      out.record = {};
+      read_results(executor, counts, out.record);
+    }
   }
   ++run_.step;
   run_.data = position;
@@ -159,7 +167,16 @@ int64_t Trainer::tokens_per_step() const {
 }
 
 std::string Trainer::data_identity() const {
-  return fmt::format("{} tokens in {} documents", train_data_.num_tokens(), train_data_.num_documents());
+  // Reading all of a large dataset would take longer than the run is worth: a look at places spread over it.
+  constexpr int64_t kPlaces = 64, kTokens = 64;
+  const int64_t total = train_data_.num_tokens(), length = std::min(total, kTokens);
+  std::vector<int32_t> tokens(static_cast<size_t>(length));
+  base::Sha256 sha;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    train_data_.read((total - length) / (kPlaces - 1) * i, tokens);
+    sha.update(std::as_bytes(std::span(tokens)));
+  }
+  return fmt::format("{} tokens in {} documents, sampled sha256 {}", total, train_data_.num_documents(), sha.hex().substr(0, 16));
 }
 
 checkpoint::StateView Trainer::state() const {
@@ -185,11 +202,12 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   const config::Config saved = config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)");
   std::vector<std::string> allowed, refused;
   for (const std::string& difference : config::differences(saved, config_)) {
-    const bool shapes_the_model = difference.starts_with("model.") || difference.starts_with("moe.");
-    (shapes_the_model ? refused : allowed).push_back(difference);
+    // The position in the data is counted in sequences: with another length it would point elsewhere.
+    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || difference.starts_with("train.seq_len:");
+    (gives_meaning ? refused : allowed).push_back(difference);
   }
   if (!refused.empty())
-    base::fail("{} was saved by another model; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
+    base::fail("{} was saved by another model or with sequences of another length; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
                "checkpoint.resume = \"never\" to start anew", loaded.path(), fmt::join(refused, "\n  "));
   if (loaded.text("data") != data_identity())
     base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"), config_.data.train, data_identity());

@@ -2,7 +2,8 @@
 //
 // A step is a transaction: inputs are written, the program runs, and only its update stages touch weights, each
 // predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more with a
-// look at every value to name the culprit, and is counted; the data moves on.
+// look at every value to name the culprit, and is counted; the data moves on. A fault that does not repeat leaves
+// no trace: the second run is then the step.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,7 @@ struct RunState {
 struct StepOutcome {
   report::StepRecord record;
   bool committed = true;
-  std::string culprit;  // of a refused step: stage, value, element
+  std::string culprit;  // of a step that was refused at first: stage, value, element, or that it did not repeat
 };
 
 struct EvalOutcome {

@@ -1,6 +1,7 @@
 // The op table, stage names and the Builder.
 #include "program/program.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <set>

@@ -100,7 +100,7 @@ TEST(Golden, TinyTrainingStep) {
   while (x == y && (a || b));
   ADD_FAILURE() << "the step of configs/tiny.toml is no longer what " << path << " holds; first at line "
                 << line << ":\n  file: " << x << "\n  now:  " << y
-                << "\nIf the change is meant, run\n  PLEAT_REGENERATE=1 build/cpu/tests/test_schedule "
+                << "\nIf the change is meant, run\n  PLEAT_REGENERATE=1 build/cpu/test_schedule "
                    "--gtest_filter=Golden.*\nand read the difference before committing it.";
 }
 
@@ -118,9 +118,10 @@ TEST(BuildOrder, OneForwardOneBackward) {
   for (int mb = 0; mb < 3; ++mb) {
     EXPECT_LT(first(p, mb, Phase::Forward, Op::embedding),
               first(p, mb, Phase::BackwardWeight, Op::embedding));
-    if (mb > 0)
+    if (mb > 0) {
       EXPECT_LT(first(p, mb - 1, Phase::BackwardWeight, Op::embedding),
                 first(p, mb, Phase::Forward, Op::rope_table));
+    }
   }
 }
 
@@ -130,9 +131,10 @@ TEST(BuildOrder, Gpipe) {
     // The head's backward belongs to its forward; everything below it waits for all forwards.
     EXPECT_LT(first(p, mb, Phase::BackwardWeight, Op::head),
               first(p, 0, Phase::BackwardInput, Op::final_norm));
-    if (mb > 0)
+    if (mb > 0) {
       EXPECT_LT(first(p, mb - 1, Phase::BackwardInput, Op::final_norm),
                 first(p, mb, Phase::BackwardInput, Op::final_norm));
+    }
   }
 }
 

@@ -170,8 +170,9 @@ void expect_same_but_rebuilt(const Program& plain, const Program& again) {
       if (use.value == kNoValue) continue;
       const size_t v = static_cast<size_t>(use.value);
       if (v >= plain.values.size()) {
-        if (use.access == Access::Read)
+        if (use.access == Access::Read) {
           EXPECT_TRUE(built[v]) << stage_name(s) << " reads " << again.values[v].name << " too early";
+        }
         if (use.access != Access::Read) {
           EXPECT_TRUE(s.replay && !built[v]) << stage_name(s);
           built[v] = true;
@@ -233,7 +234,9 @@ TEST(Recompute, NothingIsRebuiltTwice) {
   const Program again = recompute(train_program(make_config()), {kModules, {}});
   std::set<std::string> names;
   for (const Stage& s : again.stages)
-    if (s.replay) EXPECT_TRUE(names.insert(stage_name(s)).second) << stage_name(s);
+    if (s.replay) {
+      EXPECT_TRUE(names.insert(stage_name(s)).second) << stage_name(s);
+    }
   EXPECT_GT(names.size(), 40u);
 }
 

@@ -33,7 +33,7 @@ program::Program without_update(program::Program p) {
   return p;
 }
 
-void expect_gradients_right(const config::Config& c, double step = 1e-5) {
+void expect_gradients_right(const config::Config& c, int64_t max_probes = 24, double step = 1e-5) {
   ProgramChoice choice;
   choice.evaluate = false;
   Programs programs(c, choice);
@@ -66,7 +66,7 @@ void expect_gradients_right(const config::Config& c, double step = 1e-5) {
     const double* grad = reinterpret_cast<const double*>(analytic.at(p.name + ".grad").data());
     const int64_t n = model::num_elements(p);
     // Big tensors are probed at a fixed sample of elements; every tensor is probed.
-    const int64_t stride = std::max<int64_t>(1, n / 24) | 1;
+    const int64_t stride = std::max<int64_t>(1, n / max_probes) | 1;
     double difference = 0, scale = 0;
     for (int64_t i = 0; i < n; i += stride) {
       const double keep = weight[i];
@@ -88,8 +88,8 @@ void expect_gradients_right(const config::Config& c, double step = 1e-5) {
 
 // An init_std well above the training default makes every path of the model matter.
 
-TEST(WholeModelGradient, SoftmaxRouterWithMicroAux) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.z_coef=0.01"}));
+TEST(WholeModelGradient, EveryElementOfATwoLayerModel) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.z_coef=0.01", "moe.shared_ffn_hidden_size=6"}), 1 << 20);
 }
 
 TEST(WholeModelGradient, EveryAttentionAndMlpOption) {

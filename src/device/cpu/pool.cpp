@@ -10,6 +10,19 @@
 #include "device/cpu/blas.h"
 
 namespace pleat::device {
+namespace {
+
+// Stages follow each other within microseconds, so a thread that finds nothing to do looks again for a short while
+// before it sleeps: waking a sleeper costs more than most tiles.
+constexpr int kSpins = 4000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
 
 struct Pool::State {
   std::mutex caller;  // one loop at a time
@@ -18,9 +31,10 @@ struct Pool::State {
   const TileFunction* body = nullptr;
   int64_t num_tiles = 0;
   std::atomic<int64_t> next{0};
-  uint64_t generation = 0;
-  int busy = 0;
-  bool stop = false;
+  std::atomic<uint64_t> generation{0};
+  std::atomic<int> busy{0};
+  std::atomic<bool> stop{false};
+  int spins = 0;
   std::vector<std::thread> workers;
 
   void drain(const TileFunction& f, int64_t n) {
@@ -29,17 +43,19 @@ struct Pool::State {
 
   void work() {
     uint64_t seen = 0;
-    std::unique_lock lock(mutex);
     while (true) {
-      wake.wait(lock, [&] { return stop || generation != seen; });
+      for (int i = 0; i < spins && generation.load(std::memory_order_acquire) == seen && !stop.load(std::memory_order_relaxed); ++i) pause_briefly();
+      if (generation.load(std::memory_order_acquire) == seen) {
+        std::unique_lock lock(mutex);
+        wake.wait(lock, [&] { return stop || generation != seen; });
+      }
       if (stop) return;
-      seen = generation;
-      const TileFunction f = *body;
-      const int64_t n = num_tiles;
-      lock.unlock();
-      drain(f, n);
-      lock.lock();
-      if (--busy == 0) done.notify_one();
+      seen = generation.load(std::memory_order_acquire);
+      drain(*body, num_tiles);
+      if (busy.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        std::lock_guard lock(mutex);  // so that the caller cannot miss it between its look and its sleep
+        done.notify_one();
+      }
     }
   }
 };
@@ -47,6 +63,8 @@ struct Pool::State {
 Pool::Pool(int num_threads) : state_(std::make_unique<State>()) {
   if (num_threads < 1 || num_threads > 4096) base::fail("thread count {} is not between 1 and 4096", num_threads);
   blas_description();  // loads the library here, where a failure can be thrown, and not inside a tile
+  // More threads than cores: a spinning thread would stand in the way of a working one.
+  state_->spins = static_cast<unsigned>(num_threads) <= std::thread::hardware_concurrency() ? kSpins : 0;
   for (int i = 1; i < num_threads; ++i) state_->workers.emplace_back([s = state_.get()] { s->work(); });
 }
 
@@ -67,19 +85,23 @@ void Pool::for_each_tile(int64_t num_tiles, TileFunction body) {
     for (int64_t tile = 0; tile < num_tiles; ++tile) body(tile);
     return;
   }
-  std::lock_guard one_loop(state_->caller);
+  State& s = *state_;
+  std::lock_guard one_loop(s.caller);
+  s.body = &body;
+  s.num_tiles = num_tiles;
+  s.next.store(0, std::memory_order_relaxed);
+  s.busy.store(static_cast<int>(s.workers.size()), std::memory_order_relaxed);
   {
-    std::lock_guard lock(state_->mutex);
-    state_->body = &body;
-    state_->num_tiles = num_tiles;
-    state_->next.store(0, std::memory_order_relaxed);
-    state_->busy = static_cast<int>(state_->workers.size());
-    ++state_->generation;
+    std::lock_guard lock(s.mutex);
+    s.generation.fetch_add(1, std::memory_order_release);
   }
-  state_->wake.notify_all();
-  state_->drain(body, num_tiles);
-  std::unique_lock lock(state_->mutex);
-  state_->done.wait(lock, [&] { return state_->busy == 0; });
+  s.wake.notify_all();
+  s.drain(body, num_tiles);
+  for (int i = 0; i < s.spins && s.busy.load(std::memory_order_acquire) != 0; ++i) pause_briefly();
+  if (s.busy.load(std::memory_order_acquire) != 0) {
+    std::unique_lock lock(s.mutex);
+    s.done.wait(lock, [&] { return s.busy.load(std::memory_order_acquire) == 0; });
+  }
 }
 
 }  // namespace pleat::device
