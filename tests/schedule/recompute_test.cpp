@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "cost/flops.h"
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
 #include "schedule/schedule_support.h"
@@ -238,6 +239,24 @@ TEST(Recompute, NothingIsRebuiltTwice) {
       EXPECT_TRUE(names.insert(stage_name(s)).second) << stage_name(s);
     }
   EXPECT_GT(names.size(), 40u);
+}
+
+TEST(Recompute, CostsTheFlopsOfItsReplaysAndNoMore) {
+  const config::Config config = make_config();
+  const Program plain = train_program(config);
+  const double seq = 24, tokens = 2 * 2 * seq;
+  const double none = cost::hardware_flops(plain, 24);
+  EXPECT_GT(none, cost::model_flops(config, tokens, seq).total());
+  const auto extra = [&](const std::string& module) {
+    return cost::hardware_flops(recompute(plain, {{module}, {}}), 24) - none;
+  };
+  EXPECT_EQ(extra("norm"), 0) << "no matrix product in it";
+  EXPECT_EQ(extra("activation"), 0);
+  EXPECT_EQ(extra("core_attention"), 3 * 2 * tokens * seq * 32);
+  // expert_down and shared_down are not needed again: nothing of the backward reads their output.
+  EXPECT_EQ(extra("experts"), 3 * 2 * (2 * tokens) * 32 * 48);
+  EXPECT_EQ(extra("shared_experts"), 3 * 2 * tokens * 32 * 80);
+  EXPECT_GT(extra("layer"), extra("core_attention") + extra("experts") + extra("shared_experts"));
 }
 
 std::string refusal(const Words& sets, const RecomputeOptions& options) {

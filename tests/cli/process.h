@@ -1,0 +1,137 @@
+// Folders that go away, and the built binary as a child process. A child that outlives its test would keep writing, so
+// its destructor kills it.
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace pleat::testing {
+
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "pleat_test_XXXXXX").string();
+    PLEAT_CHECK(::mkdtemp(name.data()), "no temporary folder");
+    path_ = name;
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  std::string at(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string read_text(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream out;
+  out << in.rdbuf();
+  return out.str();
+}
+
+inline void write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  PLEAT_CHECK(out.flush(), "cannot write {}", path);
+}
+
+struct Ended {
+  int code = -1;    // exit code; -1 when a signal ended the process
+  int signal = 0;   // that signal
+  std::string out;  // standard output
+  std::string err;
+};
+
+// `pleat ARGUMENTS...` with its output in files below `folder`.
+class PleatProcess {
+ public:
+  PleatProcess(const std::string& folder, const std::vector<std::string>& arguments)
+      : out_(folder + "/stdout.txt"), err_(folder + "/stderr.txt") {
+    // Built before the fork: a child of a threaded process may not allocate.
+    std::vector<std::string> words = {PLEAT_BINARY};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const int out = ::open(out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const int err = ::open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    PLEAT_CHECK(out >= 0 && err >= 0, "cannot write below {}", folder);
+    pid_ = ::fork();
+    PLEAT_CHECK(pid_ >= 0, "cannot fork");
+    if (pid_ == 0) {
+      ::dup2(out, STDOUT_FILENO);
+      ::dup2(err, STDERR_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    ::close(out);
+    ::close(err);
+  }
+  ~PleatProcess() {
+    if (pid_ < 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  PleatProcess(const PleatProcess&) = delete;
+  PleatProcess& operator=(const PleatProcess&) = delete;
+
+  void send(int signal) const { ::kill(pid_, signal); }
+
+  bool running() {
+    int status = 0;
+    if (pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) note(status);
+    return pid_ >= 0;
+  }
+
+  // Whether the process handles `signal` itself.
+  bool catches(int signal) const {
+    const std::string status = read_text(fmt::format("/proc/{}/status", pid_));
+    const size_t at = status.find("SigCgt:");
+    if (at == std::string::npos) return false;
+    return std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1;
+  }
+
+  Ended wait() {
+    int status = 0;
+    if (pid_ >= 0 && ::waitpid(pid_, &status, 0) == pid_) note(status);
+    ended_.out = read_text(out_);
+    ended_.err = read_text(err_);
+    return ended_;
+  }
+
+ private:
+  void note(int status) {
+    if (WIFEXITED(status)) ended_.code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) ended_.signal = WTERMSIG(status);
+    pid_ = -1;
+  }
+
+  std::string out_, err_;
+  pid_t pid_ = -1;
+  Ended ended_;
+};
+
+inline Ended run_pleat(const std::string& folder, const std::vector<std::string>& arguments) {
+  return PleatProcess(folder, arguments).wait();
+}
+
+}  // namespace pleat::testing
