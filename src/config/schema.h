@@ -89,6 +89,7 @@ std::vector<Key> run_keys();
 // Conditions used by several sections.
 Condition has_experts();
 Condition has_dense_layers();
+Condition has_mla();
 Condition has_shared_expert();
 Condition has_validation_data();
 

@@ -20,6 +20,10 @@ constexpr Role kRoles[] = {
     {"attn.qkv.bias", &LayerWeights::qkv_bias},         {"attn.q_norm.weight", &LayerWeights::q_norm},
     {"attn.k_norm.weight", &LayerWeights::k_norm},      {"attn.out.weight", &LayerWeights::attn_out},
     {"attn.out.bias", &LayerWeights::attn_out_bias},    {"mlp_norm.weight", &LayerWeights::mlp_norm},
+    {"attn.sinks", &LayerWeights::sinks},               {"attn.q_down.weight", &LayerWeights::q_down},
+    {"attn.q_down_norm.weight", &LayerWeights::q_down_norm}, {"attn.q_up.weight", &LayerWeights::q_up},
+    {"attn.kv_norm.weight", &LayerWeights::kv_norm},    {"attn.kv_up.weight", &LayerWeights::kv_up},
+    {"experts.up.bias", &LayerWeights::expert_up_bias}, {"experts.down.bias", &LayerWeights::expert_down_bias},
     {"mlp.up.weight", &LayerWeights::mlp_up},           {"mlp.up.bias", &LayerWeights::mlp_up_bias},
     {"mlp.down.weight", &LayerWeights::mlp_down},       {"mlp.down.bias", &LayerWeights::mlp_down_bias},
     {"router.weight", &LayerWeights::router},           {"router.bias", &LayerWeights::router_bias},
@@ -67,6 +71,17 @@ void assign_roles(Decoder& d) {
     if (p.name == "final_norm.weight") d.final_norm = v.weight, d.d_final_norm = v.grad;
     if (p.name == "head.weight") d.head = v.weight, d.d_head = v.grad;
     if (p.layer < 0) continue;
+    if (p.name.ends_with("attn.kv_down.weight")) {
+      const int64_t rank = d.config.model.kv_lora_rank, rope = d.config.model.qk_rope_head_dim;
+      const auto split = [&](ValueId whole, LayerWeights& out) {
+        if (whole == kNoValue) return;
+        out.kv_down = d.b.rows(whole, 0, rank, "[kv]");
+        out.kv_down_rope = d.b.rows(whole, rank, rope, "[rope]");
+      };
+      split(v.weight, d.weights[static_cast<size_t>(p.layer)]);
+      split(v.grad, d.grads[static_cast<size_t>(p.layer)]);
+      continue;
+    }
     for (const Role& role : kRoles)
       if (p.name == fmt::format("layers.{}.{}", p.layer, role.suffix)) {
         d.weights[static_cast<size_t>(p.layer)].*role.field = v.weight;

@@ -20,7 +20,7 @@ void forward(Decoder& d, int mb) {
   }
   d.cos_sin[i] = d.activation("cos_sin", {d.num_tokens, m.rotary_dim});
   ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
-  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])}, {{"scale", 1.0}});
+  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])}, {{"scale", m.rope_attention_factor}});
   d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
   for (int layer = 0; layer < m.num_layers; ++layer) {
     x = attention_forward(d, mb, layer, x);

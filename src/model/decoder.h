@@ -25,9 +25,13 @@ struct ParameterValues {
 // The parameters of one layer by role; kNoValue where the layer has none. `d_` are their gradients.
 struct LayerWeights {
   ValueId attn_norm = kNoValue, qkv = kNoValue, qkv_bias = kNoValue, q_norm = kNoValue, k_norm = kNoValue,
-          attn_out = kNoValue, attn_out_bias = kNoValue, mlp_norm = kNoValue;
+          sinks = kNoValue, attn_out = kNoValue, attn_out_bias = kNoValue, mlp_norm = kNoValue;
+  // Latent attention; kv_down is kept as its two row blocks, the compressed part and the rotated key.
+  ValueId q_down = kNoValue, q_down_norm = kNoValue, q_up = kNoValue, kv_down = kNoValue, kv_down_rope = kNoValue,
+          kv_norm = kNoValue, kv_up = kNoValue;
   ValueId mlp_up = kNoValue, mlp_up_bias = kNoValue, mlp_down = kNoValue, mlp_down_bias = kNoValue;
-  ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_down = kNoValue;
+  ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_up_bias = kNoValue, expert_down = kNoValue,
+          expert_down_bias = kNoValue;
   ValueId shared_up = kNoValue, shared_down = kNoValue, shared_gate = kNoValue;
 };
 
@@ -51,6 +55,8 @@ struct MicrobatchInputs {
 struct Saved {
   ValueId x = kNoValue, attn_rstd = kNoValue, attn_normed = kNoValue, qkv = kNoValue, rotated = kNoValue, qk_rstd = kNoValue,
           attended = kNoValue, lse = kNoValue, x_mid = kNoValue, mlp_rstd = kNoValue, mlp_normed = kNoValue;
+  ValueId q_compressed = kNoValue, q_rstd = kNoValue, q_normed = kNoValue, kv_compressed = kNoValue, kv_rstd = kNoValue,
+          kv_normed = kNoValue;
   ValueId gate_up = kNoValue, activated = kNoValue;
   ValueId jittered = kNoValue, logits = kNoValue, idx = kNoValue, probs = kNoValue, offsets = kNoValue, row_token = kNoValue,
           row_slot = kNoValue, token_row = kNoValue, rows = kNoValue, row_probs = kNoValue;
@@ -111,6 +117,8 @@ void update(Decoder& d);
 // The blocks (model/block): x in, x out; gradient of x out in, gradient of x in out.
 ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy);
+ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x);
+ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy);
 ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy);
 ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x);

@@ -38,6 +38,17 @@ class Table {
     return p;
   }
 
+  Parameter& expert_bias(std::string name, std::vector<int64_t> shape, int layer) {
+    Parameter& p = add(std::move(name), std::move(shape), ParameterClass::Experts, layer);
+    p.sharded = {{Axis::Expert, 0}};
+    p.replicated = {Axis::ExpertData};
+    p.gradient_partial = {Axis::ExpertData};
+    p.optimizer_unit = p.shape[1];
+    p.init = Init::Zeros;
+    p.is_bias = true;
+    return p;
+  }
+
   Parameter& norm(std::string name, int64_t width, ParameterClass c, int layer) {
     Parameter& p = dense(std::move(name), {width}, c, layer, -1);
     p.init = Init::Ones;
@@ -99,14 +110,28 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
   for (int i = 0; i < m.num_layers; ++i) {
     const std::string at = fmt::format("layers.{}.", i);
     t.norm(at + "attn_norm.weight", h, C::Norm, i);
-    t.dense(at + "attn.qkv.weight", {q + 2 * kv, h}, C::Attention, i, 0).blocks = {
-        {"q", 0, 0, q}, {"k", 0, q, kv}, {"v", 0, q + kv, kv}};
-    if (m.qkv_bias) t.bias(at + "attn.qkv.bias", q + 2 * kv, C::Attention, i, 0);
-    if (m.qk_norm) {
-      t.norm(at + "attn.q_norm.weight", d, C::Norm, i);
-      t.norm(at + "attn.k_norm.weight", d, C::Norm, i);
+    const bool latent = m.attention == "mla";
+    if (latent) {
+      if (m.q_lora_rank > 0) {
+        t.dense(at + "attn.q_down.weight", {m.q_lora_rank, h}, C::Attention, i, -1);
+        t.norm(at + "attn.q_down_norm.weight", m.q_lora_rank, C::Norm, i);
+      }
+      t.dense(at + "attn.q_up.weight", {q, m.q_lora_rank > 0 ? m.q_lora_rank : h}, C::Attention, i, 0);
+      t.dense(at + "attn.kv_down.weight", {m.kv_lora_rank + m.qk_rope_head_dim, h}, C::Attention, i, -1).blocks = {
+          {"kv", 0, 0, m.kv_lora_rank}, {"rope", 0, m.kv_lora_rank, m.qk_rope_head_dim}};
+      t.norm(at + "attn.kv_norm.weight", m.kv_lora_rank, C::Norm, i);
+      t.dense(at + "attn.kv_up.weight", {m.num_heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank}, C::Attention, i, 0);
+    } else {
+      t.dense(at + "attn.qkv.weight", {q + 2 * kv, h}, C::Attention, i, 0).blocks = {
+          {"q", 0, 0, q}, {"k", 0, q, kv}, {"v", 0, q + kv, kv}};
+      if (m.qkv_bias) t.bias(at + "attn.qkv.bias", q + 2 * kv, C::Attention, i, 0);
+      if (m.qk_norm) {
+        t.norm(at + "attn.q_norm.weight", m.qk_norm_full ? q : d, C::Norm, i);
+        t.norm(at + "attn.k_norm.weight", m.qk_norm_full ? kv : d, C::Norm, i);
+      }
+      if (m.attention_sinks) t.dense(at + "attn.sinks", {m.num_heads}, C::Attention, i, 0).is_bias = true;
     }
-    t.dense(at + "attn.out.weight", {h, q}, C::Attention, i, 1).init_std = residual_std;
+    t.dense(at + "attn.out.weight", {h, latent ? m.num_heads * m.v_head_dim : q}, C::Attention, i, 1).init_std = residual_std;
     if (m.attn_out_bias) t.bias(at + "attn.out.bias", h, C::Attention, i, -1);
     t.norm(at + "mlp_norm.weight", h, C::Norm, i);
     if (!config::is_moe_layer(config, i)) {
@@ -122,6 +147,10 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
     t.expert(at + "experts.up.weight", {e.num_experts, 2 * e.ffn_hidden_size, h}, i, 1).blocks =
         halves(1, e.ffn_hidden_size);
     t.expert(at + "experts.down.weight", {e.num_experts, h, e.ffn_hidden_size}, i, 2).init_std = residual_std;
+    if (e.expert_bias) {
+      t.expert_bias(at + "experts.up.bias", {e.num_experts, 2 * e.ffn_hidden_size}, i).blocks = halves(1, e.ffn_hidden_size);
+      t.expert_bias(at + "experts.down.bias", {e.num_experts, h}, i);
+    }
     if (const int64_t f = e.shared_ffn_hidden_size; f > 0) {
       t.dense(at + "shared.up.weight", {2 * f, h}, C::SharedExperts, i, 0).blocks = halves(0, f);
       t.dense(at + "shared.down.weight", {h, f}, C::SharedExperts, i, 1).init_std = residual_std;

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "model/rope.h"
 #include "interpret/check/check.h"
 #include "schedule/pass/pass.h"
 
@@ -81,9 +82,8 @@ void Programs::write_constants() {
   for (size_t i = 0; i < any_->program.values.size(); ++i) {
     const program::Value& v = any_->program.values[i];
     if (v.name != "rope.inv_freq") continue;
-    double* out = reinterpret_cast<double*>(arena_->data() + any_->plan.offset[i]);
-    for (int64_t j = 0; j < v.shape[0]; ++j)
-      out[j] = std::pow(config_.model.rope_theta, -2.0 * static_cast<double>(j) / static_cast<double>(config_.model.rotary_dim));
+    const std::vector<double> frequencies = model::rope_frequencies(config_.model);
+    std::memcpy(arena_->data() + any_->plan.offset[i], frequencies.data(), static_cast<size_t>(program::num_bytes(v)));
   }
 }
 

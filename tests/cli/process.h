@@ -1,5 +1,5 @@
-// Folders that go away, and the built binary as a child process. A child that outlives its test would keep writing, so
-// its destructor kills it.
+// Folders that go away, and the built binary as a child process. A child that outlives its test would keep
+// writing, so its destructor kills it.
 #pragma once
 
 #include <fcntl.h>

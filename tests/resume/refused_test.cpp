@@ -1,9 +1,10 @@
-// A step whose loss or gradient is not finite: no bit of the state moves, the culprit is named, three in a row end the
-// run.
+// A step whose loss or gradient is not finite: no bit of the state moves, the culprit is named, three in a
+// row end the run.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
-#include <set>
 
 #include "base/posix_vfs.h"
 #include "checkpoint/save.h"
@@ -25,7 +26,8 @@ class Refused : public ::testing::Test {
   void SetUp() override { testing::write_dataset(folder_.at("data"), 2000, 11); }
 
   static bool says(const std::string& text, std::initializer_list<const char*> words) {
-    return std::all_of(words.begin(), words.end(), [&](const char* w) { return text.find(w) != std::string::npos; });
+    return std::all_of(words.begin(), words.end(),
+                       [&](const char* w) { return text.find(w) != std::string::npos; });
   }
 
   static float* weight(Trainer& trainer, const std::string& name) {
@@ -69,7 +71,7 @@ TEST_F(Refused, WeightOfOneLayer) {
   const char* name = "layers.1.router.weight";
   weight(trainer, name)[5] = static_cast<float>(kNaN);
   const std::string culprit = refused_step(trainer);
-  EXPECT_TRUE(says(culprit, {"mb0", "l1", "router_gate"})) << culprit;
+  EXPECT_TRUE(says(culprit, {"mb0", "L1", "router_gate"})) << culprit;
 }
 
 // The row of a token that only the second microbatch holds: the first one is clean.
@@ -94,21 +96,23 @@ TEST_F(Refused, AuxiliaryLossOnly) {
   Trainer trainer(resolved_config(folder_, 10), {}, hooks);
   trainer.step();
   const std::string culprit = refused_step(trainer);
-  EXPECT_TRUE(says(culprit, {"mb0", "l1", "router_aux"})) << culprit;
+  EXPECT_TRUE(says(culprit, {"mb0", "L1", "router_aux"})) << culprit;
 }
 
-// Tiny embeddings under a tiny epsilon: the first norm multiplies the gradient by 1e12 on its way to the embedding, and
-// a large scale of the loss overflows there and nowhere before.
+// Tiny embeddings under a tiny epsilon: the first norm multiplies the gradient by 1e12 on its way to the
+// embedding, and a large scale of the loss overflows there and nowhere before.
 TEST_F(Refused, GradientOnItsWayToTheEmbedding) {
-  const TrainerHooks hooks{[](int64_t, interpret::Executor& executor) { static_cast<double*>(executor.data("norm"))[0] *= 1e29; }};
+  const TrainerHooks hooks{
+      [](int64_t, interpret::Executor& executor) { static_cast<double*>(executor.data("norm"))[0] *= 1e29; }};
   Trainer trainer(resolved_config(folder_, 10, {"model.norm_eps=1e-30"}), {}, hooks);
   float* table = weight(trainer, "embedding.weight");
   for (int i = 0; i < 257 * 32; ++i) table[i] *= 1e-11f;
   const std::string culprit = refused_step(trainer);
-  EXPECT_TRUE(says(culprit, {"mb0", "l0", "attn_norm"})) << culprit;
+  EXPECT_TRUE(says(culprit, {"mb0", "L0", "attn_norm"})) << culprit;
 }
 
-// A fault that is gone when the step is run again costs nothing: the step counts, with the bits of an undisturbed one.
+// A fault that is gone when the step is run again costs nothing: the step counts, with the bits of an
+// undisturbed one.
 TEST_F(Refused, FaultThatDoesNotRepeat) {
   Trainer undisturbed(resolved_config(folder_, 10));
   int calls = 0;
@@ -127,8 +131,8 @@ TEST_F(Refused, FaultThatDoesNotRepeat) {
   EXPECT_EQ(calls, 2);
 }
 
-// A weight that is NaN in the checkpoint makes every step fail: the third one ends the run, the log says so, and
-// nothing new was saved.
+// A weight that is NaN in the checkpoint makes every step fail: the third one ends the run, the log says so,
+// and nothing new was saved.
 TEST_F(Refused, ThreeInARowEndTheRun) {
   const config::Config config = resolved_config(folder_, 10);
   base::PosixVfs vfs;
@@ -152,8 +156,10 @@ TEST_F(Refused, ThreeInARowEndTheRun) {
 }
 
 TEST_F(Refused, HiddenSwitchOfTheBinary) {
-  pleat::testing::write_text(folder_.at("run.toml"), testing::run_toml(folder_.at("data"), folder_.at("run"), 4));
-  const pleat::testing::Ended ended = pleat::testing::run_pleat(folder_.path(), {"train", folder_.at("run.toml"), "--fault-step", "2"});
+  pleat::testing::write_text(folder_.at("run.toml"),
+                             testing::run_toml(folder_.at("data"), folder_.at("run"), 4));
+  const pleat::testing::Ended ended =
+      pleat::testing::run_pleat(folder_.path(), {"train", folder_.at("run.toml"), "--fault-step", "2"});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_NE(ended.err.find("step 2 refused, no weight was touched"), std::string::npos) << ended.err;
   EXPECT_TRUE(says(ended.err, {"mb0", "loss"})) << ended.err;
@@ -162,8 +168,8 @@ TEST_F(Refused, HiddenSwitchOfTheBinary) {
   EXPECT_EQ(log[0].refused_steps, 0);
   EXPECT_EQ(log[3].refused_steps, 1);
   const pleat::testing::Ended stopped = pleat::testing::run_pleat(
-      folder_.path(), {"train", folder_.at("run.toml"), "--quiet", "--fault-step", "2", "--set", "log.run_dir=" + folder_.at("strict"), "--set",
-                       "train.max_refused_steps=1"});
+      folder_.path(), {"train", folder_.at("run.toml"), "--quiet", "--fault-step", "2", "--set",
+                       "log.run_dir=" + folder_.at("strict"), "--set", "train.max_refused_steps=1"});
   EXPECT_EQ(stopped.code, 77) << stopped.err;
 }
 

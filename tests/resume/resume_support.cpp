@@ -13,7 +13,9 @@ namespace pleat::train::testing {
 std::string made_up_text(int64_t num_bytes, uint64_t seed) {
   const base::RandomStream random(seed, base::RandomUse::Test, 0, 0);
   uint64_t draw = 0;
-  const auto below = [&](int64_t n) { return static_cast<int64_t>(random.uniform(draw++) * static_cast<double>(n)); };
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random.uniform(draw++) * static_cast<double>(n));
+  };
   std::string out;
   while (static_cast<int64_t>(out.size()) < num_bytes) {
     for (int64_t i = 2 + below(4); i > 0; --i) out += static_cast<char>('a' + below(1 + below(26)));
@@ -40,8 +42,8 @@ void write_dataset(const std::string& prefix, int64_t num_tokens, uint64_t seed)
   text.back() = text[text.size() - 2] = 'q';  // no empty document at the end
   pleat::testing::write_text(prefix + ".txt", text);
   const data::PrepareResult result = data::prepare(options, data::ByteTokenizer{});
-  PLEAT_CHECK(std::abs(result.train.num_tokens - num_tokens) <= 1 && result.train.num_documents > 2, "{} tokens, {} documents",
-              result.train.num_tokens, result.train.num_documents);
+  PLEAT_CHECK(std::abs(result.train.num_tokens - num_tokens) <= 1 && result.train.num_documents > 2,
+              "{} tokens, {} documents", result.train.num_tokens, result.train.num_documents);
 }
 
 std::string run_toml(const std::string& data, const std::string& run_dir, int64_t steps) {
@@ -84,7 +86,8 @@ threads = 1
                      steps, data, run_dir);
 }
 
-config::Config resolved_config(const TempFolder& folder, int64_t steps, const std::vector<std::string>& sets) {
+config::Config resolved_config(const TempFolder& folder, int64_t steps,
+                               const std::vector<std::string>& sets) {
   return config::resolve(config::parse(run_toml(folder.at("data"), folder.at("run"), steps), sets));
 }
 
@@ -99,7 +102,8 @@ TrainerHooks faults_at(std::vector<int64_t> steps) {
 
 Tensors tensors_of(const Trainer& trainer) {
   Tensors out;
-  for (const checkpoint::TensorRef& t : trainer.state().tensors) out[t.name].assign(t.bytes.begin(), t.bytes.end());
+  for (const checkpoint::TensorRef& t : trainer.state().tensors)
+    out[t.name].assign(t.bytes.begin(), t.bytes.end());
   return out;
 }
 

@@ -1,5 +1,6 @@
-// A run that was stopped and went on is the run that never stopped, bit for bit, at every later step; and it is so only
-// because every piece of the checkpoint is there: put one piece back to its first value and the future changes.
+// A run that was stopped and went on is the run that never stopped, bit for bit, at every later step; and it
+// is so only because every piece of the checkpoint is there: put one piece back to its first value and the
+// future changes.
 #include <gtest/gtest.h>
 
 #include "base/posix_vfs.h"
@@ -15,7 +16,8 @@ using testing::faults_at;
 using testing::resolved_config;
 using testing::tensors_of;
 
-// 18 samples an epoch, 4 samples a step: epochs end inside steps 5 and 9 and at the end of step 9 the third begins.
+// 18 samples an epoch, 4 samples a step: epochs end inside steps 5 and 9 and at the end of step 9 the third
+// begins.
 constexpr int64_t kTokens = 18 * 32 + 9;
 constexpr int64_t kSaved = 6, kEnd = 12;
 
@@ -64,7 +66,8 @@ TEST_F(Resume, EveryLaterStepHasTheSameBits) {
     Trainer second(resolved_config(folder_, kEnd, {"device.threads=2"}), {}, hooks);
     EXPECT_EQ(second.restore(*loaded), std::vector<std::string>{"device.threads: 1 -> 2"});
     EXPECT_EQ(second.state_sha256(), expected[size_t(stop) - 1]);
-    EXPECT_EQ(digests(second, kEnd - stop), std::vector<std::string>(expected.begin() + stop, expected.end()));
+    EXPECT_EQ(digests(second, kEnd - stop),
+              std::vector<std::string>(expected.begin() + stop, expected.end()));
   }
 }
 
@@ -88,21 +91,27 @@ TEST_F(Resume, EverySingleTensorAndCounterMatters) {
   int num_weights = 0, num_first = 0, num_second = 0, num_bias = 0;
   for (size_t i = 0; i < whole.tensors.size(); ++i) {
     const std::string& name = whole.tensors[i].name;
-    ASSERT_NE(at_save.at(name), initial.at(name)) << name << " did not move, so dropping it could not be seen";
+    ASSERT_NE(at_save.at(name), initial.at(name))
+        << name << " did not move, so dropping it could not be seen";
     checkpoint::StateView mutant = whole;
     mutant.tensors[i].bytes = initial.at(name);
     EXPECT_NE(future(mutant), expected) << name << " could be left out of the checkpoint";
-    if (name.ends_with(".moment1")) ++num_first;
-    else if (name.ends_with(".moment2")) ++num_second;
-    else if (name.ends_with(".expert_bias")) ++num_bias;
-    else ++num_weights;
+    if (name.ends_with(".moment1"))
+      ++num_first;
+    else if (name.ends_with(".moment2"))
+      ++num_second;
+    else if (name.ends_with(".expert_bias"))
+      ++num_bias;
+    else
+      ++num_weights;
   }
   EXPECT_EQ(num_weights, int(trainer.programs().table().size()));
   EXPECT_EQ(num_first, num_weights);
   EXPECT_EQ(num_second, num_weights);
   EXPECT_EQ(num_bias, 2);
 
-  const std::map<std::string, int64_t> pieces = {{"data.epoch", 1}, {"data.next_sample", 6}, {"refused_in_row", 0}, {"refused_total", 1}};
+  const std::map<std::string, int64_t> pieces = {
+      {"data.epoch", 1}, {"data.next_sample", 6}, {"refused_in_row", 0}, {"refused_total", 1}};
   EXPECT_EQ(whole.integers, pieces) << "a new piece of state needs its own proof here";
   for (const auto& [name, value] : pieces) {
     if (name == "refused_in_row") continue;  // it changes no weight but when the run ends: the next test
@@ -206,8 +215,9 @@ TEST_F(Resume, AnotherModelOrOtherDataIsRefused) {
 
   Trainer same(resolved_config(folder_, kEnd + 4, {"optimizer.lr=2e-2", "checkpoint.every=3"}));
   EXPECT_EQ(same.restore(loaded),
-            (std::vector<std::string>{"optimizer.lr: 0.01 -> 0.02", "optimizer.decay_steps: 12 -> 16", "train.steps: 12 -> 16",
-                                      "checkpoint.every: 0 -> 3", "log.timeline_step: 12 -> 16"}));
+            (std::vector<std::string>{"optimizer.lr: 0.01 -> 0.02", "optimizer.decay_steps: 12 -> 16",
+                                      "train.steps: 12 -> 16", "checkpoint.every: 0 -> 3",
+                                      "log.timeline_step: 12 -> 16"}));
   EXPECT_EQ(same.state_sha256(), trainer.state_sha256());
 }
 

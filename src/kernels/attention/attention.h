@@ -1,24 +1,28 @@
 // Attention over packed rows: contract of kernel `attention` (program/ops.def) and its CPU entry points.
 //
-//   p[i, j, h] = softmax over visible j of scale * (q[i, h] . k[j, g]), g = h / (H / G)
+//   p[i, j, h] = exp(scale * (q[i, h] . k[j, g]) - lse[i, h]) for visible j, g = h / (H / G)
 //
 //   out[i, h] = sum_j p[i, j, h] v[j, g]
 //
-//   lse[i, h] = log sum_j exp(scale * (q[i, h] . k[j, g]))
+//   lse[i, h] = log(sum_j exp(scale * (q[i, h] . k[j, g])) + exp(sinks[h]))
 //
-// Row i sees row j when doc_start[i] <= j <= i, and i - j < window where window > 0.
+// Row i sees row j when doc_start[i] <= j <= i, and i - j < window where window > 0. Without sinks the last
+// term is absent and p is a softmax over the visible rows; a sink is a learned logit that takes its share of
+// the probability and carries no value.
 //
-// Shapes: qkv, dqkv [T, (H + 2G) d], each row q heads | k heads | v heads; out, dout [T, H d]; lse [T, H];
-// doc_start i32[T], 0 <= doc_start[i] <= i, non-decreasing (anything else stops the process). T rows are all
-// sequences of a microbatch back to back; doc_start alone says what sees what. Everything else is the compute
-// type (f32 or f64).
+// Shapes: qkv, dqkv [T, (H + G) d + G dv], each row q heads (d each) | k heads (d) | v heads (dv); out, dout
+// [T, H dv]; lse [T, H]; sinks [H]; doc_start i32[T], 0 <= doc_start[i] <= i, non-decreasing (anything else
+// stops the process). T rows are all sequences of a microbatch back to back; doc_start alone says what sees
+// what. Everything else is the compute type (f32 or f64).
 //
 // Memory: scores exist only as tiles on the stack, at most 64 x 64; nothing is allocated. A thread needs up
-// to 0.6 MB of stack at d = 256 and touches in proportion to d. H must be a multiple of G, d at most
-// kMaxHeadDim.
+// to 0.6 MB of stack at d = 256 and touches in proportion to d. H must be a multiple of G, d and dv at
+// most kMaxHeadDim.
 //
 // Backward rebuilds p from lse and uses ds = p (dp - D), D = rowsum(dout * out). It overwrites all of dqkv;
-// no output may overlap an input.
+// no output may overlap an input. lse holds the sink, so nothing else of it is needed there. The gradient of
+// the sinks is dsinks[h] (+)= -sum_i exp(sinks[h] - lse[i, h]) D[i, h], one head a tile, rows ascending, in
+// double.
 //
 // Bits. A row with doc_start[i] == i starts a *segment*: nothing after it sees anything before it. Blocks of
 // rows are counted from the start of their segment, every sum runs over blocks in ascending order, and a
@@ -36,6 +40,7 @@
 #include <cstdint>
 
 #include "device/cpu/pool.h"
+#include "kernels/invocation.h"
 
 namespace pleat::kernels {
 
@@ -44,18 +49,33 @@ struct AttentionShape {
   int heads = 0;       // H
   int kv_heads = 0;    // G
   int head_dim = 0;    // d
+  int v_head_dim = 0;  // dv
   int64_t window = 0;  // 0: none
   double scale = 1.0;
+
+  int64_t width() const { return v_column(kv_heads); }
+  int64_t out_width() const { return static_cast<int64_t>(heads) * v_head_dim; }
+  int kv_head_of(int head) const { return head / (heads / kv_heads); }
+  int64_t k_column(int kv_head) const { return static_cast<int64_t>(heads + kv_head) * head_dim; }
+  int64_t v_column(int kv_head) const {
+    return k_column(kv_heads) + static_cast<int64_t>(kv_head) * v_head_dim;
+  }
 };
 
 constexpr int kMaxHeadDim = 256;
 
+// sinks may be nullptr.
 template <class T>
-void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, T* out, T* lse,
-                       device::Pool& pool);
+void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks,
+                       T* out, T* lse, device::Pool& pool);
 
 template <class T>
 void attention_backward(const AttentionShape& shape, const T* dout, const T* qkv, const T* out, const T* lse,
                         const int32_t* doc_start, T* dqkv, device::Pool& pool);
+
+// Looks at rows, heads and v_head_dim of the shape only.
+template <class T>
+void attention_backward_sinks(const AttentionShape& shape, const T* dout, const T* out, const T* lse,
+                              const T* sinks, Into into, T* dsinks, device::Pool& pool);
 
 }  // namespace pleat::kernels

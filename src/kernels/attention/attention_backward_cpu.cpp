@@ -10,6 +10,7 @@
 #include "kernels/attention/attention_rows.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/math/exp.h"
+#include "kernels/math/reduce.h"
 
 namespace pleat::kernels {
 namespace {
@@ -37,13 +38,14 @@ class BackwardChunk {
       : data_(data),
         shape_(data.shape),
         d_(shape_.head_dim),
+        dv_(shape_.v_head_dim),
         vectors_d_((d_ + kL - 1) / kL),
         padded_d_(vectors_d_ * kL),
         group_(shape_.heads / shape_.kv_heads),
-        ld_(static_cast<int64_t>(shape_.heads + 2 * shape_.kv_heads) * d_),
+        ld_(shape_.width()),
         first_head_(kv_head * group_),
-        k_column_(static_cast<int64_t>(shape_.heads + kv_head) * d_),
-        v_column_(static_cast<int64_t>(shape_.heads + shape_.kv_heads + kv_head) * d_) {}
+        k_column_(shape_.k_column(kv_head)),
+        v_column_(shape_.v_column(kv_head)) {}
 
   void run(int64_t segment, int64_t first, int64_t end) {
     for (int64_t i = first; i < end; ++i) {
@@ -70,11 +72,13 @@ class BackwardChunk {
     const T* k = data_.qkv + block * ld_ + k_column_;
     const T* v = data_.qkv + block * ld_ + v_column_;
     transpose_padded(keys, vectors_ * kL, d_, k, ld_, keys_t_, kRows);
-    transpose_padded(keys, vectors_ * kL, d_, v, ld_, values_t_, kRows);
+    transpose_padded(keys, vectors_ * kL, dv_, v, ld_, values_t_, kRows);
     // These keys only turn ds into dq, which takes the scale that queries_ carries everywhere else.
     copy_rows(keys, d_, padded_d_, static_cast<T>(shape_.scale), k, ld_, keys_, padded_d_);
-    if (inside)
-      for (int i = 0; i < d_ * kRows; ++i) dkeys_t_[i] = dvalues_t_[i] = 0;
+    if (inside) {
+      for (int i = 0; i < d_ * kRows; ++i) dkeys_t_[i] = 0;
+      for (int i = 0; i < dv_ * kRows; ++i) dvalues_t_[i] = 0;
+    }
 
     for (int h = 0; h < group_; ++h) {
       const int head = first_head_ + h;
@@ -92,7 +96,7 @@ class BackwardChunk {
     }
     if (!inside) return;
     transpose(d_, keys, dkeys_t_, kRows, data_.dqkv + block * ld_ + k_column_, ld_);
-    transpose(d_, keys, dvalues_t_, kRows, data_.dqkv + block * ld_ + v_column_, ld_);
+    transpose(dv_, keys, dvalues_t_, kRows, data_.dqkv + block * ld_ + v_column_, ld_);
   }
 
   // Query rows [begin, end) of one head against vectors of the current keys below last_vector.
@@ -108,7 +112,7 @@ class BackwardChunk {
     load_queries(head, begin, rows);
     multiply<Left::RowMajor, Sum::Start>(rows, num_vectors, d_, queries_, d_, keys_t_ + shift, kRows, probs_,
                                          kRows);
-    multiply<Left::RowMajor, Sum::Start>(rows, num_vectors, d_, douts_, d_, values_t_ + shift, kRows,
+    multiply<Left::RowMajor, Sum::Start>(rows, num_vectors, dv_, douts_, dv_, values_t_ + shift, kRows,
                                          dscores_, kRows);
     const bool masked =
         begin < key_end_ || first_visible(shape_, data_.doc_start, end - 1) > key_begin_ + shift;
@@ -117,7 +121,7 @@ class BackwardChunk {
     else
       differentiate<false>(begin, rows, num_vectors, key_begin_ + shift);
     if (into_keys) {
-      multiply<Left::Transposed, Sum::Continue>(d_, num_vectors, rows, douts_, d_, probs_, kRows,
+      multiply<Left::Transposed, Sum::Continue>(dv_, num_vectors, rows, douts_, dv_, probs_, kRows,
                                                 dvalues_t_ + shift, kRows);
       multiply<Left::Transposed, Sum::Continue>(d_, num_vectors, rows, queries_, d_, dscores_, kRows,
                                                 dkeys_t_ + shift, kRows);
@@ -135,20 +139,20 @@ class BackwardChunk {
   }
 
   void load_queries(int head, int64_t begin, int rows) {
-    const int64_t ldo = static_cast<int64_t>(shape_.heads) * d_;
-    const int64_t column = static_cast<int64_t>(head) * d_;
-    copy_rows(rows, d_, d_, static_cast<T>(shape_.scale), data_.qkv + begin * ld_ + column, ld_, queries_,
-              d_);
-    copy_rows(rows, d_, d_, T(1), data_.dout + begin * ldo + column, ldo, douts_, d_);
+    const int64_t ldo = shape_.out_width();
+    const int64_t column = static_cast<int64_t>(head) * dv_;
+    copy_rows(rows, d_, d_, static_cast<T>(shape_.scale),
+              data_.qkv + begin * ld_ + static_cast<int64_t>(head) * d_, ld_, queries_, d_);
+    copy_rows(rows, dv_, dv_, T(1), data_.dout + begin * ldo + column, ldo, douts_, dv_);
     for (int i = 0; i < rows; ++i) {
-      const T* dout = douts_ + i * d_;
+      const T* dout = douts_ + i * dv_;
       const T* out = data_.out + (begin + i) * ldo + column;
       Vector partial = {};
       int c = 0;
-      for (; c + kL <= d_; c += kL)
+      for (; c + kL <= dv_; c += kL)
         partial += *reinterpret_cast<const Vector*>(dout + c) * *reinterpret_cast<const Vector*>(out + c);
       T total = 0;
-      for (; c < d_; ++c) total += dout[c] * out[c];
+      for (; c < dv_; ++c) total += dout[c] * out[c];
       alignas(64) T lanes[kL];
       *reinterpret_cast<Vector*>(lanes) = partial;
 #pragma GCC unroll 4
@@ -184,7 +188,7 @@ class BackwardChunk {
 
   const BackwardData<T>& data_;
   const AttentionShape& shape_;
-  int d_, vectors_d_, padded_d_, group_;
+  int d_, dv_, vectors_d_, padded_d_, group_;
   int64_t ld_;
   int first_head_;
   int64_t k_column_, v_column_;
@@ -192,10 +196,10 @@ class BackwardChunk {
   int vectors_ = 0;  // of keys
   T row_dot_[kRows], row_lse_[kRows];
   int32_t row_low_[kRows];
-  alignas(64) T keys_t_[kMaxHeadDim * kRows], values_t_[kMaxHeadDim * kRows];    // [d, key]
-  alignas(64) T dkeys_t_[kMaxHeadDim * kRows], dvalues_t_[kMaxHeadDim * kRows];  // [d, key]
+  alignas(64) T keys_t_[kMaxHeadDim * kRows], values_t_[kMaxHeadDim * kRows];    // [d, key], [dv, key]
+  alignas(64) T dkeys_t_[kMaxHeadDim * kRows], dvalues_t_[kMaxHeadDim * kRows];  // [d, key], [dv, key]
   alignas(64) T keys_[kRows * kMaxHeadDim];                                      // [key, padded d]
-  alignas(64) T queries_[kRows * kMaxHeadDim], douts_[kRows * kMaxHeadDim];      // [query, d]
+  alignas(64) T queries_[kRows * kMaxHeadDim], douts_[kRows * kMaxHeadDim];      // [query, d], [query, dv]
   alignas(64) T dqueries_[kRows * kMaxHeadDim];                                  // [query, padded d]
   alignas(64) T probs_[kRows * kRows], dscores_[kRows * kRows];                  // [query, key]
 };
@@ -214,9 +218,28 @@ void attention_backward(const AttentionShape& shape, const T* dout, const T* qkv
   });
 }
 
+template <class T>
+void attention_backward_sinks(const AttentionShape& shape, const T* dout, const T* out, const T* lse,
+                              const T* sinks, Into into, T* dsinks, device::Pool& pool) {
+  const int64_t dv = shape.v_head_dim, ldo = shape.out_width();
+  pool.for_each_tile(shape.heads, [&](int64_t head) {
+    const double sink = sinks[head];
+    double sum = 0;
+    for (int64_t i = 0; i < shape.rows; ++i) {
+      const int64_t at = i * ldo + head * dv;
+      sum -= fast_exp(sink - static_cast<double>(lse[i * shape.heads + head])) * dot_of(dout + at, out + at, dv);
+    }
+    dsinks[head] = static_cast<T>(into == Into::Accumulate ? dsinks[head] + sum : sum);
+  });
+}
+
 template void attention_backward(const AttentionShape&, const float*, const float*, const float*,
                                  const float*, const int32_t*, float*, device::Pool&);
 template void attention_backward(const AttentionShape&, const double*, const double*, const double*,
                                  const double*, const int32_t*, double*, device::Pool&);
+template void attention_backward_sinks(const AttentionShape&, const float*, const float*, const float*,
+                                       const float*, Into, float*, device::Pool&);
+template void attention_backward_sinks(const AttentionShape&, const double*, const double*, const double*,
+                                       const double*, Into, double*, device::Pool&);
 
 }  // namespace pleat::kernels

@@ -18,14 +18,20 @@ using namespace attention;
 template <class T>
 class ForwardBlock {
  public:
-  ForwardBlock(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, int head)
+  ForwardBlock(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks, int head)
       : shape_(shape),
         doc_start_(doc_start),
         d_(shape.head_dim),
-        ld_(static_cast<int64_t>(shape.heads + 2 * shape.kv_heads) * d_),
+        dv_(shape.v_head_dim),
+        ld_(shape.width()),
         q_(qkv + static_cast<int64_t>(head) * d_),
-        k_(qkv + static_cast<int64_t>(shape.heads + head / (shape.heads / shape.kv_heads)) * d_),
-        v_(k_ + static_cast<int64_t>(shape.kv_heads) * d_) {}
+        k_(qkv + shape.k_column(shape.kv_head_of(head))),
+        v_(qkv + shape.v_column(shape.kv_head_of(head))) {
+    if (!sinks) return;
+    // Finite for any sink, as below; a NaN sink passes on through the sum.
+    start_max_ = std::max(start_max_, sinks[head]);
+    start_sum_ = fast_exp(sinks[head] - start_max_);
+  }
 
   // Rows [first, end) of one segment, at most kRows. out and lse point at this head's columns of row 0.
   void run(int64_t segment, int64_t first, int64_t end, T* out, T* lse) {
@@ -35,17 +41,17 @@ class ForwardBlock {
     // Queries are scaled, not keys, in both directions: backward then rebuilds the very same scores.
     const T scale = static_cast<T>(shape_.scale);
     for (int c = 0; c < d_; ++c)
-      for (int i = 0; i < vectors_ * kL; i += kL) {
+      for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(queries_ + c * kRows + i) *= scale;
+    for (int c = 0; c < dv_; ++c)
+      for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(result_ + c * kRows + i) = Vector{};
-      }
     for (int i = 0; i < vectors_ * kL; ++i) {
       // Lanes past the last row see nothing.
       low_[i] = i < rows ? static_cast<int32_t>(first_visible(shape_, doc_start_, first + i))
                          : std::numeric_limits<int32_t>::max();
-      // Finite, so that a lane that has seen nothing yet never subtracts infinity from infinity.
-      max_[i] = std::numeric_limits<T>::lowest();
-      sum_[i] = 0;
+      max_[i] = start_max_;
+      sum_[i] = start_sum_;
     }
 
     // Blocks of keys are cut like blocks of queries, so only the last one crosses the diagonal.
@@ -54,7 +60,7 @@ class ForwardBlock {
       const int64_t begin = std::max(block, lowest);
       const int keys = static_cast<int>(std::min(block + kRows, end) - begin);
       copy_rows(keys, d_, d_, T(1), k_ + begin * ld_, ld_, keys_, d_);
-      copy_rows(keys, d_, d_, T(1), v_ + begin * ld_, ld_, values_, d_);
+      copy_rows(keys, dv_, dv_, T(1), v_ + begin * ld_, ld_, values_, dv_);
       const bool diagonal = block == first;
       score(keys, diagonal);
       if (diagonal || low_[rows - 1] > begin) hide(begin, keys, first, diagonal);
@@ -63,11 +69,10 @@ class ForwardBlock {
       gather(keys, diagonal);
     }
 
-    for (int c = 0; c < d_; ++c)
+    for (int c = 0; c < dv_; ++c)
       for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(result_ + c * kRows + i) /= *reinterpret_cast<const Vector*>(sum_ + i);
-    transpose(d_, rows, result_, kRows, out + first * shape_.heads * d_,
-              static_cast<ptrdiff_t>(shape_.heads) * d_);
+    transpose(dv_, rows, result_, kRows, out + first * shape_.out_width(), shape_.out_width());
     for (int i = 0; i < rows; ++i) lse[(first + i) * shape_.heads] = max_[i] + std::log(sum_[i]);
   }
 
@@ -138,12 +143,12 @@ class ForwardBlock {
     const Vector factor = *reinterpret_cast<const Vector*>(shrink);
     *reinterpret_cast<Vector*>(sum) = *reinterpret_cast<const Vector*>(sum) * factor + total;
     if (!has_past) return;
-    for (int c = 0; c < d_; ++c) *reinterpret_cast<Vector*>(result_ + c * kRows + v * kL) *= factor;
+    for (int c = 0; c < dv_; ++c) *reinterpret_cast<Vector*>(result_ + c * kRows + v * kL) *= factor;
   }
 
   void gather(int keys, bool diagonal) {
     for_each_strip(keys, diagonal, [&](int key, int count, int v) {
-      multiply<Left::Transposed, Sum::Continue>(d_, vectors_ - v, count, values_ + key * d_, d_,
+      multiply<Left::Transposed, Sum::Continue>(dv_, vectors_ - v, count, values_ + key * dv_, dv_,
                                                 scores_ + key * kRows + v * kL, kRows, result_ + v * kL,
                                                 kRows);
     });
@@ -151,38 +156,41 @@ class ForwardBlock {
 
   const AttentionShape& shape_;
   const int32_t* doc_start_;
-  int d_;
+  int d_, dv_;
   int64_t ld_;
   const T *q_, *k_, *v_;
+  // The running maximum and sum before the first key: a sink counts as one key whose value is zero. Finite, so
+  // that a lane that has seen nothing yet never subtracts infinity from infinity.
+  T start_max_ = std::numeric_limits<T>::lowest(), start_sum_ = 0;
   int vectors_ = 0;
   int32_t low_[kRows];
   alignas(64) T max_[kRows], sum_[kRows];
-  alignas(64) T queries_[kMaxHeadDim * kRows], result_[kMaxHeadDim * kRows];  // [d, query]
+  alignas(64) T queries_[kMaxHeadDim * kRows], result_[kMaxHeadDim * kRows];  // [d, query], [dv, query]
   alignas(64) T scores_[kRows * kRows];                                       // [key, query]
-  alignas(64) T keys_[kRows * kMaxHeadDim], values_[kRows * kMaxHeadDim];     // [key, d]
+  alignas(64) T keys_[kRows * kMaxHeadDim], values_[kRows * kMaxHeadDim];     // [key, d], [key, dv]
 };
 
 }  // namespace
 
 template <class T>
-void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, T* out, T* lse,
-                       device::Pool& pool) {
+void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks,
+                       T* out, T* lse, device::Pool& pool) {
   check_doc_start(shape, doc_start);
   const int64_t spans = num_spans(shape, kBlockRows<T>);
   // Later blocks see more keys: largest work first.
   pool.for_each_tile(spans * shape.heads, [&](int64_t tile) {
     const int64_t span = spans - 1 - tile / shape.heads;
     const int head = static_cast<int>(tile % shape.heads);
-    ForwardBlock<T> block(shape, qkv, doc_start, head);
+    ForwardBlock<T> block(shape, qkv, doc_start, sinks, head);
     for_each_block(shape, doc_start, kBlockRows<T>, span, [&](int64_t segment, int64_t first, int64_t end) {
-      block.run(segment, first, end, out + static_cast<int64_t>(head) * shape.head_dim, lse + head);
+      block.run(segment, first, end, out + static_cast<int64_t>(head) * shape.v_head_dim, lse + head);
     });
   });
 }
 
-template void attention_forward(const AttentionShape&, const float*, const int32_t*, float*, float*,
-                                device::Pool&);
-template void attention_forward(const AttentionShape&, const double*, const int32_t*, double*, double*,
-                                device::Pool&);
+template void attention_forward(const AttentionShape&, const float*, const int32_t*, const float*, float*,
+                                float*, device::Pool&);
+template void attention_forward(const AttentionShape&, const double*, const int32_t*, const double*, double*,
+                                double*, device::Pool&);
 
 }  // namespace pleat::kernels

@@ -1,0 +1,13 @@
+// The static facts of attention stages, shared by both kinds of attention.
+#pragma once
+
+#include "config/config.h"
+#include "program/program.h"
+
+namespace pleat::model {
+
+program::AttrSet attention_attrs(const config::ModelConfig& model, int layer);
+// Whether a layer attends through the sliding window.
+bool has_window(const config::ModelConfig& model, int layer);
+
+}  // namespace pleat::model
