@@ -34,7 +34,17 @@ int main(int argc, char** argv) {
   apps::add_trace(app, chosen);
   apps::add_generate(app, chosen);
   apps::add_data(app, chosen);
+  apps::add_probe(app, chosen);
   apps::add_bench(app, chosen);
+  // The parser would only say that a sub-command is missing.
+  if (argc > 1 && argv[1][0] != '-') {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) names.push_back(command->get_name());
+    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+      fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1], fmt::join(names, ", "));
+      return static_cast<int>(base::ExitCode::BadInput);
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

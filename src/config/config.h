@@ -70,6 +70,7 @@ struct MoeConfig {
   std::string score = "softmax";  // softmax | sigmoid | sqrtsoftplus
   bool pre_softmax = false;
   bool renormalize = true;  // sigmoid-like and pre-softmax scores
+  bool renormalize_single = false;  // also with top_k = 1
   double scaling_factor = 1.0;
   int64_t num_groups = 0;
   int64_t group_topk = 0;

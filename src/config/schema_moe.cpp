@@ -92,11 +92,19 @@ void add_router_keys(std::vector<Key>& keys) {
           "sums to 1 already. Megatron's pre-softmax models (DeepSeek-V2, Qwen2-57B) need false.")
           .when(has_experts())
           .when(not_sinkhorn())
-          .when({"moe.top_k > 1", {"moe.top_k"}, [](const Config& c) { return c.moe.top_k > 1; }})
+          .when({"moe.top_k > 1 or moe.renormalize_single = true",
+                 {"moe.top_k", "moe.renormalize_single"},
+                 [](const Config& c) { return c.moe.top_k > 1 || c.moe.renormalize_single; }})
           .when({"moe.score is sigmoid or sqrtsoftplus, or moe.pre_softmax = true",
                  {"moe.score", "moe.pre_softmax"},
                  [](const Config& c) { return c.moe.score != "softmax" || c.moe.pre_softmax; }})
           .see({"moe.score", "moe.pre_softmax"}));
+  keys.push_back(
+      key("renormalize_single", &M::renormalize_single,
+          "Renormalise for top_k = 1 too, as Hugging Face does: every weight is then 1 and the loss teaches the router nothing.")
+          .when(has_experts())
+          .when({"moe.top_k = 1", {"moe.top_k"}, [](const Config& c) { return c.moe.top_k == 1; }})
+          .see({"moe.renormalize"}));
   keys.push_back(key("scaling_factor", &M::scaling_factor,
                      "Multiplies the probabilities after normalisation (2.5 in DeepSeek-V3).")
                      .above(0, 1e6)

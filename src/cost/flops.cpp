@@ -11,8 +11,17 @@ ModelFlops model_flops(const config::Config& config, double tokens, double seq_l
   const double layers = double(m.num_layers), moe_layers = double(config::num_moe_layers(config));
   constexpr double kFactor = 6;  // two per multiply-add; forward, input gradient, weight gradient
   ModelFlops out;
-  out.attention_projections = kFactor * tokens * layers * (h * (q + 2 * kv) + q * h);
-  out.attention_core = kFactor * tokens * seq_len * layers * q;  // two products, half of the square each
+  if (m.attention == "mla") {
+    const double heads = double(m.num_heads), dn = double(m.qk_nope_head_dim), dr = double(m.qk_rope_head_dim), dv = double(m.v_head_dim);
+    const double rq = double(m.q_lora_rank), rkv = double(m.kv_lora_rank);
+    // The "+ 1" per compressed element is its norm, as Megatron counts it.
+    const double query = rq > 0 ? rq * (h + heads * (dn + dr) + 1) : h * heads * (dn + dr);
+    out.attention_projections = kFactor * tokens * layers * (query + rkv * (h + heads * (dn + dv) + 1) + h * dr + heads * dv * h);
+    out.attention_core = kFactor * tokens * seq_len * layers * heads * (dn + dr + dv) / 2;
+  } else {
+    out.attention_projections = kFactor * tokens * layers * (h * (q + 2 * kv) + q * h);
+    out.attention_core = kFactor * tokens * seq_len * layers * q;  // two products, half of the square each
+  }
   out.dense = kFactor * tokens * (layers - moe_layers) * 3 * h * double(m.ffn_hidden_size);
   out.routed = kFactor * tokens * moe_layers * 3 * h * double(e.ffn_hidden_size * e.top_k);
   out.shared = kFactor * tokens * moe_layers * 3 * h * double(e.shared_ffn_hidden_size);
@@ -38,12 +47,13 @@ double stage_flops(const program::Program& program, const program::Stage& stage,
       // dw has the weight's shape, whatever the phase calls it.
       return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(2)) : rows_times(shape(0), shape(1));
     case KernelKind::grouped_linear:
-      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(3)) : rows_times(shape(0), shape(1));
+      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(4)) : rows_times(shape(0), shape(1));
     case KernelKind::attention: {
-      const double rows = double(shape(0)[0]), width = attr("heads") * attr("head_dim"), window = attr("window");
+      if (stage.phase == Phase::BackwardWeight) return 0;  // sinks: one number per row and head
+      const double rows = double(shape(0)[0]), heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"), window = attr("window");
       const double keys = std::min(double(seq_len) / 2, window > 0 ? window : double(seq_len));
-      // Forward: scores and values. Backward: scores again, then dv, dp, dq, dk.
-      return 2.0 * rows * keys * width * (stage.phase == Phase::Forward ? 2 : 5);
+      // Forward: scores and values. Backward: scores again, dq and dk; dp and dv.
+      return 2.0 * rows * keys * heads * (stage.phase == Phase::Forward ? d + dv : 3 * d + 2 * dv);
     }
     default:
       return 0;

@@ -31,6 +31,7 @@ std::span<const Binding> embedding_bindings();
 std::span<const Binding> linear_bindings();
 std::span<const Binding> rmsnorm_bindings();
 std::span<const Binding> rope_bindings();
+std::span<const Binding> mla_bindings();
 std::span<const Binding> attention_bindings();
 std::span<const Binding> swiglu_bindings();
 std::span<const Binding> sigmoid_gate_bindings();

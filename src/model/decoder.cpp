@@ -23,7 +23,7 @@ void forward(Decoder& d, int mb) {
   d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])}, {{"scale", m.rope_attention_factor}});
   d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
   for (int layer = 0; layer < m.num_layers; ++layer) {
-    x = attention_forward(d, mb, layer, x);
+    x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
     x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x) : dense_mlp_forward(d, mb, layer, x);
   }
   head_forward(d, mb, x);
@@ -33,7 +33,7 @@ void backward(Decoder& d, int mb) {
   ValueId dx = head_backward(d, mb);
   for (int layer = static_cast<int>(d.config.model.num_layers) - 1; layer >= 0; --layer) {
     dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx) : dense_mlp_backward(d, mb, layer, dx);
-    dx = attention_backward(d, mb, layer, dx);
+    dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx) : attention_backward(d, mb, layer, dx);
   }
   d.b.at({mb, -1});
   d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), d.b.acc(d.d_embedding)});

@@ -22,7 +22,7 @@ program::Program build_training_step(const config::Config& config, const std::ve
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options = {});
 
-// One sequence, forward only: the logits of every position as result "mb0.logits".
-program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table);
+// `num_sequences` sequences, forward only: the logits of every position as result "mb0.logits".
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table, int64_t num_sequences = 1);
 
 }  // namespace pleat::schedule

@@ -28,10 +28,10 @@ program::Program build_evaluation(const config::Config& config, const std::vecto
   return builder.take();
 }
 
-program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table) {
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table, int64_t num_sequences) {
   program::Builder builder("logits");
   config::Config one = config;
-  one.train.micro_batch = 1;
+  one.train.micro_batch = num_sequences;
   model::Decoder decoder = model::declare(one, table, builder, model::Purpose::Logits, 1);
   model::forward(decoder, 0);
   return builder.take();

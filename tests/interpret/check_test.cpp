@@ -42,11 +42,11 @@ TEST(Check, MissingArgument) {
 TEST(Check, PhaseTheOpDoesNotHave) {
   Program p = small();
   Stage s;
-  s.op = Op::attention;
+  s.op = Op::rope_table;
   s.phase = Phase::BackwardWeight;
   s.microbatch = 0;
   p.stages.push_back(s);
-  EXPECT_TRUE(names(check(p), {"wgrad mb0 attention", "has no phase wgrad"}));
+  EXPECT_TRUE(names(check(p), {"wgrad mb0 rope_table", "has no phase wgrad"}));
 }
 
 TEST(Check, OutputReadAndInputWritten) {

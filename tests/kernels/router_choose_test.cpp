@@ -26,6 +26,8 @@ struct Routing {
     const auto n = [](int i) { return static_cast<double>(i); };
     return {{"experts", n(experts)},
             {"group_topk", n(group_topk)},
+            {"group_score_topk", group_topk > 0 ? n(std::max(1, top_k / group_topk)) : 0.0},
+            {"renormalize_single", 0.0},
             {"groups", n(groups)},
             {"pre_softmax", n(pre_softmax)},
             {"renormalize", n(renormalize)},

@@ -69,7 +69,7 @@ TEST(OpTable, MarkersAreRead) {
   const auto& loss = arguments_of(Op::loss, Phase::BackwardInput);
   EXPECT_EQ(loss[3].name, "logits");
   EXPECT_TRUE(loss[3].output && loss[3].in_place && loss[3].may_update);
-  EXPECT_TRUE(arguments_of(Op::attention, Phase::BackwardWeight).empty());
+  EXPECT_TRUE(arguments_of(Op::qk_rope, Phase::Update).empty());
 }
 
 TEST(OpTable, DecisionsBelongToNoRecomputeModule) {

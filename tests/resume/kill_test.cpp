@@ -260,15 +260,15 @@ TEST_F(Kill, ResumeSettingIsObeyed) {
                                        fmt::format("train.steps={}", steps)});
     return PleatProcess(folder_.path(), arguments).wait();
   };
-  Ended ended = with("must", "2");
+  Ended ended = with("must", "4");
   EXPECT_EQ(ended.code, 65);
   EXPECT_NE(ended.err.find("holds no checkpoint that verifies"), std::string::npos) << ended.err;
-  EXPECT_EQ(with("never", "2").code, 0);
-  ended = with("never", "3");
+  EXPECT_EQ(with("never", "4").code, 0);
+  ended = with("never", "6");
   EXPECT_EQ(ended.code, 65);
   EXPECT_NE(ended.err.find("already holds checkpoints"), std::string::npos) << ended.err;
-  EXPECT_EQ(with("must", "3").code, 0);
-  EXPECT_EQ(lines_in(run_dir + "/metrics.jsonl"), 3);
+  EXPECT_EQ(with("must", "6").code, 0);
+  EXPECT_EQ(lines_in(run_dir + "/metrics.jsonl"), 6);
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST(ChooseToken, EndsOfTheInterval) {
 
 class Generate : public ::testing::Test {
  protected:
-  static config::Config small() { return config::resolve(config::parse(testing::run_toml("x", "y", 1))); }
+  static config::Config small() { return config::resolve(config::parse(testing::run_toml("x", "y", 10))); }
   static ProgramChoice only_logits() {
     ProgramChoice c;
     c.train = c.evaluate = false;

@@ -1,7 +1,6 @@
 #include "train/train_support.h"
 
 #include "base/hash.h"
-#include "interpret/check/check.h"
 
 namespace pleat::train::testing {
 
@@ -42,13 +41,6 @@ std::string digest(const Snapshot& s) {
   return sha.hex();
 }
 
-Bound::Bound(program::Program p, int threads)
-    : program(std::move(p)), plan(interpret::plan(program)), pool(threads), arena(plan.arena_bytes) {
-  interpret::require_ok(interpret::check_plan(program, plan), "plan");
-  arena.fill_pattern();
-  executor = std::make_unique<interpret::Executor>(program, plan, arena.data(), pool);
-}
-
 void copy_state(const Programs& from, Bound& to) {
   for (const checkpoint::TensorRef& t : from.tensors()) std::memcpy(to.executor->data(t.name), t.bytes.data(), t.bytes.size());
   const program::Program& p = from.train_plan().program;
@@ -70,9 +62,7 @@ Snapshot snapshot(const Bound& bound) {
 }
 
 program::Program with_gradients_kept(program::Program p) {
-  for (program::Value& v : p.values)
-    if (v.owner == program::Owner::Gradients && v.view_of == program::kNoValue) v.life = program::Life::Result;
-  return p;
+  return interpret::with_results(std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
 Snapshot gradients(const program::Program& p, interpret::Executor& executor) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "interpret/run/bound.h"
 #include "train/bench_step.h"
 #include "train/programs.h"
 
@@ -21,15 +22,7 @@ using Snapshot = std::map<std::string, std::vector<std::byte>>;
 Snapshot snapshot(const Programs& programs);
 std::string digest(const Snapshot& snapshot);
 
-// A program bound to memory of its own: for programs a test has changed by hand.
-struct Bound {
-  program::Program program;
-  interpret::Plan plan;
-  device::Pool pool;
-  device::Arena arena;
-  std::unique_ptr<interpret::Executor> executor;
-  Bound(program::Program p, int threads);
-};
+using interpret::Bound;
 
 // Copies the persistent state of `from` into `to`, by name.
 void copy_state(const Programs& from, Bound& to);

@@ -227,7 +227,8 @@ void attention_backward_sinks(const AttentionShape& shape, const T* dout, const 
     double sum = 0;
     for (int64_t i = 0; i < shape.rows; ++i) {
       const int64_t at = i * ldo + head * dv;
-      sum -= fast_exp(sink - static_cast<double>(lse[i * shape.heads + head])) * dot_of(dout + at, out + at, dv);
+      sum -=
+          fast_exp(sink - static_cast<double>(lse[i * shape.heads + head])) * dot_of(dout + at, out + at, dv);
     }
     dsinks[head] = static_cast<T>(into == Into::Accumulate ? dsinks[head] + sum : sum);
   });

@@ -159,8 +159,8 @@ class ForwardBlock {
   int d_, dv_;
   int64_t ld_;
   const T *q_, *k_, *v_;
-  // The running maximum and sum before the first key: a sink counts as one key whose value is zero. Finite, so
-  // that a lane that has seen nothing yet never subtracts infinity from infinity.
+  // The running maximum and sum before the first key: a sink counts as one key whose value is zero. Finite,
+  // so that a lane that has seen nothing yet never subtracts infinity from infinity.
   T start_max_ = std::numeric_limits<T>::lowest(), start_sum_ = 0;
   int vectors_ = 0;
   int32_t low_[kRows];

@@ -1,11 +1,12 @@
-// SwiGLU of expert rows with the routing probability multiplied in, so that the gradient of the probability
-// needs only what is kept anyway, and expert outputs need not be kept.
+// Gated activation of expert rows with the routing probability multiplied in, so that the gradient of the
+// probability needs only what is kept anyway, and expert outputs need not be kept.
 #include <algorithm>
 
 #include "base/checked.h"
 #include "kernels/grouped_linear/grouped_linear.h"
 #include "kernels/math/exp.h"
 #include "kernels/router/type_pair.h"
+#include "kernels/swiglu/activation.h"
 
 namespace pleat::kernels {
 namespace {
@@ -13,61 +14,94 @@ namespace {
 constexpr int64_t kTileRows = 64;
 constexpr int64_t kLanes = 16;
 
-template <class C, class R>
-struct Forward {
-  static void run(const Invocation& call) {
-    const C* gu = call[0].as<C>();
-    const R* row_probs = call[1].as<R>();
-    C* a = call[3].as<C>();
-    const int64_t f = call[3].dim(1), num_rows = call[2].as<int32_t>()[call[2].dim(0) - 1];
-    call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
-      for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
-        const C* __restrict gate = gu + r * 2 * f, * __restrict up = gate + f;
-        C* __restrict out = a + r * f;
-        const C p = static_cast<C>(row_probs[r]);
-        for (int64_t i = 0; i < f; ++i) out[i] = gate[i] * fast_sigmoid(gate[i]) * up[i] * p;
-      }
-    });
+// What a kernel needs of an activation: a(gate, up) without the probability, and the three gradients of d
+// times p times it.
+template <class C>
+struct Gradient {
+  C dgate, dup, dprob;
+};
+
+template <class C>
+struct SiluRow {
+  explicit SiluRow(const Invocation&) {}
+  C value(C gate, C up) const { return gate * fast_sigmoid(gate) * up; }
+  Gradient<C> gradient(C d, C p, C gate, C up) const {
+    const C s = fast_sigmoid(gate), silu = gate * s, d_silu_up = d * p;
+    return {d_silu_up * up * (s + silu * (C(1) - s)), d_silu_up * silu, d * silu * up};
   }
 };
 
-template <class C, class R>
-struct BackwardInput {
-  // One row; returns the gradient of its probability.
-  static double row(const C* __restrict da, const C* __restrict gate, const C* __restrict up, C p, int64_t f,
-                    C* __restrict dgate, C* __restrict dup) {
-    double lanes[kLanes] = {};
-    const auto column = [&](int64_t i, int64_t lane) {
-      const C s = fast_sigmoid(gate[i]), silu = gate[i] * s, d = da[i];
-      const C d_silu_up = d * p;
-      dup[i] = d_silu_up * silu;
-      dgate[i] = d_silu_up * up[i] * (s + silu * (C(1) - s));
-      lanes[lane] += static_cast<double>(d * silu * up[i]);
-    };
-    const int64_t whole = f / kLanes * kLanes;
-    for (int64_t i = 0; i < whole; i += kLanes)
-      for (int64_t lane = 0; lane < kLanes; ++lane) column(i + lane, lane);
-    for (int64_t i = whole; i < f; ++i) column(i, i - whole);
-    double sum = 0;
-    for (double lane : lanes) sum += lane;
-    return sum;
+template <class C>
+struct ClampedRow : Clamped<C> {
+  using Clamped<C>::Clamped;
+  Gradient<C> gradient(C d, C p, C gate, C up) const {
+    const auto at = this->point(gate, up);
+    return {d * p * at.dgate, d * p * at.dup, d * at.value};
   }
+};
 
-  static void run(const Invocation& call) {
-    const C *da = call[0].as<C>(), *gu = call[1].as<C>();
-    const R* row_probs = call[2].as<R>();
-    C* dgu = call[4].as<C>();
-    R* drow_probs = call[5].as<R>();
-    const int64_t f = call[0].dim(1), num_rows = call[3].as<int32_t>()[call[3].dim(0) - 1];
-    call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
-      for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
-        const C* gate = gu + r * 2 * f;
-        C* dgate = dgu + r * 2 * f;
-        drow_probs[r] = static_cast<R>(
-            row(da + r * f, gate, gate + f, static_cast<C>(row_probs[r]), f, dgate, dgate + f));
-      }
-    });
-  }
+template <template <class> class ActivationFor>
+struct Kernels {
+  template <class C, class R>
+  struct Forward {
+    static void run(const Invocation& call) {
+      const C* gu = call[0].as<C>();
+      const R* row_probs = call[1].as<R>();
+      C* a = call[3].as<C>();
+      const int64_t f = call[3].dim(1), num_rows = call[2].as<int32_t>()[call[2].dim(0) - 1];
+      const ActivationFor<C> activation(call);
+      call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&, activation](int64_t tile) {
+        for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
+          const C* __restrict gate = gu + r * 2 * f, * __restrict up = gate + f;
+          C* __restrict out = a + r * f;
+          const C p = static_cast<C>(row_probs[r]);
+          for (int64_t i = 0; i < f; ++i) out[i] = activation.value(gate[i], up[i]) * p;
+        }
+      });
+    }
+  };
+
+  template <class C, class R>
+  struct BackwardInput {
+    // One row; returns the gradient of its probability.
+    static double row(const ActivationFor<C>& of, const C* __restrict da, const C* __restrict gate,
+                      const C* __restrict up, C p, int64_t f, C* __restrict dgate, C* __restrict dup) {
+      const ActivationFor<C> activation = of;
+      double lanes[kLanes] = {};
+      const auto column = [&](int64_t i, int64_t lane) {
+        const Gradient<C> g = activation.gradient(da[i], p, gate[i], up[i]);
+        dup[i] = g.dup;
+        dgate[i] = g.dgate;
+        lanes[lane] += static_cast<double>(g.dprob);
+      };
+      const int64_t whole = f / kLanes * kLanes;
+      for (int64_t i = 0; i < whole; i += kLanes)
+        for (int64_t lane = 0; lane < kLanes; ++lane) column(i + lane, lane);
+      for (int64_t i = whole; i < f; ++i) column(i, i - whole);
+      double sum = 0;
+      for (double lane : lanes) sum += lane;
+      return sum;
+    }
+
+    static void run(const Invocation& call) {
+      const C *da = call[0].as<C>(), *gu = call[1].as<C>();
+      const R* row_probs = call[2].as<R>();
+      C* dgu = call[4].as<C>();
+      R* drow_probs = call[5].as<R>();
+      const bool add = call[5].into() == Into::Accumulate;
+      const int64_t f = call[0].dim(1), num_rows = call[3].as<int32_t>()[call[3].dim(0) - 1];
+      const ActivationFor<C> activation(call);
+      call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
+        for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
+          const C* gate = gu + r * 2 * f;
+          C* dgate = dgu + r * 2 * f;
+          const double dprob =
+              row(activation, da + r * f, gate, gate + f, static_cast<C>(row_probs[r]), f, dgate, dgate + f);
+          drow_probs[r] = static_cast<R>(add ? static_cast<double>(drow_probs[r]) + dprob : dprob);
+        }
+      });
+    }
+  };
 };
 
 constexpr std::string_view kName = "expert_swiglu";
@@ -88,7 +122,9 @@ void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_vi
 
 Kernel resolve_expert_swiglu_forward(const Invocation& call) {
   check(call[0], "gu", call[3], "a", call[1], call[2]);
-  return select_pair<Forward>(kName, call[3].dtype, call[1].dtype);
+  return activation_of(kName, call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::Forward>(kName, call[3].dtype, call[1].dtype)
+             : select_pair<Kernels<ClampedRow>::Forward>(kName, call[3].dtype, call[1].dtype);
 }
 
 Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
@@ -96,7 +132,9 @@ Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
   check(call[4], "dgu", call[0], "da", call[2], call[3]);
   require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
   require_dtype(kName, "drow_probs", call[5], call[2].dtype);
-  return select_pair<BackwardInput>(kName, call[0].dtype, call[2].dtype);
+  return activation_of(kName, call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype)
+             : select_pair<Kernels<ClampedRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype);
 }
 
 }  // namespace pleat::kernels

@@ -6,7 +6,10 @@
 
 #include "base/checked.h"
 #include "kernels/linear/gemm.h"
+#include "kernels/math/reduce.h"
+#include "kernels/math/tiles.h"
 #include "kernels/router/router.h"
+#include "kernels/router/type_pair.h"
 
 namespace pleat::kernels {
 namespace {
@@ -25,10 +28,12 @@ struct Blocks {
   int64_t end(int64_t i) const { return i + 1 == count ? n : begin(i + 1); }
 };
 
-// y = x op(w) over all experts: tiles of (expert, block of its rows, block of columns).
-template <class C>
+// y = x op(w) over all experts: tiles of (expert, block of its rows, block of columns). finish(e, row,
+// num_rows, column, num_columns) follows each tile while it is in the cache.
+template <class C, class Finish>
 void multiply_rows(const Invocation& call, const C* x, const C* w, const int32_t* offsets, C* y, int64_t E,
-                   int64_t depth, int64_t width, Transpose transpose_w, int64_t w_stride) {
+                   int64_t depth, int64_t width, Transpose transpose_w, int64_t w_stride,
+                   const Finish& finish) {
   const Blocks columns(width, kTileColumns);
   int64_t first_tile[kMaxExperts + 1];
   first_tile[0] = 0;
@@ -46,35 +51,88 @@ void multiply_rows(const Invocation& call, const C* x, const C* w, const int32_t
     const C* part = w + e * depth * width + (transpose_w == Transpose::Yes ? column * w_stride : column);
     gemm<C>(Transpose::No, transpose_w, num_rows, num_columns, depth, 1, x + row * depth, depth, part,
             w_stride, 0, y + row * width + column, width);
+    finish(e, row, num_rows, column, num_columns);
   });
 }
 
-template <class C>
+template <class C, class R>
 struct Forward {
   static void run(const Invocation& call) {
     const int64_t E = call[1].dim(0), out = call[1].dim(1), in = call[1].dim(2);
-    multiply_rows<C>(call, call[0].as<C>(), call[1].as<C>(), call[2].as<int32_t>(), call[3].as<C>(), E, in,
-                     out, Transpose::Yes, in);
+    const C* bias = call[3].as<C>();
+    const R* row_scale = call[4].as<R>();
+    C* y = call[5].as<C>();
+    multiply_rows<C>(call, call[0].as<C>(), call[1].as<C>(), call[2].as<int32_t>(), y, E, in, out,
+                     Transpose::Yes, in,
+                     [=](int64_t e, int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
+                       if (!bias) return;
+                       const C* __restrict add = bias + e * out + column;
+                       for (int64_t r = row; r < row + num_rows; ++r) {
+                         const C scale = row_scale ? static_cast<C>(row_scale[r]) : C(1);
+                         C* __restrict to = y + r * out + column;
+                         for (int64_t o = 0; o < num_columns; ++o) to[o] += add[o] * scale;
+                       }
+                     });
   }
 };
 
-template <class C>
+template <class C, class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
     const int64_t E = call[1].dim(0), out = call[1].dim(1), in = call[1].dim(2);
-    multiply_rows<C>(call, call[0].as<C>(), call[1].as<C>(), call[2].as<int32_t>(), call[3].as<C>(), E, out,
-                     in, Transpose::No, in);
+    const C* dy = call[0].as<C>();
+    const int32_t* offsets = call[2].as<int32_t>();
+    multiply_rows<C>(call, dy, call[1].as<C>(), offsets, call[4].as<C>(), E, out, in, Transpose::No, in,
+                     [](int64_t, int64_t, int64_t, int64_t, int64_t) {});
+    if (!call[5].present) return;
+    const C* bias = call[3].as<C>();
+    R* drow_scale = call[5].as<R>();
+    const bool add = call[5].into() == Into::Accumulate;
+    const Tiling tiling = row_tiling(offsets[E], out);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile) {
+      int64_t r = tiling.begin(tile);
+      int64_t e = std::upper_bound(offsets, offsets + E + 1, static_cast<int32_t>(r)) - offsets - 1;
+      for (; r < tiling.end(tile); ++r) {
+        while (offsets[e + 1] <= r) ++e;
+        const double sum = dot_of(dy + r * out, bias + e * out, out);
+        drow_scale[r] = static_cast<R>(add ? static_cast<double>(drow_scale[r]) + sum : sum);
+      }
+    });
   }
 };
 
-template <class C>
+// dbias (+)= sum over an expert's rows of dy * row_scale: tiles of (expert, block of columns), rows
+// ascending.
+template <class C, class R>
+void sum_rows(const Invocation& call, const C* dy, const int32_t* offsets, const R* row_scale,
+              const Arg& dbias) {
+  const int64_t E = dbias.dim(0), out = dbias.dim(1);
+  const bool add = dbias.into() == Into::Accumulate;
+  const Tiling columns = column_tiling(out);
+  call.pool->for_each_tile(E * columns.num_tiles(), [&](int64_t tile) {
+    const int64_t e = tile / columns.num_tiles(), block = tile % columns.num_tiles();
+    const int64_t begin = columns.begin(block), count = columns.end(block) - begin;
+    C* to = dbias.as<C>() + e * out + begin;
+    if (offsets[e] == offsets[e + 1] && add) return;
+    double sum[kColumnTile] = {};
+    for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
+      const double scale = row_scale ? static_cast<double>(row_scale[r]) : 1.0;
+      const C* from = dy + r * out + begin;
+      for (int64_t o = 0; o < count; ++o) sum[o] += static_cast<double>(from[o]) * scale;
+    }
+    for (int64_t o = 0; o < count; ++o)
+      to[o] = static_cast<C>(add ? static_cast<double>(to[o]) + sum[o] : sum[o]);
+  });
+}
+
+template <class C, class R>
 struct BackwardWeight {
   static void run(const Invocation& call) {
     const C *dy = call[0].as<C>(), *x = call[1].as<C>();
     const int32_t* offsets = call[2].as<int32_t>();
-    C* dw = call[3].as<C>();
-    const bool add = call[3].into() == Into::Accumulate;
-    const int64_t E = call[3].dim(0), out = call[3].dim(1), in = call[3].dim(2);
+    C* dw = call[4].as<C>();
+    const bool add = call[4].into() == Into::Accumulate;
+    const int64_t E = call[4].dim(0), out = call[4].dim(1), in = call[4].dim(2);
     const Blocks outs(out, kWeightRows), ins(in, kWeightColumns);
     const int64_t per_expert = outs.count * ins.count;
     // The expert with most rows first: what is left for the end is small.
@@ -93,6 +151,7 @@ struct BackwardWeight {
       gemm<C>(Transpose::Yes, Transpose::No, num_out, num_in, num_rows, 1, dy + row * out + o, out,
               x + row * in + i, in, add ? 1 : 0, dw + (e * out + o) * in + i, in);
     });
+    if (call[5].present) sum_rows<C, R>(call, dy, offsets, call[3].as<R>(), call[5]);
   }
 };
 
@@ -114,21 +173,38 @@ void check_weights(const Invocation& call, const Arg& w, std::string_view w_name
   require_dtype(kName, y_name, y, w.dtype);
 }
 
+void check_bias(const Arg& w, std::string_view bias_name, const Arg& bias, std::string_view scale_name,
+                const Arg& scale, int64_t num_rows) {
+  require_shape(kName, bias_name, bias, {w.dim(0), w.dim(1)});
+  require_dtype(kName, bias_name, bias, w.dtype);
+  require_shape(kName, scale_name, scale, {num_rows});
+}
+
 }  // namespace
 
 Kernel resolve_grouped_linear_forward(const Invocation& call) {
-  check_weights(call, call[1], "w", call[0], "x", call[3], "y");
-  return select_float<Forward>(call[1].dtype);
+  const Arg &w = call[1], &bias = call[3], &row_scale = call[4];
+  check_weights(call, w, "w", call[0], "x", call[5], "y");
+  check_bias(w, "bias", bias, "row_scale", row_scale, call[0].dim(0));
+  if (row_scale.present && !bias.present) base::fail("[{}] argument 'row_scale' needs 'bias'", kName);
+  return select_pair<Forward>(kName, w.dtype, row_scale.present ? row_scale.dtype : w.dtype);
 }
 
 Kernel resolve_grouped_linear_backward_input(const Invocation& call) {
-  check_weights(call, call[1], "w", call[3], "dx", call[0], "dy");
-  return select_float<BackwardInput>(call[1].dtype);
+  const Arg &w = call[1], &bias = call[3], &drow_scale = call[5];
+  check_weights(call, w, "w", call[4], "dx", call[0], "dy");
+  check_bias(w, "bias", bias, "drow_scale", drow_scale, call[0].dim(0));
+  if (bias.present != drow_scale.present)
+    base::fail("[{}] arguments 'bias' and 'drow_scale' must be both present or both absent", kName);
+  return select_pair<BackwardInput>(kName, w.dtype, drow_scale.present ? drow_scale.dtype : w.dtype);
 }
 
 Kernel resolve_grouped_linear_backward_weight(const Invocation& call) {
-  check_weights(call, call[3], "dw", call[1], "x", call[0], "dy");
-  return select_float<BackwardWeight>(call[3].dtype);
+  const Arg &row_scale = call[3], &dw = call[4], &dbias = call[5];
+  check_weights(call, dw, "dw", call[1], "x", call[0], "dy");
+  check_bias(dw, "dbias", dbias, "row_scale", row_scale, call[0].dim(0));
+  if (row_scale.present && !dbias.present) base::fail("[{}] argument 'row_scale' needs 'dbias'", kName);
+  return select_pair<BackwardWeight>(kName, dw.dtype, row_scale.present ? row_scale.dtype : dw.dtype);
 }
 
 std::span<const Binding> grouped_linear_bindings() {

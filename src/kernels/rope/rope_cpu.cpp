@@ -7,6 +7,7 @@
 #include "kernels/math/reduce.h"
 #include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
+#include "kernels/rope/rotate.h"
 
 namespace pleat::kernels {
 namespace {
@@ -34,28 +35,24 @@ struct Table {
 // Rotates head x (scaled by rstd * w when w is given) into y; direction -1 turns back. y may be x.
 template <class T>
 void rotate(const RopeShape& shape, T direction, const T* cos_sin, const T* x, T rstd, const T* w, T* y) {
-  const int64_t d = shape.head_dim, r = shape.rotary_dim, half = r / 2;
-  const T* cosine = cos_sin;
-  const T* sine = cos_sin + half;
+  const int64_t d = shape.head_dim, r = shape.rotary_dim;
   if (w) {
     for (int64_t i = 0; i < d; ++i) y[i] = x[i] * rstd * w[i];
     x = y;
   }
-  if (shape.interleaved) {
-    for (int64_t i = 0; i < half; ++i) {
-      const T a = x[2 * i], b = x[2 * i + 1], s = direction * sine[i];
-      y[2 * i] = a * cosine[i] - b * s;
-      y[2 * i + 1] = b * cosine[i] + a * s;
-    }
-  } else {
-    for (int64_t i = 0; i < half; ++i) {
-      const T a = x[i], b = x[half + i], s = direction * sine[i];
-      y[i] = a * cosine[i] - b * s;
-      y[half + i] = b * cosine[i] + a * s;
-    }
-  }
+  rotate_pairs(r, shape.interleaved, direction, cos_sin, x, y);
   if (x != y)
     for (int64_t i = r; i < d; ++i) y[i] = x[i];
+}
+
+// 1 / sqrt(mean(x^2) + eps) of each norm of a row.
+template <class T>
+void norm_row(const RopeShape& shape, const T* row, double eps, T* rstd) {
+  for (int64_t n = 0; n < shape.num_norms(); ++n) {
+    const int64_t width = shape.norm_width(n);
+    rstd[n] = static_cast<T>(
+        1 / std::sqrt(sum_of_squares(row + shape.norm_begin(n), width) / static_cast<double>(width) + eps));
+  }
 }
 
 template <class T>
@@ -75,16 +72,11 @@ struct Forward {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* row = qkv + t * shape.width();
         T* to = out + t * shape.width();
-        for (int64_t h = 0; h < normed; ++h) {
-          T scale = 1;
-          if (q_norm) {
-            scale =
-                static_cast<T>(1 / std::sqrt(sum_of_squares(row + h * d, d) / static_cast<double>(d) + eps));
-            rstd[t * normed + h] = scale;
-          }
-          rotate(shape, T(1), cos_sin + t * shape.rotary_dim, row + h * d, scale,
-                 h < shape.heads ? q_norm : k_norm, to + h * d);
-        }
+        T* scales = rstd ? rstd + t * shape.num_norms() : nullptr;
+        if (q_norm) norm_row(shape, row, eps, scales);
+        for (int64_t h = 0; h < normed; ++h)
+          rotate(shape, T(1), cos_sin + t * shape.rotary_dim, row + h * d,
+                 q_norm ? scales[shape.norm_of(h)] : T(1), shape.weights_of(h, q_norm, k_norm), to + h * d);
         if (to != row) std::copy_n(row + normed * d, shape.kv_heads * d, to + normed * d);
       }
     });
@@ -108,17 +100,17 @@ struct BackwardInput {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* row = dout + t * shape.width();
         T* to = dqkv + t * shape.width();
-        for (int64_t h = 0; h < normed; ++h) {
-          T* head = to + h * d;
-          rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, row + h * d, T(1), nullptr, head);
-          if (q_norm) {
-            const T* x = qkv + t * shape.width() + h * d;
-            const T* w = h < shape.heads ? q_norm : k_norm;
-            const T scale = rstd[t * normed + h];
-            const double r = scale;
-            const T back = static_cast<T>(r * r * r * dot3_of(head, w, x, d) / static_cast<double>(d));
-            for (int64_t i = 0; i < d; ++i) head[i] = head[i] * w[i] * scale - x[i] * back;
-          }
+        for (int64_t h = 0; h < normed; ++h)
+          rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, row + h * d, T(1), nullptr, to + h * d);
+        for (int64_t n = 0; q_norm && n < shape.num_norms(); ++n) {
+          const int64_t begin = shape.norm_begin(n), width = shape.norm_width(n);
+          T* dx = to + begin;
+          const T* x = qkv + t * shape.width() + begin;
+          const T* w = begin < shape.heads * d ? q_norm : k_norm;
+          const T scale = rstd[t * shape.num_norms() + n];
+          const double r = scale;
+          const T back = static_cast<T>(r * r * r * dot3_of(dx, w, x, width) / static_cast<double>(width));
+          for (int64_t i = 0; i < width; ++i) dx[i] = dx[i] * w[i] * scale - x[i] * back;
         }
         if (to != row) std::copy_n(row + normed * d, shape.kv_heads * d, to + normed * d);
       }
@@ -131,12 +123,35 @@ struct BackwardWeight {
   // Partial sums of all blocks live on the stack: 2 (q, k) * d numbers a block.
   static constexpr int64_t kPartials = 4 * kMaxHeadDim;
 
+  // Every head has weights of its own: a tile owns one head and walks all rows.
+  static void run_full(const RopeShape& shape, const Invocation& call, const T* dout, const T* cos_sin,
+                       const T* qkv, const T* rstd) {
+    const int64_t rows = call[0].dim(0), d = shape.head_dim;
+    call.pool->for_each_tile(shape.num_normed(), [&](int64_t h) {
+      double sum[kMaxHeadDim];
+      std::fill_n(sum, d, 0.0);
+      T turned[kMaxHeadDim];
+      for (int64_t t = 0; t < rows; ++t) {
+        const int64_t at = t * shape.width() + h * d;
+        rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, dout + at, T(1), nullptr, turned);
+        const double scale = rstd[t * shape.num_norms() + shape.norm_of(h)];
+        for (int64_t i = 0; i < d; ++i)
+          sum[i] += static_cast<double>(turned[i]) * static_cast<double>(qkv[at + i]) * scale;
+      }
+      const Arg& arg = call[h < shape.heads ? 4 : 5];
+      T* to = arg.as<T>() + (h < shape.heads ? h : h - shape.heads) * d;
+      for (int64_t i = 0; i < d; ++i)
+        to[i] = static_cast<T>(arg.into() == Into::Accumulate ? to[i] + sum[i] : sum[i]);
+    });
+  }
+
   static void run(const Invocation& call) {
     const RopeShape shape = rope_shape(call);
     const T* dout = call[0].as<T>();
     const T* cos_sin = call[1].as<T>();
     const T* qkv = call[2].as<T>();
     const T* rstd = call[3].as<T>();
+    if (shape.full_norm) return run_full(shape, call, dout, cos_sin, qkv, rstd);
     const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
     const int64_t max_blocks = std::clamp<int64_t>(kPartials / (2 * d), 1, 16);
     const Tiling blocks{rows, std::max<int64_t>(16, base::ceil_div(rows, max_blocks))};
@@ -173,6 +188,10 @@ void require_all_or_none(std::initializer_list<const Arg*> args, std::string_vie
     if (arg->present != first) base::fail("[qk_rope] arguments {} must be all present or all absent", names);
 }
 
+void require_norms(const RopeShape& shape, const Arg& q_norm) {
+  if (shape.full_norm && !q_norm.present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
+}
+
 Kernel resolve_table(const Invocation& call) {
   require_rank("rope_table", "positions", call[0], 1);
   require_rank("rope_table", "inv_freq", call[1], 1);
@@ -190,11 +209,12 @@ Kernel resolve_forward(const Invocation& call) {
   const int64_t rows = call[0].dim(0);
   require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
   require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "q_norm", call[2], {shape.head_dim});
-  require_shape("qk_rope", "k_norm", call[3], {shape.head_dim});
+  require_shape("qk_rope", "q_norm", call[2], {shape.q_norm_size()});
+  require_shape("qk_rope", "k_norm", call[3], {shape.k_norm_size()});
   require_shape("qk_rope", "out", call[4], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_normed()});
+  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
   require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
+  require_norms(shape, call[2]);
   require_same_dtype("qk_rope", call, {"qkv", "cos_sin", "q_norm", "k_norm", "out", "rstd"});
   call.attr("eps");
   return select_float<Forward>(call[0].dtype);
@@ -207,11 +227,12 @@ Kernel resolve_backward_input(const Invocation& call) {
   require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
   require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
   require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "q_norm", call[3], {shape.head_dim});
-  require_shape("qk_rope", "k_norm", call[4], {shape.head_dim});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_normed()});
+  require_shape("qk_rope", "q_norm", call[3], {shape.q_norm_size()});
+  require_shape("qk_rope", "k_norm", call[4], {shape.k_norm_size()});
+  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
   require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
   require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
+  require_norms(shape, call[3]);
   require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "q_norm", "k_norm", "rstd", "dqkv"});
   return select_float<BackwardInput>(call[0].dtype);
 }
@@ -223,9 +244,9 @@ Kernel resolve_backward_weight(const Invocation& call) {
   require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
   require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
   require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_normed()});
-  require_shape("qk_rope", "dq_norm", call[4], {shape.head_dim});
-  require_shape("qk_rope", "dk_norm", call[5], {shape.head_dim});
+  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_norms()});
+  require_shape("qk_rope", "dq_norm", call[4], {shape.q_norm_size()});
+  require_shape("qk_rope", "dk_norm", call[5], {shape.k_norm_size()});
   require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "rstd", "dq_norm", "dk_norm"});
   return select_float<BackwardWeight>(call[0].dtype);
 }
@@ -233,8 +254,9 @@ Kernel resolve_backward_weight(const Invocation& call) {
 }  // namespace
 
 RopeShape rope_shape(const Invocation& call) {
-  const RopeShape shape{call.integer("heads"), call.integer("kv_heads"), call.integer("head_dim"),
-                        call.integer("rotary_dim"), call.integer("interleaved") != 0};
+  const RopeShape shape{
+      call.integer("heads"),      call.integer("kv_heads"),         call.integer("head_dim"),
+      call.integer("rotary_dim"), call.integer("interleaved") != 0, call.integer("full_norm") != 0};
   if (shape.heads < 1 || shape.kv_heads < 1)
     base::fail("[qk_rope] heads {} and kv_heads {} must be at least 1", shape.heads, shape.kv_heads);
   if (shape.head_dim < 1 || shape.head_dim > kMaxHeadDim)

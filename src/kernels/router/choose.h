@@ -15,8 +15,8 @@ struct ChooseSettings {
   Score score;
   bool pre_softmax, renormalize;
   double scale;
-  int64_t groups, group_topk;
-  bool sinkhorn, training;
+  int64_t groups, group_topk, group_score_topk;
+  bool renormalize_single, sinkhorn, training;
 
   explicit ChooseSettings(const Invocation& call)
       : experts(call.integer("experts")),
@@ -27,6 +27,8 @@ struct ChooseSettings {
         scale(call.attr("scale")),
         groups(call.integer("groups")),
         group_topk(call.integer("group_topk")),
+        group_score_topk(call.integer("group_score_topk")),
+        renormalize_single(call.integer("renormalize_single") != 0),
         sinkhorn(call.integer("sinkhorn") != 0),
         training(call.integer("training") != 0) {}
 
@@ -34,7 +36,7 @@ struct ChooseSettings {
   // The score whose value (plus bias) is compared; softmax after the choice compares logits.
   bool chooses_by_logit() const { return score == Score::Softmax && !pre_softmax && !sinkhorn; }
   Score point() const { return sinkhorn ? Score::Sigmoid : score; }
-  bool divides() const { return renormalize && top_k > 1; }
+  bool divides() const { return renormalize && (top_k > 1 || renormalize_single); }
   Weighting weighting() const {
     if (sinkhorn) return top_k == 1 ? Weighting::Point : Weighting::FullSoftmax;
     if (score != Score::Softmax) return Weighting::Point;

@@ -27,8 +27,9 @@
 //                     scale        factor on the probabilities, last
 //                     groups, group_topk  0: off. Only the group_topk best of `groups` equal groups of
 //                     experts may be
-//                                  chosen from; a group's score is the sum of its top_k / group_topk largest
+//                                  chosen from; a group's score is the sum of its group_score_topk largest
 //                                  keys
+//                     renormalize_single  1: renormalise for top_k = 1 too, which makes every weight 1
 //                     sinkhorn     1: balanced choice; score 0, no bias, groups or renormalisation
 //                     training     0: Sinkhorn chooses by activation
 //                   Choice by key: logits (softmax after the choice), else score + expert_bias, or the

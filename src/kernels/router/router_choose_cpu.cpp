@@ -32,7 +32,7 @@ template <class R>
 void choose_in_groups(const ChooseSettings& set, const R* keys, TopK<R>& chosen) {
   const int64_t size = set.experts / set.groups;
   TopK<double> best_groups(set.group_topk);
-  TopK<R> inside(set.top_k / set.group_topk);
+  TopK<R> inside(set.group_score_topk);
   for (int64_t g = 0; g < set.groups; ++g) {
     inside.reset();
     inside.push_range(keys, g * size, (g + 1) * size);
@@ -241,6 +241,8 @@ void check_choose_settings(const Invocation& call, bool has_bias) {
     if (set.group_topk > set.groups || set.group_topk > set.top_k || set.group_topk * size < set.top_k)
       base::fail("[router_choose] cannot choose {} experts from {} of {} groups of {}", set.top_k,
                  set.group_topk, set.groups, size);
+    if (set.group_score_topk < 1 || set.group_score_topk > size)
+      base::fail("[router_choose] a group's score cannot be the sum of {} of its {} experts", set.group_score_topk, size);
   }
   if (set.sinkhorn && (set.score != Score::Softmax || set.pre_softmax || set.renormalize || set.grouped()))
     base::fail(

@@ -3,46 +3,75 @@
 #include "kernels/math/exp.h"
 #include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
+#include "kernels/swiglu/activation.h"
 
 namespace pleat::kernels {
 namespace {
 
+// Calls body(gate, up, other, t) for every row: gu's two halves and the row of `other` [T,f].
+template <class T, class Body>
+void for_each_row(const Invocation& call, const Arg& gu, const Arg& other, const Body& body) {
+  const int64_t rows = other.dim(0), width = other.dim(1);
+  const Tiling tiling = row_tiling(rows, width);
+  call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+    for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
+      const T* gate = gu.as<T>() + t * 2 * width;
+      body(gate, gate + width, other.as<T>() + t * width, t);
+    }
+  });
+}
+
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const T* gu = call[0].as<T>();
-    T* a = call[1].as<T>();
-    const int64_t rows = call[1].dim(0), width = call[1].dim(1);
-    const Tiling tiling = row_tiling(rows, width);
-    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
-      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-        const T* __restrict gate = gu + t * 2 * width;
-        const T* __restrict up = gate + width;
-        T* __restrict to = a + t * width;
-        for (int64_t j = 0; j < width; ++j) to[j] = gate[j] * fast_sigmoid(gate[j]) * up[j];
-      }
-    });
+    const int64_t width = call[1].dim(1);
+    for_each_row<T>(call, call[0], call[1],
+                    [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
+                      for (int64_t j = 0; j < width; ++j) to[j] = gate[j] * fast_sigmoid(gate[j]) * up[j];
+                    });
+  }
+};
+
+template <class T>
+struct ClampedForward {
+  static void run(const Invocation& call) {
+    const int64_t width = call[1].dim(1);
+    const Clamped<T> activation(call);
+    for_each_row<T>(call, call[0], call[1],
+                    [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
+                      for (int64_t j = 0; j < width; ++j) to[j] = activation.value(gate[j], up[j]);
+                    });
   }
 };
 
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const T* da = call[0].as<T>();
-    const T* gu = call[1].as<T>();
+    const int64_t width = call[0].dim(1);
     T* dgu = call[2].as<T>();
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-    const Tiling tiling = row_tiling(rows, width);
-    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
-      for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-        const T* gate = gu + t * 2 * width;
-        const T* d = da + t * width;
-        T* to = dgu + t * 2 * width;
-        for (int64_t j = 0; j < width; ++j) {
-          const T g = gate[j], u = gate[width + j], s = fast_sigmoid(g);
-          to[j] = d[j] * u * s * (T(1) + g * (T(1) - s));
-          to[width + j] = d[j] * g * s;
-        }
+    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+      T* to = dgu + t * 2 * width;
+      for (int64_t j = 0; j < width; ++j) {
+        const T g = gate[j], u = up[j], s = fast_sigmoid(g);
+        to[j] = d[j] * u * s * (T(1) + g * (T(1) - s));
+        to[width + j] = d[j] * g * s;
+      }
+    });
+  }
+};
+
+template <class T>
+struct ClampedBackwardInput {
+  static void run(const Invocation& call) {
+    const int64_t width = call[0].dim(1);
+    T* dgu = call[2].as<T>();
+    const Clamped<T> activation(call);
+    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+      T* to = dgu + t * 2 * width;
+      for (int64_t j = 0; j < width; ++j) {
+        const auto at = activation.point(gate[j], up[j]);
+        to[j] = d[j] * at.dgate;
+        to[width + j] = d[j] * at.dup;
       }
     });
   }
@@ -52,7 +81,8 @@ Kernel resolve_forward(const Invocation& call) {
   require_rank("swiglu", "a", call[1], 2);
   require_shape("swiglu", "gu", call[0], {call[1].dim(0), 2 * call[1].dim(1)});
   require_same_dtype("swiglu", call, {"gu", "a"});
-  return select_float<Forward>(call[0].dtype);
+  return activation_of("swiglu", call) == Activation::Silu ? select_float<Forward>(call[0].dtype)
+                                                           : select_float<ClampedForward>(call[0].dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
@@ -60,7 +90,9 @@ Kernel resolve_backward_input(const Invocation& call) {
   require_shape("swiglu", "gu", call[1], {call[0].dim(0), 2 * call[0].dim(1)});
   require_shape("swiglu", "dgu", call[2], {call[0].dim(0), 2 * call[0].dim(1)});
   require_same_dtype("swiglu", call, {"da", "gu", "dgu"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return activation_of("swiglu", call) == Activation::Silu
+             ? select_float<BackwardInput>(call[0].dtype)
+             : select_float<ClampedBackwardInput>(call[0].dtype);
 }
 
 }  // namespace

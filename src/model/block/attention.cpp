@@ -1,7 +1,6 @@
 // Attention: norm, packed q|k|v, optional QK norm and rotation, causal grouped-query attention, output projection
 // added to the residual stream.
-#include <cmath>
-
+#include "model/block/attention_attrs.h"
 #include "model/decoder.h"
 
 namespace pleat::model {
@@ -17,15 +16,7 @@ namespace {
 AttrSet rope_attrs(const config::ModelConfig& m) {
   return {{"heads", double(m.num_heads)},   {"kv_heads", double(m.num_kv_heads)},
           {"head_dim", double(m.head_dim)}, {"rotary_dim", double(m.rotary_dim)},
-          {"interleaved", double(m.rope_interleaved)}, {"eps", m.norm_eps}};
-}
-
-AttrSet attention_attrs(const config::ModelConfig& m) {
-  return {{"heads", double(m.num_heads)},
-          {"kv_heads", double(m.num_kv_heads)},
-          {"head_dim", double(m.head_dim)},
-          {"scale", 1.0 / std::sqrt(double(m.head_dim))},
-          {"window", double(m.sliding_window)}};
+          {"interleaved", double(m.rope_interleaved)}, {"full_norm", double(m.qk_norm && m.qk_norm_full)}, {"eps", m.norm_eps}};
 }
 
 }  // namespace
@@ -42,7 +33,7 @@ ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   s.attn_normed = d.activation("attn_normed", {T, h});
   s.qkv = d.activation("qkv", {T, packed});
   s.rotated = d.activation("qkv_rotated", {T, packed});
-  if (m.qk_norm) s.qk_rstd = d.activation("qk_rstd", {T, m.num_heads + m.num_kv_heads});
+  if (m.qk_norm) s.qk_rstd = d.activation("qk_rstd", {T, m.qk_norm_full ? 2 : m.num_heads + m.num_kv_heads});
   s.attended = d.activation("attended", {T, m.num_heads * m.head_dim});
   s.lse = d.activation("attention_lse", {T, m.num_heads});
   s.x_mid = d.activation("x_mid", {T, h});
@@ -50,7 +41,7 @@ ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   d.b.forward(Op::attn_norm, {r(x), r(W.attn_norm), w(s.attn_normed), w(s.attn_rstd)}, {{"eps", m.norm_eps}});
   d.b.forward(Op::qkv, {r(s.attn_normed), r(W.qkv), r(W.qkv_bias), none(), w(s.qkv)});
   d.b.forward(Op::qk_rope, {r(s.qkv), r(d.cos_sin[size_t(mb)]), r(W.q_norm), r(W.k_norm), w(s.rotated), w(s.qk_rstd)}, rope_attrs(m));
-  d.b.forward(Op::attention, {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), w(s.attended), w(s.lse)}, attention_attrs(m));
+  d.b.forward(Op::attention, {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), r(W.sinks), w(s.attended), w(s.lse)}, attention_attrs(m, layer));
   d.b.forward(Op::attn_out, {r(s.attended), r(W.attn_out), r(W.attn_out_bias), r(x), w(s.x_mid)});
   return s.x_mid;
 }
@@ -72,7 +63,8 @@ ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
 
   d.b.dgrad(Op::attn_out, {r(dy), r(W.attn_out), w(d_attended)});
   d.b.wgrad(Op::attn_out, {r(dy), r(s.attended), acc(G.attn_out), acc(G.attn_out_bias)});
-  d.b.dgrad(Op::attention, {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(d.inputs[size_t(mb)].doc_start), w(d_rotated)}, attention_attrs(m));
+  d.b.dgrad(Op::attention, {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(d.inputs[size_t(mb)].doc_start), w(d_rotated)}, attention_attrs(m, layer));
+  if (m.attention_sinks) d.b.wgrad(Op::attention, {r(d_attended), r(s.attended), r(s.lse), r(W.sinks), acc(G.sinks)}, attention_attrs(m, layer));
   d.b.dgrad(Op::qk_rope, {r(d_rotated), r(d.cos_sin[size_t(mb)]), r(rope_qkv), r(W.q_norm), r(W.k_norm), r(s.qk_rstd), w(d_qkv)}, rope_attrs(m));
   if (m.qk_norm) d.b.wgrad(Op::qk_rope, {r(d_rotated), r(d.cos_sin[size_t(mb)]), r(s.qkv), r(s.qk_rstd), acc(G.q_norm), acc(G.k_norm)}, rope_attrs(m));
   d.b.dgrad(Op::qkv, {r(d_qkv), r(W.qkv), w(d_normed)});

@@ -23,7 +23,7 @@ ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x) {
 
   d.b.forward(Op::mlp_norm, {r(x), r(W.mlp_norm), w(s.mlp_normed), w(s.mlp_rstd)}, {{"eps", m.norm_eps}});
   d.b.forward(Op::mlp_up, {r(s.mlp_normed), r(W.mlp_up), r(W.mlp_up_bias), none(), w(s.gate_up)});
-  d.b.forward(Op::mlp_act, {r(s.gate_up), w(s.activated)});
+  d.b.forward(Op::mlp_act, {r(s.gate_up), w(s.activated)}, {{"activation", 0}});
   d.b.forward(Op::mlp_down, {r(s.activated), r(W.mlp_down), r(W.mlp_down_bias), r(x), w(y)});
   return y;
 }
@@ -43,7 +43,7 @@ ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy) {
 
   d.b.dgrad(Op::mlp_down, {r(dy), r(W.mlp_down), w(d_activated)});
   d.b.wgrad(Op::mlp_down, {r(dy), r(s.activated), acc(G.mlp_down), acc(G.mlp_down_bias)});
-  d.b.dgrad(Op::mlp_act, {r(d_activated), r(s.gate_up), w(d_gate_up)});
+  d.b.dgrad(Op::mlp_act, {r(d_activated), r(s.gate_up), w(d_gate_up)}, {{"activation", 0}});
   d.b.dgrad(Op::mlp_up, {r(d_gate_up), r(W.mlp_up), w(d_normed)});
   d.b.wgrad(Op::mlp_up, {r(d_gate_up), r(s.mlp_normed), acc(G.mlp_up), acc(G.mlp_up_bias)});
   d.b.dgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(W.mlp_norm), r(s.mlp_rstd), r(dy), w(dx)}, {{"eps", m.norm_eps}});

@@ -24,7 +24,7 @@ ValueId shared_forward(Decoder& d, int mb, int layer) {
   s.shared_activated = d.activation("shared_activated", {T, f});
   s.shared_out = d.activation("shared_out", {T, h});
   d.b.forward(Op::shared_up, {r(s.mlp_normed), r(W.shared_up), none(), none(), w(s.shared_gate_up)});
-  d.b.forward(Op::shared_act, {r(s.shared_gate_up), w(s.shared_activated)});
+  d.b.forward(Op::shared_act, {r(s.shared_gate_up), w(s.shared_activated)}, {{"activation", 0}});
   d.b.forward(Op::shared_down, {r(s.shared_activated), r(W.shared_down), none(), none(), w(s.shared_out)});
   if (W.shared_gate == kNoValue) return s.shared_out;
   const ValueId gated = d.activation("shared_gated", {T, h});
@@ -49,7 +49,7 @@ void shared_backward(Decoder& d, int mb, int layer, ValueId dy, ValueId d_normed
   const ValueId d_gate_up = d.activation("d_shared_gate_up", {T, 2 * f});
   d.b.dgrad(Op::shared_down, {r(dy), r(W.shared_down), w(d_activated)});
   d.b.wgrad(Op::shared_down, {r(dy), r(s.shared_activated), d.b.acc(G.shared_down), none()});
-  d.b.dgrad(Op::shared_act, {r(d_activated), r(s.shared_gate_up), w(d_gate_up)});
+  d.b.dgrad(Op::shared_act, {r(d_activated), r(s.shared_gate_up), w(d_gate_up)}, {{"activation", 0}});
   d.b.dgrad(Op::shared_up, {r(d_gate_up), r(W.shared_up), d.b.acc(d_normed)});
   d.b.wgrad(Op::shared_up, {r(d_gate_up), r(s.mlp_normed), d.b.acc(G.shared_up), none()});
 }
@@ -138,6 +138,7 @@ ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x) {
   const LayerWeights& W = d.weights[size_t(layer)];
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t T = d.num_tokens, h = m.hidden_size, f = d.config.moe.ffn_hidden_size, R = d.routed_rows;
+  const bool bias = d.config.moe.expert_bias;
 
   s.mlp_rstd = d.activation("mlp_rstd", {T});
   s.mlp_normed = d.activation("mlp_normed", {T, h});
@@ -154,9 +155,10 @@ ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x) {
   const ValueId y = d.activation("x_out", {T, h});
 
   d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot), w(s.rows), w(s.row_probs)});
-  d.b.forward(Op::expert_up, {r(s.rows), r(W.expert_up), r(s.offsets), w(s.gate_up)});
-  d.b.forward(Op::expert_act, {r(s.gate_up), r(s.row_probs), r(s.offsets), w(s.activated)});
-  d.b.forward(Op::expert_down, {r(s.activated), r(W.expert_down), r(s.offsets), w(out_rows)});
+  d.b.forward(Op::expert_up, {r(s.rows), r(W.expert_up), r(s.offsets), r(W.expert_up_bias), none(), w(s.gate_up)});
+  d.b.forward(Op::expert_act, {r(s.gate_up), r(s.row_probs), r(s.offsets), w(s.activated)}, activation_attrs(d.config));
+  // The probability is in the activation already; a bias after the second matrix still has to be weighted.
+  d.b.forward(Op::expert_down, {r(s.activated), r(W.expert_down), r(s.offsets), r(W.expert_down_bias), bias ? r(s.row_probs) : none(), w(out_rows)});
   d.b.forward(Op::combine, {r(out_rows), r(s.token_row), r(x), r(shared), w(y)});
   return y;
 }
@@ -167,6 +169,9 @@ ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const LayerWeights &W = d.weights[size_t(layer)], &G = d.grads[size_t(layer)];
   const Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t T = d.num_tokens, h = m.hidden_size, f = d.config.moe.ffn_hidden_size, R = d.routed_rows;
+  const bool bias = d.config.moe.expert_bias;
+
+  const auto acc = [&](ValueId v) { return v == kNoValue ? none() : d.b.acc(v); };
 
   const ValueId d_out_rows = d.routed("d_expert_out", d.compute, {R, h}, Owner::Activations);
   const ValueId d_activated = d.routed("d_expert_activated", d.compute, {R, f}, Owner::Activations);
@@ -178,11 +183,11 @@ ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const ValueId dx = d.activation("dx_mid", {T, h});
 
   d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(d_out_rows)});
-  d.b.dgrad(Op::expert_down, {r(d_out_rows), r(W.expert_down), r(s.offsets), w(d_activated)});
-  d.b.wgrad(Op::expert_down, {r(d_out_rows), r(s.activated), r(s.offsets), d.b.acc(G.expert_down)});
-  d.b.dgrad(Op::expert_act, {r(d_activated), r(s.gate_up), r(s.row_probs), r(s.offsets), w(d_gate_up), w(d_row_probs)});
-  d.b.dgrad(Op::expert_up, {r(d_gate_up), r(W.expert_up), r(s.offsets), w(d_rows)});
-  d.b.wgrad(Op::expert_up, {r(d_gate_up), r(s.rows), r(s.offsets), d.b.acc(G.expert_up)});
+  d.b.dgrad(Op::expert_down, {r(d_out_rows), r(W.expert_down), r(s.offsets), r(W.expert_down_bias), w(d_activated), bias ? w(d_row_probs) : none()});
+  d.b.wgrad(Op::expert_down, {r(d_out_rows), r(s.activated), r(s.offsets), bias ? r(s.row_probs) : none(), d.b.acc(G.expert_down), acc(G.expert_down_bias)});
+  d.b.dgrad(Op::expert_act, {r(d_activated), r(s.gate_up), r(s.row_probs), r(s.offsets), w(d_gate_up), d.b.acc(d_row_probs)}, activation_attrs(d.config));
+  d.b.dgrad(Op::expert_up, {r(d_gate_up), r(W.expert_up), r(s.offsets), none(), w(d_rows), none()});
+  d.b.wgrad(Op::expert_up, {r(d_gate_up), r(s.rows), r(s.offsets), none(), d.b.acc(G.expert_up), acc(G.expert_up_bias)});
   d.b.dgrad(Op::permute, {r(d_rows), r(d_row_probs), r(s.token_row), w(d_normed), w(d_probs)});
   shared_backward(d, mb, layer, dy, d_normed);
   d.b.at({mb, layer});

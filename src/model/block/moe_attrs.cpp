@@ -1,5 +1,7 @@
 #include "model/block/moe_attrs.h"
 
+#include <algorithm>
+
 #include "model/decoder.h"
 
 namespace pleat::model {
@@ -23,7 +25,9 @@ program::AttrSet choose_attrs(const config::Config& c, bool training) {
   const bool sinkhorn = balances_by(c, "sinkhorn");
   return {{"experts", double(e.num_experts)}, {"top_k", double(e.top_k)},         {"score", score_code(e)},
           {"pre_softmax", double(e.pre_softmax && !sinkhorn)}, {"renormalize", double(e.renormalize && !sinkhorn)}, {"scale", e.scaling_factor},
-          {"groups", double(e.num_groups)},   {"group_topk", double(e.group_topk)}, {"sinkhorn", double(sinkhorn)},
+          {"groups", double(e.num_groups)},   {"group_topk", double(e.group_topk)},
+          {"group_score_topk", e.group_topk > 0 ? double(e.group_score_topk > 0 ? e.group_score_topk : std::max<int64_t>(1, e.top_k / e.group_topk)) : 0.0},
+          {"renormalize_single", double(e.renormalize_single)}, {"sinkhorn", double(sinkhorn)},
           {"training", double(training)}};
 }
 
@@ -43,6 +47,11 @@ program::AttrSet plan_attrs(const config::Config& c) {
   return {{"experts", double(c.moe.num_experts)}, {"top_k", double(c.moe.top_k)},
           {"capacity", double(expert_capacity(c))}, {"policy", c.moe.drop_policy == "probs" ? 0.0 : 1.0},
           {"pad", double(c.moe.pad_to_capacity)}};
+}
+
+program::AttrSet activation_attrs(const config::Config& c) {
+  if (c.model.activation == "swiglu") return {{"activation", 0}};
+  return {{"activation", 1}, {"limit", 7.0}, {"alpha", 1.702}};
 }
 
 }  // namespace pleat::model

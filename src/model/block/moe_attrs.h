@@ -12,5 +12,6 @@ program::AttrSet choose_attrs(const config::Config& config, bool training);
 program::AttrSet count_attrs(const config::Config& config);
 program::AttrSet aux_attrs(const config::Config& config);
 program::AttrSet plan_attrs(const config::Config& config);
+program::AttrSet activation_attrs(const config::Config& config);  // of routed experts
 
 }  // namespace pleat::model

@@ -1,0 +1,160 @@
+#include "data/tokenizer/normalizer.h"
+
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uchar.h>
+
+#include <climits>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "data/tokenizer/text_pattern.h"
+#include "data/tokenizer/utf8.h"
+
+namespace pleat::data {
+namespace {
+
+bool is_ascii(std::string_view text) {
+  for (const char c : text)
+    if (static_cast<unsigned char>(c) >= 0x80) return false;
+  return true;
+}
+
+class UnicodeForm final : public Normalizer {
+ public:
+  explicit UnicodeForm(const std::string& form) {
+    UErrorCode error = U_ZERO_ERROR;
+    if (form == "NFC") form_ = icu::Normalizer2::getNFCInstance(error);
+    if (form == "NFD") form_ = icu::Normalizer2::getNFDInstance(error);
+    if (form == "NFKC") form_ = icu::Normalizer2::getNFKCInstance(error);
+    if (form == "NFKD") form_ = icu::Normalizer2::getNFKDInstance(error);
+    check(error);
+  }
+  void apply(std::string& text, Regex::Workspace&) const override {
+    if (is_ascii(text)) return;
+    if (text.size() > INT_MAX / 4)
+      base::fail("a document of {} bytes is too long to normalize; split the text", text.size());
+    UErrorCode error = U_ZERO_ERROR;
+    const icu::StringPiece in(text.data(), static_cast<int32_t>(text.size()));
+    if (form_->isNormalizedUTF8(in, error)) return;
+    std::string out;
+    out.reserve(text.size());
+    icu::StringByteSink<std::string> sink(&out);
+    form_->normalizeUTF8(0, in, sink, nullptr, error);
+    check(error);
+    text = std::move(out);
+  }
+
+ private:
+  static void check(UErrorCode error) {
+    if (U_FAILURE(error)) base::fail("ICU cannot normalize text: {}", u_errorName(error));
+  }
+  const icu::Normalizer2* form_ = nullptr;
+};
+
+// Character by character: no rule that looks at neighbours (the final sigma) applies.
+class Lowercase final : public Normalizer {
+ public:
+  void apply(std::string& text, Regex::Workspace&) const override {
+    std::string out;
+    out.reserve(text.size());
+    for (size_t at = 0; at < text.size();) {
+      const uint32_t c = next_code_point(text, at);
+      if (c == 0x130) {
+        out += "i\xcc\x87";  // the only character whose full mapping is longer
+      } else {
+        append_code_point(out, static_cast<uint32_t>(u_tolower(static_cast<UChar32>(c))));
+      }
+    }
+    text = std::move(out);
+  }
+};
+
+class Prepend final : public Normalizer {
+ public:
+  explicit Prepend(std::string what) : what_(std::move(what)) {}
+  void apply(std::string& text, Regex::Workspace&) const override {
+    if (!text.empty()) text.insert(0, what_);
+  }
+
+ private:
+  std::string what_;
+};
+
+class Replace final : public Normalizer {
+ public:
+  Replace(const Json& json, const std::string& where)
+      : pattern_(need(json, "pattern", where), where + ".pattern"),
+        content_(string_at(json, "content", where)) {}
+  void apply(std::string& text, Regex::Workspace& workspace) const override {
+    std::string out;
+    out.reserve(text.size() + text.size() / 4);
+    pattern_.for_each_part(text, workspace, [&](size_t begin, size_t end, bool is_match) {
+      if (is_match)
+        out += content_;
+      else
+        out.append(text, begin, end - begin);
+    });
+    text = std::move(out);
+  }
+  bool may_remove_start() const override { return content_.empty(); }
+
+ private:
+  TextPattern pattern_;
+  std::string content_;
+};
+
+class NormalizerSequence final : public Normalizer {
+ public:
+  explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
+  void apply(std::string& text, Regex::Workspace& workspace) const override {
+    for (const auto& part : parts_) part->apply(text, workspace);
+  }
+  bool may_remove_start() const override {
+    for (const auto& part : parts_)
+      if (part->may_remove_start()) return true;
+    return false;
+  }
+
+ private:
+  std::vector<std::unique_ptr<Normalizer>> parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string& where) {
+  if (json.is_null()) return nullptr;
+  const std::string type = type_of(json, where);
+  if (type == "NFC" || type == "NFD" || type == "NFKC" || type == "NFKD") {
+    only_keys(json, {"type"}, where);
+    return std::make_unique<UnicodeForm>(type);
+  }
+  if (type == "Lowercase") {
+    only_keys(json, {"type"}, where);
+    return std::make_unique<Lowercase>();
+  }
+  if (type == "Prepend") {
+    only_keys(json, {"type", "prepend"}, where);
+    return std::make_unique<Prepend>(string_at(json, "prepend", where));
+  }
+  if (type == "Replace") {
+    only_keys(json, {"type", "pattern", "content"}, where);
+    return std::make_unique<Replace>(json, where);
+  }
+  if (type == "Sequence") {
+    only_keys(json, {"type", "normalizers"}, where);
+    const Json& list = need(json, "normalizers", where);
+    if (!list.is_array()) base::fail("{}.normalizers: an array is needed", where);
+    std::vector<std::unique_ptr<Normalizer>> parts;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string place = fmt::format("{}.normalizers[{}]", where, i);
+      if (list[i].is_null()) base::fail("{}: null", place);
+      parts.push_back(make_normalizer(list[i], place));
+    }
+    return std::make_unique<NormalizerSequence>(std::move(parts));
+  }
+  base::fail("{}: normalizer \"{}\" is not supported", where, shown(type));
+}
+
+}  // namespace pleat::data

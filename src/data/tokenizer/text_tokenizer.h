@@ -1,0 +1,49 @@
+// A tokenizer that comes from a file: what the data layer needs, plus what generation and chat data need.
+//
+// Text is UTF-8; broken input is replaced first (utf8.h says how). All functions are safe to call from
+// several threads at once.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace pleat::data {
+
+struct EncodeOptions {
+  bool add_special_tokens = false;  // the begin and end tokens the file asks for
+};
+
+struct DecodeOptions {
+  bool skip_special_tokens = false;
+  // Bytes that form no valid UTF-8 come out as they are instead of as U+FFFD: for text that is printed piece
+  // by piece. Where the file's own decoding steps work on characters they are replaced all the same.
+  bool keep_broken_utf8 = false;
+};
+
+class TextTokenizer : public Tokenizer {
+ public:
+  using Tokenizer::decode;
+  using Tokenizer::encode;
+
+  virtual std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const = 0;
+  virtual std::string decode(std::span<const int32_t> tokens, const DecodeOptions& options) const = 0;
+
+  // 64 hex digits: SHA-256 of what defines the ids (the file; for rank files also pattern and special
+  // tokens).
+  virtual std::string tokenizer_hash() const = 0;
+  // The id of a token by its exact spelling, special ones included ("<|im_start|>").
+  virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
+  // False where the file names no end-of-document token; end_of_document() throws then.
+  virtual bool has_end_of_document() const = 0;
+
+  std::vector<int32_t> encode(std::string_view text) const override { return encode(text, EncodeOptions{}); }
+  // Special tokens are spelled out, only end-of-document is left out.
+  std::string decode(std::span<const int32_t> tokens) const override;
+  bool can_cut_anywhere() const override { return false; }
+};
+
+}  // namespace pleat::data

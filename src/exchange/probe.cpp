@@ -1,0 +1,189 @@
+#include "exchange/probe.h"
+
+#include <cstring>
+
+#include "base/error.h"
+#include "exchange/weights.h"
+#include "interpret/run/bound.h"
+#include "model/decoder.h"
+#include "model/rope.h"
+#include "safetensors/convert.h"
+#include "schedule/build.h"
+
+namespace pleat::exchange {
+namespace {
+
+using interpret::Bound;
+
+struct Tokens {
+  int64_t batch = 0, length = 0;
+  std::vector<int32_t> ids;
+};
+
+Tokens read_tokens(const std::string& path, int64_t vocab) {
+  const safetensors::File file = safetensors::File::open(path);
+  const safetensors::TensorInfo& info = file.at("input_ids");
+  if (info.shape.size() != 2 || (info.type != safetensors::ElementType::I64 && info.type != safetensors::ElementType::I32))
+    base::fail("{}: input_ids is {} {}, needed I64 or I32 [batch, length]", path, safetensors::name_of(info.type), safetensors::shape_text(info.shape));
+  if (info.shape[0] < 1 || info.shape[1] < 2) base::fail("{}: input_ids is {}; at least one sequence of two tokens is needed", path, safetensors::shape_text(info.shape));
+  Tokens out{info.shape[0], info.shape[1], {}};
+  std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
+  file.read("input_ids", raw);
+  for (int64_t i = 0; i < info.num_elements(); ++i) {
+    int64_t id = 0;
+    if (info.type == safetensors::ElementType::I64) {
+      std::memcpy(&id, raw.data() + i * 8, 8);
+    } else {
+      int32_t small = 0;
+      std::memcpy(&small, raw.data() + i * 4, 4);
+      id = small;
+    }
+    if (id < 0 || id >= vocab) base::fail("{}: token {} at position {} is outside the vocabulary of {}", path, id, i, vocab);
+    out.ids.push_back(static_cast<int32_t>(id));
+  }
+  return out;
+}
+
+std::vector<checkpoint::Target> targets_of(Bound& bound) {
+  std::vector<checkpoint::Target> out;
+  for (size_t i = 0; i < bound.program.values.size(); ++i) {
+    const program::Value& v = bound.program.values[i];
+    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs) continue;
+    out.push_back({v.name, v.dtype, v.shape, {static_cast<std::byte*>(bound.executor->data(static_cast<program::ValueId>(i))), static_cast<size_t>(program::num_bytes(v))}});
+  }
+  return out;
+}
+
+void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, bool training) {
+  const auto at = [&]<class T>(const char* what, T) { return static_cast<T*>(bound.executor->data(fmt::format("mb0.{}", what))); };
+  const int64_t n = tokens.batch * tokens.length;
+  for (int64_t t = 0; t < n; ++t) {
+    const int64_t row = t / tokens.length * tokens.length;
+    at("tokens", int32_t{})[t] = tokens.ids[static_cast<size_t>(t)];
+    at("positions", int32_t{})[t] = static_cast<int32_t>(t - row);
+    at("doc_start", int32_t{})[t] = static_cast<int32_t>(row);
+    at("valid", uint8_t{})[t] = 1;
+    at("token_index", int64_t{})[t] = t;
+    if (!training) continue;
+    const bool predicted = (t + 1) % tokens.length != 0;
+    at("labels", int32_t{})[t] = predicted ? tokens.ids[static_cast<size_t>(t + 1)] : 0;
+    at("loss_mask", uint8_t{})[t] = predicted;
+  }
+  int64_t* rng = static_cast<int64_t*>(bound.executor->data("rng"));
+  rng[0] = c.train.seed, rng[1] = 0;
+  const std::vector<double> frequencies = model::rope_frequencies(c.model);
+  std::memcpy(bound.executor->data("rope.inv_freq"), frequencies.data(), frequencies.size() * sizeof(double));
+  if (!training) return;
+  double* norm = static_cast<double*>(bound.executor->data("norm"));
+  norm[0] = 1.0 / static_cast<double>(tokens.batch * (tokens.length - 1));
+  norm[1] = 1;
+  norm[2] = 1.0 / static_cast<double>(tokens.batch);
+  norm[3] = 1.0 / static_cast<double>(n);
+}
+
+// The training step without its update: gradients are all that is wanted.
+program::Program gradient_program(const config::Config& c, const std::vector<model::Parameter>& table) {
+  program::Program p = schedule::build_training_step(c, table);
+  std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
+  for (program::Value& v : p.values)
+    if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
+  return interpret::with_results(std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
+}
+
+// Collects tensors, then writes them in one file.
+class Output {
+ public:
+  Output(std::string path, tensor::Dtype dtype) : path_(std::move(path)), type_(dtype == tensor::Dtype::F64 ? safetensors::ElementType::F64 : safetensors::ElementType::F32) {}
+  void add(std::string name, std::vector<int64_t> shape, const void* data) {
+    int64_t n = safetensors::size_of(type_);
+    for (int64_t d : shape) n *= d;
+    const auto* bytes = static_cast<const std::byte*>(data);
+    data_.emplace_back(bytes, bytes + n);
+    specs_.push_back({std::move(name), type_, std::move(shape)});
+  }
+  void add_scalar(std::string name, double number) {
+    if (type_ == safetensors::ElementType::F64) return add(std::move(name), {1}, &number);
+    const float narrow = static_cast<float>(number);
+    add(std::move(name), {1}, &narrow);
+  }
+  safetensors::ElementType type() const { return type_; }
+  int64_t write() const {
+    safetensors::Writer writer(path_, specs_);
+    for (size_t i = 0; i < specs_.size(); ++i) writer.append(specs_[i].name, data_[i]);
+    writer.finish();
+    return static_cast<int64_t>(specs_.size());
+  }
+
+ private:
+  std::string path_;
+  safetensors::ElementType type_;
+  std::vector<safetensors::TensorSpec> specs_;
+  std::vector<std::vector<std::byte>> data_;
+};
+
+}  // namespace
+
+ProbeResult probe(const ProbeOptions& o) {
+  family::FamilyConfig model = family::read_model_config(o.model_folder);
+  const Tokens tokens = read_tokens(o.tokens_path, model.config.model.vocab_size);
+  std::vector<std::string> sets = {fmt::format("model.dtype=\"{}\"", o.dtype), fmt::format("train.micro_batch={}", tokens.batch),
+                                   fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1", "device.threads=" + std::to_string(o.threads)};
+  sets.insert(sets.end(), o.sets.begin(), o.sets.end());
+  model.config = config::resolve(config::parse(config::to_toml(model.config), sets, o.model_folder));
+  const config::Config& c = model.config;
+  const int threads = static_cast<int>(c.device.threads);
+  const auto table = model::make_parameters(c);
+  const safetensors::ModelFolder folder = safetensors::ModelFolder::open(o.model_folder);
+  const int64_t L = c.model.num_layers;
+
+  ProbeResult result;
+  const auto is_hidden = [&](const program::Value& v) {
+    if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
+    return v.name.starts_with("mb0.L") && v.name.ends_with(".x_out");
+  };
+  Bound forward(interpret::with_results(schedule::build_logits(c, table, tokens.batch), is_hidden), threads);
+  load_weights(folder, model, table, targets_of(forward));
+  write_inputs(forward, c, tokens, false);
+  forward.executor->run();
+  const tensor::Dtype dtype = forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
+  Output out(o.out_path, dtype);
+  out.add("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward.executor->data("mb0.logits"));
+  const std::vector<int64_t> hidden = {tokens.batch, tokens.length, c.model.hidden_size};
+  out.add("hidden.0", hidden, forward.executor->data("mb0.embedded"));
+  for (int64_t i = 0; i < L; ++i)
+    out.add(fmt::format("hidden.{}", i + 1), hidden, forward.executor->data(i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed"));
+
+  Bound backward(gradient_program(c, table), threads);
+  load_weights(folder, model, table, targets_of(backward));
+  write_inputs(backward, c, tokens, true);
+  backward.executor->run();
+  const double* loss = static_cast<const double*>(backward.executor->data("loss"));
+  result.loss = loss[0] / loss[1];
+  out.add_scalar("loss", result.loss);
+  const model::AuxCoefficients aux = model::aux_coefficients(c);
+  if (aux.micro != 0) {
+    result.has_aux_loss = true;
+    for (int64_t i = 0; i < L; ++i)
+      if (config::is_moe_layer(c, i)) result.aux_loss += static_cast<const double*>(backward.executor->data(fmt::format("L{}.aux_losses", i)))[0];
+    out.add_scalar(aux.hf ? "aux_loss_hf" : "aux_loss", result.aux_loss);
+  }
+  if (o.gradients) {
+    std::vector<Source> sources;
+    for (size_t i = 0; i < table.size(); ++i) {
+      if (!table[i].tied_to.empty()) continue;
+      const program::ValueId id = backward.executor->find(table[i].name + ".grad");
+      const program::Value& v = backward.program.values[static_cast<size_t>(id)];
+      sources.push_back({table[i].name, v.dtype, v.shape, {static_cast<const std::byte*>(backward.executor->data(id)), static_cast<size_t>(program::num_bytes(v))}});
+    }
+    std::vector<std::byte> bytes;
+    for (const NamedTensor& t : tensors_on_disk(model, table, out.type(), family::Naming::Model)) {
+      if (t.correction_bias_layer >= 0) continue;
+      gather(t, table, sources, bytes);
+      out.add("grad." + t.spec.name, t.spec.shape, bytes.data());
+    }
+  }
+  result.num_tensors = out.write();
+  return result;
+}
+
+}  // namespace pleat::exchange

@@ -1,0 +1,50 @@
+// Typed access to a config.json: every missing or ill-typed key is an error that names it, and keys a family cannot
+// honour are refused instead of ignored.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+
+namespace pleat::family {
+
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& json, std::string source) : json_(json), source_(std::move(source)) {}
+
+  bool has(const char* key) const;  // present and not null
+  int64_t integer(const char* key) const;
+  int64_t integer(const char* key, int64_t otherwise) const;
+  double real(const char* key, double otherwise) const;
+  bool flag(const char* key, bool otherwise) const;
+  std::string text(const char* key, const std::string& otherwise) const;
+  std::vector<int64_t> integers(const char* key) const;
+  std::vector<std::string> texts(const char* key) const;
+  // Refuses a value other than the given one: the family's code knows no other.
+  void require_text(const char* key, const std::string& value) const;
+  void require_flag(const char* key, bool value) const;
+  void require_absent(const char* key) const;
+  // A number inside rope_parameters (or rope_scaling).
+  double rope_real(const char* key, double otherwise) const;
+  const std::string& source() const { return source_; }
+
+  // What all families share: widths, heads, norm, vocabulary, tied head, rotary settings.
+  void read_decoder(config::Config& config) const;
+  // num_experts, top_k, expert width, auxiliary coefficient under whatever names the file has.
+  void read_experts(config::Config& config, const char* width_key) const;
+  // decoder_sparse_step and mlp_only_layers.
+  void read_sparse_pattern(config::Config& config) const;
+  // layer_types, or use_sliding_window with max_window_layers.
+  void read_windows(config::Config& config) const;
+
+ private:
+  void read_rope(config::Config& config) const;
+  const nlohmann::json& json_;
+  std::string source_;
+};
+
+}  // namespace pleat::family

@@ -1,0 +1,69 @@
+#include "family/family.h"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "family/config_reader.h"
+#include "family/descriptions.h"
+
+namespace pleat::family {
+
+const std::vector<const Family*>& families() {
+  static const std::vector<const Family*> all = {&kLlama, &kQwen3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kOlmoe, &kDeepseekV2, &kDeepseekV3, &kGptOss};
+  return all;
+}
+
+const Family& find_family(std::string_view model_type) {
+  // Kimi-K2 is DeepSeek-V3 under another name.
+  if (model_type == "kimi_k2") model_type = "deepseek_v3";
+  std::string known;
+  for (const Family* f : families()) {
+    if (f->model_type == model_type) return *f;
+    known += fmt::format(" {}", f->model_type);
+  }
+  base::fail("model_type \"{}\" is not known; known are:{}", model_type.substr(0, 80), known);
+}
+
+void read_softmax_router(const ConfigReader& in, config::Config& c, bool normalised_by_default) {
+  const bool normalised = in.flag("norm_topk_prob", normalised_by_default);
+  // With one expert per token a softmax over the chosen ones would be 1 and have no gradient; the config then wants the
+  // softmax over all, renormalised, which says the same.
+  c.moe.pre_softmax = !normalised || c.moe.top_k == 1;
+  if (c.moe.pre_softmax) c.moe.renormalize = normalised;
+  c.moe.renormalize_single = normalised && c.moe.top_k == 1;
+}
+
+FamilyConfig parse_model_config(const std::string& text, const std::string& source, const std::vector<std::string>& sets) {
+  if (text.size() > (1 << 20)) base::fail("{} has {} bytes; at most 1 MiB is read", source, text.size());
+  int depth = 0, deepest = 0;
+  for (const char ch : text) {
+    if (ch == '{' || ch == '[') deepest = std::max(deepest, ++depth);
+    if (ch == '}' || ch == ']') --depth;
+  }
+  if (deepest > 32) base::fail("{} is nested deeper than 32 levels", source);
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) base::fail("{} is not a JSON object", source);
+  ConfigReader reader(json, source);
+  FamilyConfig out;
+  if (!reader.has("model_type")) base::fail("{}: key 'model_type' is missing", source);
+  out.family = &find_family(reader.text("model_type", ""));
+  out.family->read(reader, out.config);
+  if (reader.real("attention_dropout", 0) != 0) out.notes.push_back("attention_dropout is not used");
+  if (reader.has("quantization_config")) base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
+  // The text form and back: keys, ranges and combinations are checked exactly as for a config a person wrote.
+  out.config = config::parse(config::to_toml(out.config), sets, source);
+  return out;
+}
+
+FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets) {
+  const std::string path = folder + "/config.json";
+  std::ifstream in(path, std::ios::binary);
+  if (!in) base::fail("cannot open '{}': a model folder needs a config.json", path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return parse_model_config(text.str(), path, sets);
+}
+
+}  // namespace pleat::family

@@ -1,0 +1,336 @@
+// The binary as a user meets it: help, exit codes, messages, and what each sub-command leaves behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "cli/process.h"
+#include "interpret/check/check.h"
+#include "interpret/print/print.h"
+
+namespace pleat {
+namespace {
+
+using testing::Ended;
+using testing::read_text;
+using testing::write_text;
+
+constexpr char kModel[] = R"(
+[model]
+hidden_size = 32
+num_layers = 2
+num_heads = 4
+num_kv_heads = 2
+[moe]
+num_experts = 4
+top_k = 2
+ffn_hidden_size = 16
+shared_ffn_hidden_size = 16
+[train]
+steps = 6
+micro_batch = 2
+seq_len = 32
+)";
+
+// The format of the peers' benchmark.
+constexpr char kPeer[] =
+    R"({"name": "tiny", "note": "for a test", "arch": "qwen3_moe", "hidden_size": 32, "num_layers": 2,
+"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "qk_norm": "head", "vocab_size": 64, "seq_len": 32, "micro_batch": 2,
+"grad_accum": 1, "num_experts": 4, "top_k": 2, "moe_ffn": 16, "shared_ffn": 0,
+"router": {"score": "softmax", "norm_topk": true, "scale": 1.0, "fp32": true}, "aux_coef": 0.001, "rope_theta": 10000.0,
+"rms_eps": 1e-6, "optimizer": "fp32", "clip": 1.0})";
+
+class Cli : public ::testing::Test {
+ protected:
+  Cli() { write_text(config_, kModel); }
+
+  Ended run(const std::vector<std::string>& arguments) {
+    return testing::run_pleat(folder_.path(), arguments);
+  }
+
+  // Must end in code 65 with every one of `words` in its message and nothing on standard output.
+  void expect_refused(const std::vector<std::string>& arguments, std::initializer_list<std::string> words) {
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 65) << ::testing::PrintToString(arguments) << ended.err;
+    EXPECT_EQ(ended.out, "");
+    for (const std::string& word : words)
+      EXPECT_NE(ended.err.find(word), std::string::npos) << "no '" << word << "' in: " << ended.err;
+  }
+
+  std::string text() {
+    std::string out;
+    for (int i = 0; i < 120; ++i)
+      out += fmt::format("sentence {} is a short one.{}", i, i % 4 == 3 ? "\n\n" : " ");
+    return out;
+  }
+
+  testing::TempFolder folder_;
+  const std::string config_ = folder_.at("model.toml");
+};
+
+TEST_F(Cli, EveryHelpEndsInAnExample) {
+  const std::vector<std::vector<std::string>> commands = {{},
+                                                          {"train"},
+                                                          {"plan"},
+                                                          {"explain"},
+                                                          {"explain-config"},
+                                                          {"report"},
+                                                          {"trace"},
+                                                          {"generate"},
+                                                          {"data"},
+                                                          {"data", "prepare"},
+                                                          {"data", "inspect"},
+                                                          {"bench"},
+                                                          {"bench", "step"}};
+  std::string top;
+  for (std::vector<std::string> words : commands) {
+    std::string example = "Example:\n  pleat ";
+    if (!words.empty()) example += words[0];
+    if (words.size() > 1) example += " " + words[1];
+    words.push_back("--help");
+    const Ended ended = run(words);
+    EXPECT_EQ(ended.code, 0);
+    const size_t at = ended.out.rfind(example);
+    ASSERT_NE(at, std::string::npos) << ended.out;
+    // Only the one line of the example follows.
+    EXPECT_EQ(ended.out.find('\n', at + 10), ended.out.find_last_not_of('\n') + 1) << ended.out;
+    if (top.empty())
+      top = ended.out;
+    else if (words.size() == 2)
+      EXPECT_NE(top.find("\n  " + words[0] + " "), std::string::npos) << words[0] << " is not in the list:\n"
+                                                                      << top;
+  }
+  // The hidden switches of tests stay hidden.
+  EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
+}
+
+TEST_F(Cli, UnknownWordsAreRefused) {
+  expect_refused({"trian"}, {"trian", "train"});
+  expect_refused({}, {"subcommand"});
+  expect_refused({"data"}, {"subcommand"});
+  expect_refused({"plan", config_, "--jsn"}, {"--jsn"});
+  expect_refused({"train", config_, "--fast"}, {"--fast"});
+  expect_refused({"explain", config_, "--program", "infer"}, {"infer"});
+  expect_refused({"bench", "step", "--peer-config", "x.json", "--steps", "0"}, {"--steps"});
+}
+
+TEST_F(Cli, BadConfigurationsAreRefusedByName) {
+  for (const char* command : {"train", "plan", "explain", "trace"}) {
+    expect_refused({command}, {"config"});
+    expect_refused({command, folder_.at("none.toml")}, {"none.toml"});
+    expect_refused({command, config_, "--set", "moe.topk=3"}, {"moe.topk", "moe.top_k"});
+    expect_refused({command, config_, "--set", "moe.top_k=9"}, {"moe.top_k", "9"});
+    expect_refused({command, config_, "--set", "moe.top_k=many"}, {"moe.top_k", "many"});
+  }
+  write_text(folder_.at("broken.toml"), "[model\n");
+  expect_refused({"plan", folder_.at("broken.toml")}, {"broken.toml"});
+  write_text(folder_.at("unknown.toml"), std::string(kModel) + "[optimiser]\nlr = 1\n");
+  expect_refused({"plan", folder_.at("unknown.toml")}, {"optimiser", "optimizer"});
+  expect_refused({"train", config_}, {"data.train"});
+  expect_refused({"train", config_, "--set", "data.train=" + folder_.at("none.txt")}, {"none.txt"});
+  expect_refused({"train", config_, "--set", "data.train=" + folder_.at("none")}, {"none.bin"});
+}
+
+TEST_F(Cli, PlanAsTableAndAsJson) {
+  const Ended table = run({"plan", config_, "--set", "recompute.modules=[\"activation\"]"});
+  ASSERT_EQ(table.code, 0) << table.err;
+  const Ended json_text = run({"plan", config_, "--json", "--set", "recompute.modules=[\"activation\"]"});
+  ASSERT_EQ(json_text.code, 0) << json_text.err;
+  const nlohmann::json plan = nlohmann::json::parse(json_text.out);
+  const auto number_after = [&](const std::string& words) {
+    const size_t at = table.out.find(words);
+    EXPECT_NE(at, std::string::npos) << words << " is not in\n" << table.out;
+    return std::stoll(table.out.substr(at + words.size()));
+  };
+  EXPECT_EQ(plan.at("arena_bytes"), number_after("arena (allocated)"));
+  EXPECT_EQ(plan.at("live_peak_bytes"), number_after("live at the peak"));
+  int64_t sum = 0;
+  for (const auto& [owner, bytes] : plan.at("memory_by_owner").items()) {
+    EXPECT_EQ(bytes, number_after("\n" + owner + " ")) << owner;
+    sum += bytes.get<int64_t>();
+  }
+  EXPECT_EQ(sum, plan.at("live_peak_bytes"));
+  ASSERT_EQ(plan.at("passes").size(), 2u);
+  EXPECT_LE(plan["passes"][1]["live_peak_bytes"], plan["passes"][0]["live_peak_bytes"]);
+  EXPECT_EQ(plan["passes"][1]["arena_bytes"], plan["arena_bytes"]);
+  expect_refused({"plan", config_, "--set", "recompute.modules=[\"experts\", \"activatoin\"]"},
+                 {"activatoin", "activation"});
+}
+
+TEST_F(Cli, ExplainIsAProgramThatParses) {
+  for (const char* which : {"train", "evaluate", "logits"}) {
+    const Ended ended = run({"explain", config_, "--program", which});
+    ASSERT_EQ(ended.code, 0) << ended.err;
+    const program::Program program = interpret::parse(ended.out);
+    const size_t comment = ended.out.rfind("# ");
+    EXPECT_EQ(interpret::print(program), ended.out.substr(0, comment));
+    EXPECT_EQ(ended.out.substr(comment),
+              fmt::format("# {} stages, {} values, {} host waits per step\n", program.stages.size(),
+                          program.values.size(), interpret::check(program).host_waits));
+    const Ended brief = run({"explain", config_, "--program", which, "--stages-only"});
+    EXPECT_EQ(std::count(brief.out.begin(), brief.out.end(), '\n'),
+              std::ptrdiff_t(program.stages.size()) + 1);
+  }
+}
+
+TEST_F(Cli, ExplainConfig) {
+  const Ended key = run({"explain-config", "moe.top_k"});
+  EXPECT_EQ(key.code, 0);
+  for (const char* word : {"moe.top_k", "default", "2", "moe.num_experts"})
+    EXPECT_NE(key.out.find(word), std::string::npos) << key.out;
+  const Ended section = run({"explain-config", "optimizer"});
+  EXPECT_EQ(section.code, 0);
+  EXPECT_NE(section.out.find("warmup_steps"), std::string::npos) << section.out;
+  const Ended all = run({"explain-config"});
+  EXPECT_EQ(all.code, 0);
+  for (const char* word :
+       {"model", "moe", "optimizer", "train", "data", "checkpoint", "log", "recompute", "device"})
+    EXPECT_NE(all.out.find(word), std::string::npos) << all.out;
+  expect_refused({"explain-config", "moe.topk"}, {"moe.topk", "moe.top_k"});
+}
+
+TEST_F(Cli, DataPrepareAndInspect) {
+  write_text(folder_.at("lines.jsonl"), "{\"body\": \"first \\u0007 one\"}\n{\"body\": \"second\"}\n");
+  const Ended prepared =
+      run({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("set"), "--key", "body"});
+  ASSERT_EQ(prepared.code, 0) << prepared.err;
+  EXPECT_NE(prepared.out.find("2 documents, 19 tokens"), std::string::npos) << prepared.out;
+  const Ended shown = run({"data", "inspect", folder_.at("set"), "--documents", "2", "--tokens", "11"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_NE(shown.out.find("2 documents, 2 sequences, 19 tokens"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("first \\x07 one"), std::string::npos)
+      << "control characters are shown, not sent: " << shown.out;
+  EXPECT_NE(shown.out.find("document 1: 7 tokens from 12\nsecond\n"), std::string::npos) << shown.out;
+
+  write_text(folder_.at("text.txt"), text());
+  const Ended split = run({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("both"), "--split",
+                           "0.8", "--separator", "\n\n"});
+  ASSERT_EQ(split.code, 0) << split.err;
+  EXPECT_EQ(run({"data", "inspect", folder_.at("both-train")}).code, 0);
+  EXPECT_EQ(run({"data", "inspect", folder_.at("both-validation")}).code, 0);
+
+  expect_refused({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("bad"), "--key", "title"},
+                 {"title"});
+  expect_refused({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("bad"), "--split", "1.5"},
+                 {"1.5"});
+  EXPECT_FALSE(std::filesystem::exists(folder_.at("bad.bin")));
+  std::filesystem::resize_file(folder_.at("set.idx"), 20);
+  expect_refused({"data", "inspect", folder_.at("set")}, {"set.idx"});
+}
+
+TEST_F(Cli, TrainReportGenerate) {
+  write_text(folder_.at("text.txt"), text());
+  const std::string run_dir = folder_.at("run");
+  const std::vector<std::string> command = {"train", config_,
+                                            "--set", "data.train=" + folder_.at("text.txt"),
+                                            "--set", "data.valid_split=0.2",
+                                            "--set", "log.run_dir=" + run_dir};
+  const Ended trained = run(command);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(trained.out, "");
+  for (const char* word : {"parameters", "asked", "planned", "measured", "bits per byte", "state sha256"})
+    EXPECT_NE(trained.err.find(word), std::string::npos) << word << "\n" << trained.err;
+  const nlohmann::json summary = nlohmann::json::parse(read_text(run_dir + "/summary.json"));
+  EXPECT_EQ(summary.at("steps"), 6);
+  EXPECT_EQ(summary.at("exit_code"), 0);
+  EXPECT_EQ(summary.at("state_sha256").get<std::string>().size(), 64u);
+  EXPECT_LE(summary.at("measured_peak_bytes"), summary.at("planned_peak_bytes"));
+  EXPECT_TRUE(nlohmann::json::accept(read_text(run_dir + "/trace.json")));
+
+  std::vector<std::string> quiet = command;
+  quiet.push_back("--quiet");
+  const Ended again = run(quiet);
+  EXPECT_EQ(again.code, 0);
+  EXPECT_EQ(again.out + again.err, "") << "a finished run has nothing to do, and quiet means quiet";
+
+  const Ended report = run({"report", run_dir});
+  ASSERT_EQ(report.code, 0) << report.err;
+  EXPECT_EQ(report.out, run_dir + "/report.html\n");
+  const std::string page = read_text(run_dir + "/report.html");
+  EXPECT_NE(page.find("<svg"), std::string::npos);
+  EXPECT_NE(page.find("</html>"), std::string::npos);
+  EXPECT_EQ(page.find("src=\"http"), std::string::npos) << "the page must need nothing from outside";
+  expect_refused({"report", folder_.at("no-run")}, {"no-run"});
+
+  const auto generate = [&](const std::string& seed, const std::string& temperature) {
+    const Ended ended = run({"generate", run_dir, "--prompt", "sentence ", "--max-tokens", "12", "--seed",
+                             seed, "--temperature", temperature});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_TRUE(ended.out.starts_with("sentence ")) << ended.out;
+    return ended.out;
+  };
+  EXPECT_EQ(generate("1", "1"), generate("1", "1"));
+  EXPECT_NE(generate("1", "1"), generate("2", "1"));
+  EXPECT_EQ(generate("1", "0"), generate("2", "0"));
+  expect_refused({"generate", run_dir, "--prompt", ""}, {"prompt"});
+  expect_refused({"generate", run_dir, "--temperature", "-1"}, {"temperature"});
+  expect_refused({"generate", folder_.at("no-run")}, {"no-run"});
+}
+
+TEST_F(Cli, Storage) {
+  write_text(folder_.at("text.txt"), text());
+  write_text(folder_.at("file"), "not a folder");
+  const Ended ended = run({"train", config_, "--quiet", "--set", "data.train=" + folder_.at("text.txt"),
+                           "--set", "log.run_dir=" + folder_.at("file/run")});
+  EXPECT_EQ(ended.code, 74) << ended.err;
+  EXPECT_NE(ended.err.find("file/run"), std::string::npos) << ended.err;
+  EXPECT_EQ(run({"trace", config_, "--steps", "1", "--out", folder_.at("file/trace.json")}).code, 74);
+}
+
+TEST_F(Cli, TraceWritesATimeline) {
+  const Ended ended = run({"trace", config_, "--steps", "1", "--out", folder_.at("trace.json"), "--svg",
+                           folder_.at("trace.svg")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const nlohmann::json trace = nlohmann::json::parse(read_text(folder_.at("trace.json")));
+  const nlohmann::json& events = trace.is_array() ? trace : trace.at("traceEvents");
+  EXPECT_NE(ended.out.find(" stages in "), std::string::npos) << ended.out;
+  size_t spans = 0;
+  for (const nlohmann::json& event : events) {
+    if (event.at("ph") != "X") continue;
+    ++spans;
+    EXPECT_GE(event.at("dur").get<double>(), 0);
+    EXPECT_FALSE(event.at("name").get<std::string>().empty());
+  }
+  const program::Program program = interpret::parse(run({"explain", config_}).out);
+  EXPECT_EQ(spans, program.stages.size());
+  EXPECT_NE(read_text(folder_.at("trace.svg")).find("</svg>"), std::string::npos);
+}
+
+TEST_F(Cli, BenchStepPrintsAResult) {
+  write_text(folder_.at("tiny.json"), kPeer);
+  const std::vector<std::string> command = {
+      "bench",     "step", "--peer-config", folder_.at("tiny.json"),  "--steps", "2",
+      "--threads", "1",    "--out",         folder_.at("result.json")};
+  const Ended ended = run(command);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const size_t at = ended.out.rfind("RESULT ");
+  ASSERT_NE(at, std::string::npos) << ended.out;
+  const nlohmann::json result = nlohmann::json::parse(ended.out.substr(at + 7));
+  EXPECT_EQ(result.at("peer"), "pleat");
+  EXPECT_EQ(result.at("config"), "tiny");
+  EXPECT_EQ(result.at("ok"), true);
+  EXPECT_EQ(result.at("threads"), 1);
+  EXPECT_GT(result.at("ms_per_step").get<double>(), 0);
+  EXPECT_NEAR(result.at("tokens_per_s").get<double>(), 64 / result.at("ms_per_step").get<double>() * 1e3,
+              1e-6 * result.at("tokens_per_s").get<double>());
+  EXPECT_NEAR(result.at("loss").get<double>(), std::log(64.0), 0.5);
+  EXPECT_GT(result.at("rss_growth_MB").get<double>(), 0);
+  EXPECT_EQ(nlohmann::json::parse(read_text(folder_.at("result.json"))), result);
+  // The same tokens and weights for any number of threads.
+  std::vector<std::string> threads = command;
+  threads[7] = "2";
+  const Ended two = run(threads);
+  EXPECT_EQ(nlohmann::json::parse(two.out.substr(two.out.rfind("RESULT ") + 7)).at("loss"),
+            result.at("loss"));
+
+  write_text(folder_.at("broken.json"), "{\"hidden_size\": 32");
+  expect_refused({"bench", "step", "--peer-config", folder_.at("broken.json")}, {"broken.json"});
+  write_text(folder_.at("part.json"), "{\"hidden_size\": 32}");
+  expect_refused({"bench", "step", "--peer-config", folder_.at("part.json")}, {"vocab_size"});
+  expect_refused({"bench", "step", "--peer-config", folder_.at("none.json")}, {"none.json"});
+}
+
+}  // namespace
+}  // namespace pleat
