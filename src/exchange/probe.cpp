@@ -128,6 +128,7 @@ ProbeResult probe(const ProbeOptions& o) {
   const Tokens tokens = read_tokens(o.tokens_path, model.config.model.vocab_size);
   std::vector<std::string> sets = {fmt::format("model.dtype=\"{}\"", o.dtype), fmt::format("train.micro_batch={}", tokens.batch),
                                    fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1", "device.threads=" + std::to_string(o.threads)};
+  if (o.dtype == "float64" && model.config.moe.num_experts > 0) sets.push_back("moe.router_dtype=\"float64\"");
   sets.insert(sets.end(), o.sets.begin(), o.sets.end());
   model.config = config::resolve(config::parse(config::to_toml(model.config), sets, o.model_folder));
   const config::Config& c = model.config;
@@ -168,6 +169,13 @@ ProbeResult probe(const ProbeOptions& o) {
     out.add_scalar(aux.hf ? "aux_loss_hf" : "aux_loss", result.aux_loss);
   }
   if (o.gradients) {
+    if (aux.any() && !o.aux_gradients) {
+      // Once more with the auxiliary terms weighted by zero: the gradients of the token loss alone.
+      write_inputs(backward, c, tokens, true);
+      double* norm = static_cast<double*>(backward.executor->data("norm"));
+      norm[1] = norm[2] = norm[3] = 0;
+      backward.executor->run();
+    }
     std::vector<Source> sources;
     for (size_t i = 0; i < table.size(); ++i) {
       if (!table[i].tied_to.empty()) continue;

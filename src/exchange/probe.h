@@ -10,6 +10,7 @@ namespace pleat::exchange {
 struct ProbeOptions {
   std::string model_folder, tokens_path, out_path;
   bool gradients = false;
+  bool aux_gradients = false;     // gradients of loss + auxiliary losses with their coefficients, instead of the loss alone
   std::string dtype = "float32";  // float32 | float64
   int64_t threads = 0;            // 0: all cores
   std::vector<std::string> sets;  // overrides of the model's config, "section.key=value"

@@ -96,11 +96,11 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
     ASSERT_NE(at, std::string::npos) << ended.out;
     // Only the one line of the example follows.
     EXPECT_EQ(ended.out.find('\n', at + 10), ended.out.find_last_not_of('\n') + 1) << ended.out;
-    if (top.empty())
-      top = ended.out;
-    else if (words.size() == 2)
+    if (top.empty()) top = ended.out;
+    if (words.size() == 2) {
       EXPECT_NE(top.find("\n  " + words[0] + " "), std::string::npos) << words[0] << " is not in the list:\n"
                                                                       << top;
+    }
   }
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
