@@ -30,7 +30,7 @@ void check_groups(const MoeConfig& m) {
   if (m.group_topk < 1 || m.group_topk > m.num_groups)
     base::fail("moe.group_topk = {} with moe.num_groups = {}; needed is 1 to {}", m.group_topk, m.num_groups,
                m.num_groups);
-  if (m.group_topk > m.top_k)
+  if (m.group_score_topk == 0 && m.group_topk > m.top_k)
     base::fail(
         "moe.group_topk = {} is more than moe.top_k = {}: a group's score would be the sum of no scores; at "
         "most {} "
@@ -80,6 +80,10 @@ void check_balancing(const Config& c) {
         "moe.global_aux_form = \"exact\" needs the counts of all microbatches before the first backward: set "
         "train.order = \"gpipe\" (now \"{}\"), or moe.global_aux_form = \"running\"",
         c.train.order);
+  if (balances_by(c, "global_aux") && m.global_aux_form == "running" && c.train.order == "gpipe")
+    base::fail(
+        "moe.global_aux_form = \"running\" has no meaning with train.order = \"gpipe\", where the counts of all microbatches "
+        "are known before the first backward: set moe.global_aux_form = \"exact\"");
 }
 
 }  // namespace

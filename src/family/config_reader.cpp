@@ -75,6 +75,10 @@ void ConfigReader::require_flag(const char* key, bool value) const {
   if (flag(key, value) != value) base::fail("{}: {} = {} is not supported; needed is {}", source_, key, !value, value);
 }
 
+void ConfigReader::require_real(const char* key, double value) const {
+  if (const double got = real(key, value); got != value) base::fail("{}: {} = {} is not supported; needed is {}", source_, key, got, value);
+}
+
 void ConfigReader::require_absent(const char* key) const {
   if (has(key)) base::fail("{}: key '{}' = {} is not supported; it must be null or absent", source_, key, json_[key].dump().substr(0, 60));
 }
@@ -166,10 +170,13 @@ void ConfigReader::read_sparse_pattern(config::Config& c) const {
     c.model.moe_layer_freq.push_back((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end());
 }
 
-void ConfigReader::read_windows(config::Config& c) const {
+void ConfigReader::read_windows(config::Config& c, WindowRule rule) const {
   auto& m = c.model;
   const int64_t window = integer("sliding_window", 0);
   if (window <= 0) return;
+  if (m.num_layers < 1 || m.num_layers > 4096) base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, m.num_layers);
+  const bool must_be_used = rule != WindowRule::All && rule != WindowRule::Alternate;
+  if (must_be_used && !flag("use_sliding_window", false)) return;
   std::vector<int64_t> layers;
   for (const std::string& type : texts("layer_types")) {
     if (type != "full_attention" && type != "sliding_attention") base::fail("{}: layer type \"{}\" is not supported", source_, type.substr(0, 60));
@@ -177,8 +184,19 @@ void ConfigReader::read_windows(config::Config& c) const {
   }
   if (!layers.empty() && static_cast<int64_t>(layers.size()) != m.num_layers)
     base::fail("{}: layer_types has {} entries for {} layers", source_, layers.size(), m.num_layers);
-  if (layers.empty() && has("use_sliding_window") && !flag("use_sliding_window", false)) return;
-  if (layers.empty()) layers = {1};
+  if (layers.empty()) {
+    const int64_t border = integer("max_window_layers", 28);
+    for (int64_t i = 0; i < m.num_layers; ++i) {
+      const bool alternate = i % 2 == 0;
+      switch (rule) {
+        case WindowRule::All:
+        case WindowRule::AllIfUsed: layers.push_back(1); break;
+        case WindowRule::Alternate: layers.push_back(alternate); break;
+        case WindowRule::AlternateBelow: layers.push_back(alternate && i < border); break;
+        case WindowRule::From: layers.push_back(i >= border); break;
+      }
+    }
+  }
   if (std::find(layers.begin(), layers.end(), 1) == layers.end()) return;
   m.sliding_window = window;
   m.window_layers = layers;

@@ -27,6 +27,7 @@ class ConfigReader {
   // Refuses a value other than the given one: the family's code knows no other.
   void require_text(const char* key, const std::string& value) const;
   void require_flag(const char* key, bool value) const;
+  void require_real(const char* key, double value) const;
   void require_absent(const char* key) const;
   // A number inside rope_parameters (or rope_scaling).
   double rope_real(const char* key, double otherwise) const;
@@ -38,8 +39,15 @@ class ConfigReader {
   void read_experts(config::Config& config, const char* width_key) const;
   // decoder_sparse_step and mlp_only_layers.
   void read_sparse_pattern(config::Config& config) const;
-  // layer_types, or use_sliding_window with max_window_layers.
-  void read_windows(config::Config& config) const;
+  // sliding_window with layer_types. Files older than layer_types leave the layers to the family's rule.
+  enum class WindowRule : uint8_t {
+    All,             // every layer
+    Alternate,       // the first, third, ... layer
+    AlternateBelow,  // use_sliding_window: the first, third, ... of the layers below max_window_layers
+    From,            // use_sliding_window: the layers from max_window_layers on
+    AllIfUsed,       // use_sliding_window: every layer
+  };
+  void read_windows(config::Config& config, WindowRule rule) const;
 
  private:
   void read_rope(config::Config& config) const;

@@ -52,7 +52,7 @@ const Family kDeepseekV2 = {"deepseek_v2",
                               read_common(in, c);
                               c.model.rope_interleaved = true;
                               c.moe.pre_softmax = true;
-                              c.moe.renormalize = false;
+                              if (c.moe.top_k > 1) c.moe.renormalize = false;
                               const std::string method = in.text("topk_method", "greedy");
                               if (method == "group_limited_greedy") read_groups(in, c, 1);
                               else if (method != "greedy") base::fail("{}: topk_method = \"{}\" is not supported", in.source(), method.substr(0, 60));
@@ -64,8 +64,10 @@ const Family kDeepseekV3 = {"deepseek_v3",
                               read_common(in, c);
                               c.model.rope_interleaved = in.flag("rope_interleave", true);
                               c.moe.score = "sigmoid";
-                              c.moe.renormalize = in.flag("norm_topk_prob", true);
-                              c.moe.renormalize_single = c.moe.renormalize && c.moe.top_k == 1;
+                              const bool normalised = in.flag("norm_topk_prob", true);
+                              // Without its _single form the switch means nothing for one expert per token.
+                              if (c.moe.top_k > 1) c.moe.renormalize = normalised;
+                              c.moe.renormalize_single = normalised && c.moe.top_k == 1;
                               c.moe.load_balancing = {"bias"};
                               c.moe.aux_coef = {};
                               c.moe.aux_convention = "switch";

@@ -31,7 +31,7 @@ void read_softmax_router(const ConfigReader& in, config::Config& c, bool normali
   // With one expert per token a softmax over the chosen ones would be 1 and have no gradient; the config then wants the
   // softmax over all, renormalised, which says the same.
   c.moe.pre_softmax = !normalised || c.moe.top_k == 1;
-  if (c.moe.pre_softmax) c.moe.renormalize = normalised;
+  if (c.moe.pre_softmax && c.moe.top_k > 1) c.moe.renormalize = normalised;
   c.moe.renormalize_single = normalised && c.moe.top_k == 1;
 }
 
@@ -50,6 +50,13 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
   if (!reader.has("model_type")) base::fail("{}: key 'model_type' is missing", source);
   out.family = &find_family(reader.text("model_type", ""));
   out.family->read(reader, out.config);
+  if (out.config.moe.num_experts > 0 && config::num_moe_layers(out.config) == 0) {
+    // The file describes experts that none of its layers has: a dense model.
+    out.config.moe = {};
+    out.config.model.leading_dense_layers = 0;
+    out.config.model.moe_layer_freq = config::ModelConfig{}.moe_layer_freq;
+    out.notes.push_back("the experts are not used: every layer is dense");
+  }
   if (reader.real("attention_dropout", 0) != 0) out.notes.push_back("attention_dropout is not used");
   if (reader.has("quantization_config")) base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
   // The text form and back: keys, ranges and combinations are checked exactly as for a config a person wrote.

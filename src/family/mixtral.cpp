@@ -8,7 +8,7 @@ const Family kMixtral = {"mixtral",
                            in.read_decoder(c);
                            in.read_experts(c, "intermediate_size");
                            c.moe.input_jitter = in.real("router_jitter_noise", 0);
-                           in.read_windows(c);
+                           in.read_windows(c, ConfigReader::WindowRule::All);
                            // Softmax over all experts, then over the chosen ones again: softmax of the chosen logits.
                            if (c.moe.top_k == 1) c.moe.pre_softmax = c.moe.renormalize_single = true;
                          },

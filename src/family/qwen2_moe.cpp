@@ -12,7 +12,7 @@ const Family kQwen2Moe = {"qwen2_moe",
                             c.moe.shared_gate = true;
                             in.read_sparse_pattern(c);
                             if (config::num_moe_layers(c) < c.model.num_layers) c.model.ffn_hidden_size = in.integer("intermediate_size");
-                            in.read_windows(c);
+                            in.read_windows(c, ConfigReader::WindowRule::AlternateBelow);
                             read_softmax_router(in, c, false);
                           },
                           {.shared = "mlp.shared_expert"}};

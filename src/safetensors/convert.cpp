@@ -52,8 +52,10 @@ Wide widen(uint16_t narrow) {
   if constexpr (kRebias != 0) {
     const Wide tiny = static_cast<Wide>(static_cast<int32_t>(magnitude)) *
                       power_of_two<Wide>(1 - Narrow::kBias - Narrow::kMantissa);
-    bits = magnitude < (1u << Narrow::kMantissa) ? std::bit_cast<Bits>(tiny) : bits;
-    bits = magnitude >= kInfinity ? (static_cast<Bits>(magnitude) << kShift) | kWideInfinity : bits;
+    // By masks: of a choice the compiler makes a branch here, since a product may trap.
+    const Bits is_tiny = Bits{0} - static_cast<Bits>(magnitude < (1u << Narrow::kMantissa));
+    bits = (std::bit_cast<Bits>(tiny) & is_tiny) | (bits & ~is_tiny);
+    bits |= kWideInfinity & (Bits{0} - static_cast<Bits>(magnitude >= kInfinity));
   }
   bits |= static_cast<Bits>(narrow & 0x8000u) << (sizeof(Wide) * 8 - 16);
   return std::bit_cast<Wide>(bits);

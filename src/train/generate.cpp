@@ -55,8 +55,8 @@ int32_t choose_token(const std::vector<double>& logits, const GenerateOptions& o
 std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& prompt, const GenerateOptions& options,
                               const std::function<void(int32_t)>& each) {
   if (prompt.empty()) base::fail("generation needs a prompt of at least one token");
-  if (options.temperature < 0 || options.top_p <= 0 || options.top_p > 1)
-    base::fail("temperature must be >= 0 (got {}) and top-p in (0, 1] (got {})", options.temperature, options.top_p);
+  if (!(options.temperature >= 0) || !(options.top_p > 0 && options.top_p <= 1) || options.top_k < 0)
+    base::fail("temperature and top-k must be >= 0 (got {} and {}) and top-p in (0, 1] (got {})", options.temperature, options.top_k, options.top_p);
   interpret::Executor& executor = programs.logits();
   const config::Config& config = programs.config();
   const int64_t length = config.train.seq_len, vocab = config.model.vocab_size;

@@ -84,7 +84,8 @@ class Run {
         add_eval(outcome.record, *final_eval_);
       }
       note(outcome.record);
-      progress.step_done(outcome.record, steady_now());
+      const int64_t every = config_.log.console_every;
+      if (every > 0 && (step % every == 0 || last || outcome.record.eval)) progress.step_done(outcome.record, steady_now());
       if (trainer_.run_state().refused_in_row >= config_.train.max_refused_steps) {
         progress.message(fmt::format("{} steps in a row refused: stopping. Last: {}", trainer_.run_state().refused_in_row, outcome.culprit));
         code = base::ExitCode::Numerical;

@@ -200,16 +200,17 @@ std::string Trainer::state_sha256() const {
 
 std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   const config::Config saved = config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)");
+  const bool imported = loaded.step() == 0 && loaded.text("data") == kImportedData;
   std::vector<std::string> allowed, refused;
   for (const std::string& difference : config::differences(saved, config_)) {
     // The position in the data is counted in sequences: with another length it would point elsewhere.
-    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || difference.starts_with("train.seq_len:");
+    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && difference.starts_with("train.seq_len:"));
     (gives_meaning ? refused : allowed).push_back(difference);
   }
   if (!refused.empty())
     base::fail("{} was saved by another model or with sequences of another length; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
                "checkpoint.resume = \"never\" to start anew", loaded.path(), fmt::join(refused, "\n  "));
-  if (loaded.text("data") != data_identity())
+  if (!imported && loaded.text("data") != data_identity())
     base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"), config_.data.train, data_identity());
   RunState run;
   run.step = loaded.step();

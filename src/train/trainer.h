@@ -38,6 +38,9 @@ struct EvalOutcome {
   int64_t tokens = 0;
 };
 
+// The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its start.
+inline constexpr const char* kImportedData = "imported";
+
 struct TrainerHooks {
   // After a step's inputs are written, before it runs: tests plant faults here.
   std::function<void(int64_t step, interpret::Executor&)> before_run;

@@ -266,6 +266,9 @@ TEST_F(Cli, TrainReportGenerate) {
   EXPECT_EQ(generate("1", "0"), generate("2", "0"));
   expect_refused({"generate", run_dir, "--prompt", ""}, {"prompt"});
   expect_refused({"generate", run_dir, "--temperature", "-1"}, {"temperature"});
+  expect_refused({"generate", run_dir, "--top-k", "-1"}, {"top-k"});
+  expect_refused({"generate", run_dir, "--top-p", "0"}, {"top-p"});
+  expect_refused({"generate", run_dir, "--top-p", "1.5"}, {"top-p"});
   expect_refused({"generate", folder_.at("no-run")}, {"no-run"});
 }
 

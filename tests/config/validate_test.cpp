@@ -180,6 +180,8 @@ TEST(ConfigCombination, Balancing) {
                             "is defined for \"aux\" only"},
                            {"moe.load_balancing = \"global_aux\"\nmoe.global_aux_form = \"exact\"",
                             "set train.order = \"gpipe\" (now \"1f1b\")"},
+                           {"moe.load_balancing = \"global_aux\"\ntrain.order = \"gpipe\"",
+                            "set moe.global_aux_form = \"exact\""},
                        });
   EXPECT_EQ(
       refusal(kMoe +

@@ -101,6 +101,8 @@ TEST_F(Generate, BadRequestsAreRefused) {
   EXPECT_THROW(generate(programs_, {257}, with(1)), base::Error);
   EXPECT_THROW(generate(programs_, {-1}, with(1)), base::Error);
   EXPECT_THROW(generate(programs_, {1}, with(-1)), base::Error);
+  EXPECT_THROW(generate(programs_, {1}, with(std::nan(""))), base::Error);
+  EXPECT_THROW(generate(programs_, {1}, with(1, -1)), base::Error);
   EXPECT_THROW(generate(programs_, {1}, with(1, 0, 0.0)), base::Error);
   EXPECT_THROW(generate(programs_, {1}, with(1, 0, 1.5)), base::Error);
 }

@@ -1,0 +1,91 @@
+#include "exchange/import.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/posix_vfs.h"
+#include "checkpoint/save.h"
+#include "exchange/source_files.h"
+#include "exchange/weights.h"
+#include "model/parameters.h"
+#include "schedule/build.h"
+#include "train/trainer.h"
+
+namespace pleat::exchange {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Memory for what comes from the folder; everything else of the state is zero and shares one buffer.
+struct State {
+  std::vector<std::vector<std::byte>> owned;
+  std::vector<std::byte> zeros;
+  std::vector<checkpoint::Target> targets;  // weights and correction biases
+  checkpoint::StateView view;
+};
+
+void lay_out(const config::Config& c, const std::vector<model::Parameter>& table, State& s) {
+  const program::Program program = schedule::build_training_step(c, table);
+  std::vector<const program::Value*> zero;
+  for (const program::Value& v : program.values) {
+    // The rule of train::Programs::targets: constants follow from the config.
+    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs) continue;
+    const size_t size = static_cast<size_t>(program::num_bytes(v));
+    if (model::find_parameter(table, v.name) < 0 && !v.name.ends_with(".router.expert_bias")) {
+      zero.push_back(&v);
+      if (s.zeros.size() < size) s.zeros.resize(size);
+      continue;
+    }
+    s.owned.emplace_back(size);
+    s.targets.push_back({v.name, v.dtype, v.shape, s.owned.back()});
+    s.view.tensors.push_back({v.name, v.dtype, v.shape, s.owned.back()});
+  }
+  for (const program::Value* v : zero)
+    s.view.tensors.push_back({v->name, v->dtype, v->shape, std::span(s.zeros).first(static_cast<size_t>(program::num_bytes(*v)))});
+}
+
+}  // namespace
+
+ImportResult import_model(const ImportOptions& o) {
+  require_new_folder(o.run_folder, "an import");
+  family::FamilyConfig model = family::read_model_config(o.model_folder);
+  config::Config asked = model.config;
+  asked.log.run_dir = o.run_folder;
+  asked = config::parse(config::to_toml(asked), o.sets, o.model_folder);
+  if (asked.log.run_dir != o.run_folder) base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set", asked.log.run_dir, o.run_folder);
+  const config::Config c = config::resolve(asked);
+  model.config = c;
+
+  const std::vector<SmallFile> files = read_small_files(o.model_folder);
+  const safetensors::ModelFolder folder = safetensors::ModelFolder::open(o.model_folder);
+  const std::vector<model::Parameter> table = model::make_parameters(c);
+  State state;
+  lay_out(c, table, state);
+  const LoadReport loaded = load_weights(folder, model, table, state.targets);
+
+  state.view.step = 0;
+  state.view.integers = {{"data.epoch", 0}, {"data.next_sample", 0}, {"refused_in_row", 0}, {"refused_total", 0}};
+  state.view.texts = {{"config", config::to_toml(c)}, {"data", train::kImportedData}};
+
+  fs::create_directories(c.checkpoint.dir);
+  fs::create_directories(o.run_folder + "/source");
+  for (const SmallFile& file : files) write_small_file(o.run_folder + "/source", file);
+  base::PosixVfs vfs;
+  const checkpoint::SaveResult saved = checkpoint::save(vfs, c.checkpoint.dir, state.view, {});
+  // As asked: what is derived from train.steps and the like is derived again by the run.
+  write_small_file(o.run_folder, {"config.toml", config::to_toml(asked)});
+
+  ImportResult out;
+  out.model_type = model.family->model_type;
+  out.num_tensors = loaded.num_tensors;
+  out.num_parameters = model::count_parameters(c, table).total;
+  out.checkpoint_path = saved.path;
+  out.notes = model.notes;
+  for (const std::string& w : folder.warnings()) out.notes.push_back(w);
+  for (const std::string& w : saved.warnings) out.notes.push_back(w);
+  for (const std::string& name : loaded.unused) out.notes.push_back(fmt::format("tensor '{}' is not used", name));
+  return out;
+}
+
+}  // namespace pleat::exchange

@@ -1,0 +1,58 @@
+#include "exchange/source_files.h"
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "base/error.h"
+#include "safetensors/descriptor.h"
+#include "safetensors/new_file.h"
+
+namespace pleat::exchange {
+namespace {
+
+constexpr const char* kNames[] = {
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json", "tekken.json", "qwen.tiktoken", "tiktoken.model",
+};
+constexpr int64_t kMostBytes = int64_t{256} << 20;
+
+}  // namespace
+
+std::vector<SmallFile> read_small_files(const std::string& folder) {
+  const safetensors::Descriptor opened = safetensors::open_folder(folder);
+  std::vector<SmallFile> out;
+  for (const char* name : kNames) {
+    const std::string path = safetensors::join(folder, name);
+    if (!safetensors::exists(opened, name, path)) continue;
+    const safetensors::OpenedFile file = safetensors::open_regular(opened, name, path);
+    if (file.size > kMostBytes) base::fail("{} has {} bytes; at most {} are copied", path, file.size, kMostBytes);
+    SmallFile& small = out.emplace_back(SmallFile{name, std::string(static_cast<size_t>(file.size), '\0')});
+    safetensors::read_exactly(file.descriptor, std::as_writable_bytes(std::span(small.text)), 0, path);
+  }
+  return out;
+}
+
+const SmallFile* find(const std::vector<SmallFile>& files, const std::string& name) {
+  for (const SmallFile& f : files)
+    if (f.name == name) return &f;
+  return nullptr;
+}
+
+void write_small_file(const std::string& folder, const SmallFile& file) {
+  const std::shared_ptr<const safetensors::OutputFolder> opened = safetensors::OutputFolder::open(folder);
+  safetensors::NewFile out(opened, file.name, static_cast<int64_t>(file.text.size()));
+  out.write(std::as_bytes(std::span(file.text)), 0);
+  out.sync();
+  out.commit();
+  opened->sync();
+}
+
+void require_new_folder(const std::string& folder, const char* what) {
+  namespace fs = std::filesystem;
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder)) base::fail("'{}' is not a folder; {} needs a new or empty one", folder, what);
+  if (!fs::is_empty(folder)) base::fail("'{}' is not empty; {} needs a new or empty folder", folder, what);
+}
+
+}  // namespace pleat::exchange

@@ -1,0 +1,25 @@
+// The small files of a model folder beside its weights: config.json, generation settings, tokenizer. They are carried
+// along unchanged, so that an exported model is used with the tokenizer it was trained with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pleat::exchange {
+
+struct SmallFile {
+  std::string name, text;
+};
+
+// Every known small file that `folder` has. Links and files over 256 MiB are refused.
+std::vector<SmallFile> read_small_files(const std::string& folder);
+// Nothing when there is none of that name.
+const SmallFile* find(const std::vector<SmallFile>& files, const std::string& name);
+
+// Writes and syncs `folder`/name; a failure is a storage error.
+void write_small_file(const std::string& folder, const SmallFile& file);
+
+// Throws unless `folder` does not exist or is empty; `what` says what is to be written there.
+void require_new_folder(const std::string& folder, const char* what);
+
+}  // namespace pleat::exchange

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""Compares Pleat's tokenizers with the libraries they must agree with, id by id, and prints both speeds.
+
+    python -m venv VENV && VENV/bin/pip install tokenizers sentencepiece tiktoken mistral-common dashscope
+    ninja -C build/cpu tokenizer_cli
+    VENV/bin/python tools/tokenizer_parity.py --cli build/cpu/tokenizer_cli --work FOLDER [--only NAME]
+
+The text (at least 20 MB) is made from what a Debian system has: message catalogues in many languages, manual pages,
+headers and Python sources, plus generated parts: CJK, emoji, every code point, a million '^', long runs, broken UTF-8.
+The vocabularies come from the PyPI packages above or are trained here with Hugging Face's `tokenizers`. Speeds are one
+thread each; theirs is the fastest call the library has.
+"""
+import argparse
+import glob
+import gettext
+import gzip
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import time
+
+os.environ["RAYON_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import tiktoken
+import tiktoken.load
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+GPT2_SPECIAL = "<|endoftext|>"
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+DEEPSEEK = ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+            "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
+          r"|\s*[\r\n]|\s+(?!\S)|\s")
+O200K_WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = "|".join([
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + O200K_WORD,
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + O200K_WORD,
+    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+
+
+# ---- text ----------------------------------------------------------------------------------------------------------
+
+def catalogue_text(language, limit):
+    out, size = [], 0
+    for path in sorted(glob.glob(f"/usr/share/locale/{language}/LC_MESSAGES/*.mo") +
+                       glob.glob(f"/usr/share/vim/vim*/lang/{language}/LC_MESSAGES/*.mo")):
+        try:
+            with open(path, "rb") as f:
+                catalogue = gettext.GNUTranslations(f)._catalog
+        except Exception:
+            continue
+        text = "\n".join(v for v in catalogue.values() if isinstance(v, str)).encode()
+        out.append(text)
+        size += len(text)
+        if size >= limit:
+            break
+    return b"\n\n".join(out)[:limit]
+
+
+def file_text(patterns, limit):
+    out, size = [], 0
+    for pattern in patterns:
+        for path in sorted(glob.glob(pattern, recursive=True)):
+            try:
+                data = gzip.open(path, "rb").read() if path.endswith(".gz") else open(path, "rb").read()
+            except OSError:
+                continue
+            out.append(data[:200_000])
+            size += len(out[-1])
+            if size >= limit:
+                return b"\n".join(out)[:limit]
+    return b"\n".join(out)[:limit]
+
+
+def generated(rng):
+    def cjk(n):
+        return "".join(chr(rng.choice([rng.randrange(0x4E00, 0x9FA5), rng.randrange(0x3041, 0x30FF),
+                                       rng.randrange(0xAC00, 0xD7A3), 0x3002, 0xFF0C, 0x20000 + rng.randrange(40000),
+                                       0x31350 + rng.randrange(4000)]))
+                       for _ in range(n))
+    emoji = ["😀", "👩‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "👍🏽", "🩷", "🫨", "❤️", "🫩", "☕", "✨"]
+    parts = {
+        "cjk": "\n".join(cjk(rng.randrange(5, 60)) for _ in range(12000)),
+        "emoji": "".join(rng.choice(emoji + [" ", "x ", "\n", "! "]) for _ in range(150000)),
+        "every": "".join(chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000),
+        "every_spaced": " ".join(chr(c) + chr(c) + "a" for c in range(0x3100) if not 0xD800 <= c < 0xE000),
+        "carets": "^" * 1_000_000,
+        "spaces": " " * 100_000 + "x" + "\t" * 50_000 + "\r\n" * 20_000 + "\n " * 20_000 + "\u180e \u200b\u0085",
+        "letters": "a" * 200_000 + "A" * 200_000 + "ab" * 50_000 + "9" * 100_000,
+        "quotes": "".join(rng.choice(["'s", "'S", "'ll", "'LL", "'ve", "'ſ", "\u2019s", " ", "I", "don't", "'re", "D'"])
+                          for _ in range(60000)),
+        "marks": "".join(rng.choice(["e\u0301", "é", "\u0301", "ﬁ", "Å", "A\u030a", "각", "각", "²", "½", "ß", "İ", " "])
+                         for _ in range(60000)),
+        "specials": "".join(rng.choice(["<|endoftext|>", "<|im_start|>", "  ", "\n", "hello", "<s>", "</s>", "▁", "<pad>",
+                                        "MASK", "aMASK", "<0x41>", "<|endoftext", "word", " [X] ", "é", "<unk>"])
+                            for _ in range(80000)),
+    }
+    whitespace = [chr(c) for c in (9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x2028, 0x202F, 0x3000)]
+    parts["whitespace"] = "".join(rng.choice(whitespace + ["a", "1", "!"]) for _ in range(200000))
+    alphabet = [chr(rng.randrange(0x20, 0x2FF)) for _ in range(40)] + list("aeiou 12'\n") + ["中", "😀", "ñ", "▁"]
+    parts["random"] = "".join(rng.choice(alphabet) for _ in range(700000))
+    return {name: text.encode() for name, text in parts.items()}
+
+
+def broken(rng, text):
+    data = bytearray(text)
+    for _ in range(len(data) // 20):
+        data[rng.randrange(len(data))] = rng.choice([0x80, 0xC0, 0xC3, 0xE2, 0xED, 0xA0, 0xF0, 0xF4, 0x90, 0xFF, 0xE0, 0])
+    return bytes(data) + b"\xf0\x9f\x98"
+
+
+def make_documents(folder):
+    path = os.path.join(folder, "documents.bin")
+    rng = random.Random(7)
+    lib = os.path.dirname(os.__file__)
+    texts = {}
+    for language, limit in (("de", 3_000_000), ("fr", 3_000_000), ("zh_CN", 3_000_000), ("ja", 800_000),
+                            ("ru", 800_000), ("ar", 400_000), ("hi", 400_000), ("th", 300_000), ("ko", 400_000)):
+        texts[language] = catalogue_text(language, limit)
+    texts["english"] = file_text(["/usr/share/vim/vim*/doc/*.txt", "/usr/share/doc/**/*.gz", "/usr/share/perl/**/*.pod",
+                                  "/usr/share/man/man[1-8]/*.gz"], 5_000_000)
+    texts["python"] = file_text([lib + "/*.py", lib + "/*/*.py"], 3_000_000)
+    texts["c"] = file_text(["/usr/include/*.h", "/usr/include/*/*.h", "/usr/include/c++/**/*"], 2_000_000)
+    texts.update(generated(rng))
+    texts["broken_de"] = broken(rng, texts["de"][:500_000])
+    texts["broken_zh"] = broken(rng, texts["zh_CN"][:500_000])
+    texts["noise"] = rng.randbytes(300_000)
+    documents, summary = [], {}
+    for name, text in texts.items():
+        summary[name] = len(text)
+        if name in ("carets", "spaces", "letters", "every"):
+            documents.append((name, text))
+            continue
+        at = 0
+        while at < len(text):
+            size = rng.choice([200, 2000, 8000, 8000, 30000, 200000])
+            documents.append((name, text[at:at + size]))  # cuts inside a character happen: broken on purpose
+            at += size
+    with open(path, "wb") as f:
+        for _, text in documents:
+            f.write(struct.pack("<I", len(text)) + text)
+    return path, documents, summary
+
+
+# ---- tokenizers ----------------------------------------------------------------------------------------------------
+
+ADDED = [AddedToken("MASK", lstrip=True, special=True), AddedToken("[X]", rstrip=True, single_word=True),
+         AddedToken("<pad>", special=True), AddedToken("word", single_word=True, normalized=True),
+         AddedToken("é", normalized=True), AddedToken("<|im_start|>", special=True)]
+
+
+def byte_level(pre_tokenizer, normalizer=None, ignore_merges=False, template=None, size=8000):
+    def build(sample):
+        tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+        if normalizer:
+            tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre_tokenizer
+        tokenizer.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[GPT2_SPECIAL], show_progress=False,
+                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator(sample, trainer)
+        tokenizer.add_tokens(ADDED)
+        if template:
+            tokenizer.post_processor = processors.Sequence([
+                processors.ByteLevel(trim_offsets=False),
+                processors.TemplateProcessing(single=f"{GPT2_SPECIAL} $A", special_tokens=[(GPT2_SPECIAL, 0)])])
+        return tokenizer
+    return build
+
+
+def byte_fallback(style):
+    """SentencePiece-like: 'llama' (normalizer, no pre-tokenizer), 'metaspace' or 'first'."""
+    def build(sample):
+        tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        scheme = "first" if style == "first" else "always"
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
+        trainer = trainers.BpeTrainer(vocab_size=8000, special_tokens=tokens, limit_alphabet=1500, show_progress=False)
+        tokenizer.train_from_iterator(sample, trainer)
+        data = json.loads(tokenizer.to_str())
+        data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < 3]
+        tokenizer = Tokenizer.from_str(json.dumps(data))
+        if style == "llama":
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+            tokenizer.pre_tokenizer = None
+            tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                                   decoders.Strip(" ", 1, 0)])
+        else:
+            tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=scheme)])
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+        tokenizer.add_tokens(ADDED[:3])
+        return tokenizer
+    return build
+
+
+def sequence(*patterns):
+    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
+    return pre_tokenizers.Sequence(steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+STYLES = {
+    "gpt2": byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False)),
+    "gpt2_prefix": byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), normalizers.NFKC()),
+    "llama3": byte_level(sequence(LLAMA3), ignore_merges=True, template=True, size=16000),
+    "qwen": byte_level(sequence(QWEN), normalizers.NFC(), size=16000),
+    "deepseek": byte_level(sequence(*DEEPSEEK)),
+    "digits": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(True),
+                                                  pre_tokenizers.ByteLevel(add_prefix_space=False)]), normalizers.NFD()),
+    "llama2": byte_fallback("llama"),
+    "metaspace": byte_fallback("metaspace"),
+    "metaspace_first": byte_fallback("first"),
+}
+
+
+def hf_case(name, folder, sample):
+    path = os.path.join(folder, name + ".tokenizer.json")
+    if not os.path.exists(path):
+        STYLES[name](sample).save(path)
+    tokenizer = Tokenizer.from_file(path)
+
+    def encode(texts):
+        return [e.ids for e in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return path, "-", encode, lambda ids: tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def package_cases(folder):
+    import dashscope
+    import mistral_common
+    import sentencepiece
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    cases = {}
+    data = os.path.join(os.path.dirname(mistral_common.__file__), "data")
+    for path in sorted(glob.glob(data + "/*.model.v*")):
+        processor = sentencepiece.SentencePieceProcessor(model_file=path)
+        cases["sp:" + os.path.basename(path)] = (path, "-", lambda texts, p=processor: [p.encode(t) for t in texts],
+                                                 lambda ids, p=processor: p.decode(ids))
+    for path in sorted(glob.glob(data + "/tekken*.json"))[-1:]:
+        tekken = Tekkenizer.from_file(path)
+        cases["tekken"] = (path, "-", lambda texts: [tekken.encode(t, bos=False, eos=False) for t in texts], None)
+    path = os.path.join(os.path.dirname(dashscope.__file__), "resources", "qwen.tiktoken")
+    ranks = tiktoken.load.load_tiktoken_bpe(path)
+    for family, pattern in (("qwen", QWEN), ("cl100k", CL100K), ("o200k", O200K), ("llama3", LLAMA3)):
+        encoding = tiktoken.Encoding(family, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+        # The ranks are Qwen's; the special tokens of other families would collide with them.
+        link = os.path.join(folder, f"{family}.tiktoken")
+        shutil.copyfile(path, link)
+        if family in ("cl100k",):
+            lines = [line for line in open(link) if int(line.split()[1]) < 100000]
+            open(link, "w").writelines(lines)
+            cut = {t: r for t, r in ranks.items() if r < 100000}
+            encoding = tiktoken.Encoding(family, pat_str=pattern, mergeable_ranks=cut, special_tokens={})
+        cases["tiktoken:" + family] = (link, family, lambda texts, e=encoding: [e.encode_ordinary(t) for t in texts],
+                                       lambda ids, e=encoding: e.decode(ids, errors="replace"))
+    return cases
+
+
+# ---- comparison ----------------------------------------------------------------------------------------------------
+
+def read_ids(path):
+    import array
+    values = array.array("i")
+    values.frombytes(open(path, "rb").read())
+    out, start = [], 0
+    values = values.tolist()
+    for i, v in enumerate(values):
+        if v == -1:
+            out.append(values[start:i])
+            start = i + 1
+    return out
+
+
+def compare(name, case, cli, documents_path, documents, folder):
+    path, family, encode, decode = case
+    ids_path, text_path = os.path.join(folder, "ids.bin"), os.path.join(folder, "decoded.bin")
+    run = subprocess.run([cli, path, family, documents_path, ids_path, text_path], capture_output=True, text=True)
+    if run.returncode != 0:
+        print(f"{name:44} FAILED: {run.stderr.strip()}")
+        return False
+    ours = json.loads(run.stdout)
+    texts = [text.decode("utf-8", errors="replace") for _, text in documents]
+    num_bytes = sum(len(t.encode()) for t in texts)
+    start = time.perf_counter()
+    theirs = encode(texts)
+    their_seconds = time.perf_counter() - start
+    mine = read_ids(ids_path)
+    wrong = [i for i in range(len(documents)) if i >= len(mine) or mine[i] != theirs[i]]
+    for i in wrong[:3]:
+        a, b = (mine[i] if i < len(mine) else []), theirs[i]
+        at = next((k for k in range(min(len(a), len(b))) if a[k] != b[k]), min(len(a), len(b)))
+        print(f"  document {i} ({documents[i][0]}) differs at token {at} of {len(a)}/{len(b)}: {a[at:at + 5]} {b[at:at + 5]}")
+        if decode:
+            print(f"    theirs: {decode(b[max(0, at - 3):at + 5])!r}")
+    decode_wrong = 0
+    if decode:
+        raw = open(text_path, "rb").read()
+        at = 0
+        for i in range(len(documents)):
+            size, = struct.unpack_from("<I", raw, at)
+            text = raw[at + 4:at + 4 + size].decode()
+            at += 4 + size
+            if documents[i][0] != "every" and text != decode(theirs[i]):
+                decode_wrong += 1
+                if decode_wrong < 3:
+                    print(f"  document {i} ({documents[i][0]}) decodes differently: {text[:60]!r}")
+    our_speed, their_speed = num_bytes / ours["encode_s"] / 1e6, num_bytes / their_seconds / 1e6
+    good = not wrong and not decode_wrong
+    print(f"{name:44} {'same ids' if not wrong else str(len(wrong)) + ' documents differ':20}"
+          f"{'same text' if not decode_wrong else str(decode_wrong) + ' texts differ':16} {num_bytes / 1e6:6.1f} MB "
+          f"{ours['tokens']:9d} tokens  not round: {ours['not_round']:5d}  {our_speed:7.1f} MB/s  theirs {their_speed:6.1f} MB/s"
+          f"  x{our_speed / their_speed:.1f}", flush=True)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cli", required=True)
+    parser.add_argument("--work", required=True)
+    parser.add_argument("--only", help="run only the tokenizers whose name contains this")
+    options = parser.parse_args()
+    os.makedirs(options.work, exist_ok=True)
+    documents_path, documents, summary = make_documents(options.work)
+    total = sum(summary.values())
+    print("bytes of text:", summary, "together", total, "in", len(documents), "documents")
+    if total < 20_000_000:
+        sys.exit("this system has too little text for the comparison; 20 MB are needed")
+    print("tokenizers", tokenizers.__version__, "tiktoken", tiktoken.__version__)
+    rng = random.Random(3)
+    sample = [t.decode("utf-8", errors="replace")[:4000] for name, t in rng.sample(documents, min(900, len(documents)))
+              if name not in ("every", "noise", "carets", "spaces", "letters", "random", "cjk")]
+    cases = {name: (lambda name=name: hf_case(name, options.work, sample)) for name in STYLES}
+    cases.update({name: (lambda case=case: case) for name, case in package_cases(options.work).items()})
+    good = True
+    for name, make in cases.items():
+        if options.only and options.only not in name:
+            continue
+        good = compare(name, make(), options.cli, documents_path, documents, options.work) and good
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
