@@ -37,6 +37,7 @@ LOGITS_BOUND = 1e-5  # norm-wise, also for hidden states, loss and auxiliary los
 GRAD_BOUND = 1e-4    # norm-wise
 GRAD_FLOOR = 1e-8    # a difference this small in norm is equality
 TIE_GAP = 1e-5       # two competing router scores closer than this: other tokens are drawn
+LEAST_LOSS = 1e-2    # below, the gradient is a difference of nearly equal float32 numbers in both: other tokens are drawn
 ZERO_BOUND = 1e-5    # gradients that are zero on paper: rounding, as a part of the whole gradient
 
 
@@ -286,10 +287,10 @@ def reference(family, model, r, seed):
         ids = torch.randint(0, model.config.vocab_size, (batch, length), generator=g)
         seen.clear()
         out = model(input_ids=ids, labels=ids, output_hidden_states=True, use_cache=False)
-        if all(router_gap(family, model.config, logits, bias) > TIE_GAP for logits, bias in seen):
+        if out.loss > LEAST_LOSS and all(router_gap(family, model.config, logits, bias) > TIE_GAP for logits, bias in seen):
             break
     else:
-        raise RuntimeError("no tokens without near ties in 50 draws")
+        raise RuntimeError("no tokens without near ties and with a loss in 50 draws")
     for h in hooks:
         h.remove()
     model.zero_grad()

@@ -9,16 +9,21 @@ namespace pleat::apps {
 
 void add_import(CLI::App& app, Action& chosen) {
   auto o = std::make_shared<exchange::ImportOptions>();
-  CLI::App* c = app.add_subcommand("import", "Make a run of a Hugging Face model: a config and a checkpoint to train from");
+  CLI::App* c = app.add_subcommand(
+      "import", "Make a run of a Hugging Face model: a config and a checkpoint to train from");
   c->add_option("model", o->model_folder, "Model folder (config.json and safetensors)")->required();
   c->add_option("--out", o->run_folder, "Folder of the run; new or empty")->required();
-  c->add_option("--set", o->sets, "Override a key of the run's config: section.key=value (repeatable)")->allow_extra_args(false);
-  add_example(*c, "pleat import my-model --out runs/tuned && pleat train runs/tuned/config.toml --set data.train=notes.jsonl");
+  c->add_option("--set", o->sets, "Override a key of the run's config: section.key=value (repeatable)")
+      ->allow_extra_args(false);
+  add_example(*c,
+              "pleat import my-model --out runs/tuned && pleat train runs/tuned/config.toml --set "
+              "data.train=notes.jsonl");
   c->callback([o, &chosen] {
     chosen = [o] {
       const exchange::ImportResult r = exchange::import_model(*o);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
-      fmt::print("{}: {} parameters from {} tensors in {}\n", r.model_type, report::format_count(double(r.num_parameters)), r.num_tensors, r.checkpoint_path);
+      fmt::print("{}: {} parameters from {} tensors in {}\n", r.model_type,
+                 report::format_count(double(r.num_parameters)), r.num_tensors, r.checkpoint_path);
       return 0;
     };
   });

@@ -28,6 +28,7 @@ struct ModelConfig {
   int64_t qk_nope_head_dim = 0;   // mla: part of a query/key head without position
   int64_t qk_rope_head_dim = 0;   // mla: rotated part, shared by all key heads
   int64_t v_head_dim = 0;         // mla: width of a value head
+  double latent_norm_eps = 1e-6;  // mla: of the norms on the compressed vectors
   double attention_scale = 0.0;   // 0: 1 / sqrt(width of a query head)
   bool attention_sinks = false;
   double norm_eps = 1e-5;
@@ -116,6 +117,7 @@ struct OptimizerConfig {
   bool decay_norms = false;
   bool decay_biases = false;
   bool decay_embeddings = true;
+  std::vector<std::string> freeze;  // classes that are not trained, named as the keys of `groups`
   // Keyed by attention | router | shared_experts | experts | mlp | embedding | head | norm.
   std::map<std::string, GroupConfig> groups;
 

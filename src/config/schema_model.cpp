@@ -72,6 +72,11 @@ std::vector<Key> model_keys() {
                      .range(0, 4096)
                      .when(has_mla()));
   keys.push_back(key("v_head_dim", &M::v_head_dim, "Width of a value head.").range(0, 4096).when(has_mla()));
+  keys.push_back(key("latent_norm_eps", &M::latent_norm_eps,
+                     "Added to the mean square in the norms of the compressed vectors; Hugging Face's DeepSeek has 1e-6 there, whatever "
+                     "its rms_norm_eps says.")
+                     .above(0, 0.1)
+                     .when(has_mla()));
   keys.push_back(key("attention_scale", &M::attention_scale, "Factor on query-key products. 0 is 1 / sqrt(width of a query head).").range(0, 1e3));
   keys.push_back(key("attention_sinks", &M::attention_sinks,
                      "A learned logit per head takes part in the softmax and takes attention away from all tokens (gpt-oss)."));

@@ -45,6 +45,9 @@ void add_group_conditions(Key& key, const std::string& group) {
     key.when({"model.tie_embeddings = false (a tied head belongs to the group embedding)",
               {"model.tie_embeddings"},
               [](const Config& c) { return !c.model.tie_embeddings; }});
+  key.when({"optimizer.freeze does not name " + group, {"optimizer.freeze"}, [group](const Config& c) {
+              return std::find(c.optimizer.freeze.begin(), c.optimizer.freeze.end(), group) == c.optimizer.freeze.end();
+            }});
 }
 
 Key group_key(const std::string& group, const char* name, double GroupConfig::*field, std::string meaning) {
@@ -142,6 +145,11 @@ std::vector<Key> optimizer_keys() {
                      .when(has_biases()));
   keys.push_back(key("decay_embeddings", &O::decay_embeddings, "Weight decay also acts on the embedding.")
                      .when(decays()));
+  keys.push_back(key("freeze", &O::freeze,
+                     "Classes of parameters that keep their values: no update, no weight decay, no part in the gradient norm. "
+                     "With router, a balancing bias of the router stays as it is too. Naming a class the model does not have is an error.")
+                     .one_of({"attention", "router", "shared_experts", "experts", "mlp", "embedding", "head", "norm"})
+                     .see({"optimizer.clip"}));
   add_group_keys(keys);
   return keys;
 }

@@ -131,6 +131,7 @@ void validate(const Config& config) {
   if (config.moe.num_experts > 0) check_layer_pattern(config);
   check_no_repeats("moe.load_balancing", config.moe.load_balancing);
   check_no_repeats("recompute.modules", config.recompute.modules);
+  check_no_repeats("optimizer.freeze", config.optimizer.freeze);
   for (const Key& key : schema()) check_effect(key, config);
   validate_model(config);
   if (config.moe.num_experts > 0) validate_moe(config);

@@ -66,6 +66,19 @@ void check_data(const Config& c) {
     base::fail("log.run_dir is empty; name the folder of the run, as in \"runs/default\"");
 }
 
+// A class that matches no parameter would be a setting without effect.
+void check_freeze(const Config& c) {
+  const bool experts = num_moe_layers(c) > 0;
+  for (const std::string& name : c.optimizer.freeze) {
+    std::string why;
+    if ((name == "router" || name == "experts" || name == "shared_experts") && !experts) why = "no layer has experts";
+    else if (name == "shared_experts" && c.moe.shared_ffn_hidden_size == 0) why = "moe.shared_ffn_hidden_size = 0";
+    else if (name == "mlp" && num_moe_layers(c) == c.model.num_layers) why = "every layer has experts";
+    else if (name == "head" && c.model.tie_embeddings) why = "the head is tied and belongs to the class embedding";
+    if (!why.empty()) base::fail("optimizer.freeze names \"{}\", which matches no parameter of this model: {}; remove it", name, why);
+  }
+}
+
 void check_recompute(const Config& c) {
   const std::vector<bool> layers = recompute_layers(c);
   bool any_moe = false;
@@ -90,6 +103,7 @@ void validate_run(const Config& c) {
   check_sizes(c);
   check_data(c);
   check_recompute(c);
+  check_freeze(c);
 }
 
 }  // namespace pleat::config

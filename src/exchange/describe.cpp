@@ -12,9 +12,10 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::string_view kTrainingOnly[] = {
-    "model.dtype:", "model.init_std:", "model.scale_residual_init:", "moe.router_dtype:", "moe.load_balancing:", "moe.aux_coef:",
-    "moe.aux_convention:", "moe.global_aux_form:", "moe.bias_update_rate:", "moe.z_coef:", "moe.input_jitter:", "moe.capacity_factor:",
-    "moe.drop_policy:", "moe.pad_to_capacity:", "moe.token_budget:",
+    "model.dtype:",          "model.init_std:",      "model.scale_residual_init:", "moe.router_dtype:",
+    "moe.load_balancing:",   "moe.aux_coef:",        "moe.aux_convention:",        "moe.global_aux_form:",
+    "moe.bias_update_rate:", "moe.z_coef:",          "moe.input_jitter:",          "moe.capacity_factor:",
+    "moe.drop_policy:",      "moe.pad_to_capacity:", "moe.token_budget:",
 };
 
 // One spelling for settings that compute the same.
@@ -35,7 +36,8 @@ config::Config canonical(config::Config c) {
   }
   if (m.sliding_window > 0 && !m.window_layers.empty()) {
     std::vector<int64_t> windows;
-    for (int64_t i = 0; i < m.num_layers; ++i) windows.push_back(m.window_layers[static_cast<size_t>(i) % m.window_layers.size()]);
+    for (int64_t i = 0; i < m.num_layers; ++i)
+      windows.push_back(m.window_layers[static_cast<size_t>(i) % m.window_layers.size()]);
     m.window_layers = windows;
   }
   return c;
@@ -46,17 +48,35 @@ ordered_json common(const config::Config& c, const char* architecture, const cha
   ordered_json rope = {{"rope_theta", m.rope_theta}, {"rope_type", m.rope_type}};
   if (m.rope_type != "default") rope["factor"] = m.rope_factor;
   if (m.rope_original_length > 0) rope["original_max_position_embeddings"] = m.rope_original_length;
-  if (m.rope_type == "llama3") rope["low_freq_factor"] = m.rope_low_freq_factor, rope["high_freq_factor"] = m.rope_high_freq_factor;
+  if (m.rope_type == "llama3")
+    rope["low_freq_factor"] = m.rope_low_freq_factor, rope["high_freq_factor"] = m.rope_high_freq_factor;
   if (m.rope_type == "yarn")
-    rope["beta_fast"] = m.rope_beta_fast, rope["beta_slow"] = m.rope_beta_slow, rope["truncate"] = m.rope_truncate, rope["attention_factor"] = m.rope_attention_factor;
-  ordered_json j = {{"architectures", {architecture}}, {"model_type", model_type}, {"vocab_size", m.vocab_size}, {"hidden_size", m.hidden_size},
-                    {"num_hidden_layers", m.num_layers}, {"num_attention_heads", m.num_heads}, {"num_key_value_heads", m.num_kv_heads},
-                    {"head_dim", m.head_dim}, {"hidden_act", "silu"}, {"max_position_embeddings", std::max(c.train.seq_len, m.rope_original_length)},
-                    {"initializer_range", m.init_std}, {"rms_norm_eps", m.norm_eps}, {"tie_word_embeddings", m.tie_embeddings},
-                    {"rope_theta", m.rope_theta}, {"rope_parameters", rope}, {"attention_dropout", 0.0}, {"use_cache", true}, {"bos_token_id", nullptr}, {"pad_token_id", nullptr}};
+    rope["beta_fast"] = m.rope_beta_fast, rope["beta_slow"] = m.rope_beta_slow,
+    rope["truncate"] = m.rope_truncate, rope["attention_factor"] = m.rope_attention_factor;
+  ordered_json j = {{"architectures", {architecture}},
+                    {"model_type", model_type},
+                    {"vocab_size", m.vocab_size},
+                    {"hidden_size", m.hidden_size},
+                    {"num_hidden_layers", m.num_layers},
+                    {"num_attention_heads", m.num_heads},
+                    {"num_key_value_heads", m.num_kv_heads},
+                    {"head_dim", m.head_dim},
+                    {"hidden_act", "silu"},
+                    {"max_position_embeddings", std::max(c.train.seq_len, m.rope_original_length)},
+                    {"initializer_range", m.init_std},
+                    {"rms_norm_eps", m.norm_eps},
+                    {"tie_word_embeddings", m.tie_embeddings},
+                    {"rope_theta", m.rope_theta},
+                    {"rope_parameters", rope},
+                    {"attention_dropout", 0.0},
+                    {"use_cache", true},
+                    {"bos_token_id", nullptr},
+                    {"pad_token_id", nullptr}};
   // The byte tokenizer's end of a document.
-  if (c.data.tokenizer == "byte" && m.vocab_size > 256) j["eos_token_id"] = 256;
-  else j["eos_token_id"] = nullptr;
+  if (c.data.tokenizer == "byte" && m.vocab_size > 256)
+    j["eos_token_id"] = 256;
+  else
+    j["eos_token_id"] = nullptr;
   return j;
 }
 
@@ -67,7 +87,9 @@ void add_windows(ordered_json& j, const config::Config& c, bool per_layer) {
   j["use_sliding_window"] = true;
   j["layer_types"] = ordered_json::array();
   for (int64_t i = 0; i < m.num_layers; ++i)
-    j["layer_types"].push_back(m.window_layers[static_cast<size_t>(i) % m.window_layers.size()] ? "sliding_attention" : "full_attention");
+    j["layer_types"].push_back(m.window_layers[static_cast<size_t>(i) % m.window_layers.size()]
+                                   ? "sliding_attention"
+                                   : "full_attention");
 }
 
 void add_experts(ordered_json& j, const config::Config& c, const char* count_key, const char* width_key) {
@@ -139,7 +161,8 @@ std::vector<ordered_json> proposals(const config::Config& c) {
 
 std::vector<std::string> forward_differences(const config::Config& described, const config::Config& trained) {
   std::vector<std::string> out;
-  for (const std::string& d : config::differences(canonical(config::resolve(described)), canonical(config::resolve(trained)))) {
+  for (const std::string& d :
+       config::differences(canonical(config::resolve(described)), canonical(config::resolve(trained)))) {
     if (!d.starts_with("model.") && !d.starts_with("moe.")) continue;
     const auto is = [&](std::string_view key) { return d.starts_with(key); };
     if (std::none_of(std::begin(kTrainingOnly), std::end(kTrainingOnly), is)) out.push_back(d);
@@ -147,7 +170,8 @@ std::vector<std::string> forward_differences(const config::Config& described, co
   // A bias on the scores and a Sinkhorn choice pick experts, unlike balancing by a loss.
   for (const char* kind : {"bias", "sinkhorn"})
     if (model::balances_by(described, kind) != model::balances_by(trained, kind))
-      out.push_back(fmt::format("moe.load_balancing: {} \"{}\"", model::balances_by(trained, kind) ? "has no" : "needs", kind));
+      out.push_back(fmt::format("moe.load_balancing: {} \"{}\"",
+                                model::balances_by(trained, kind) ? "has no" : "needs", kind));
   return out;
 }
 
@@ -156,7 +180,8 @@ Description describe(const config::Config& trained) {
   std::vector<std::string> fewest;
   std::vector<std::string> tried;
   for (const ordered_json& j : proposals(trained)) {
-    Description d{{}, j.dump(2) + "\n"};
+    Description d;
+    d.json = j.dump(2) + "\n";
     const std::string type = j.at("model_type");
     std::vector<std::string> differences;
     try {
@@ -169,9 +194,12 @@ Description describe(const config::Config& trained) {
     if (tried.empty() || differences.size() < fewest.size()) nearest = d, fewest = differences;
     tried.push_back(type);
   }
-  const std::string name = nearest.model.family ? std::string(nearest.model.family->model_type) : tried.front();
-  base::fail("no family of Hugging Face models can express this model (tried {}); the nearest, {}, differs in (it -> this model):\n  {}", fmt::join(tried, ", "), name,
-             fmt::join(fewest, "\n  "));
+  const std::string name =
+      nearest.model.family ? std::string(nearest.model.family->model_type) : tried.front();
+  base::fail(
+      "no family of Hugging Face models can express this model (tried {}); the nearest, {}, differs in (it "
+      "-> this model):\n  {}",
+      fmt::join(tried, ", "), name, fmt::join(fewest, "\n  "));
 }
 
 }  // namespace pleat::exchange

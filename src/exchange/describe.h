@@ -1,8 +1,9 @@
 // Which config.json says what a trained model is.
 //
-// A config.json describes a model when reading it through its family gives the same forward computation. That is checked,
-// never assumed: a proposed file is read back and compared key by key; settings that only matter while training (dtype of
-// the weights in memory, initialisation, load balancing by a loss, capacity) may differ.
+// A config.json describes a model when reading it through its family gives the same forward computation. That
+// is checked, never assumed: a proposed file is read back and compared key by key; settings that only matter
+// while training (dtype of the weights in memory, initialisation, load balancing by a loss, capacity) may
+// differ.
 #pragma once
 
 #include <string>
@@ -13,7 +14,8 @@
 
 namespace pleat::exchange {
 
-// "key: described -> trained" for every setting of the forward computation that differs; empty when `described` fits.
+// "key: described -> trained" for every setting of the forward computation that differs; empty when
+// `described` fits.
 std::vector<std::string> forward_differences(const config::Config& described, const config::Config& trained);
 
 struct Description {
@@ -21,8 +23,9 @@ struct Description {
   std::string json;
 };
 
-// For a model trained from scratch: the first of llama, qwen3 (dense), mixtral, qwen3_moe, olmoe, qwen2_moe (experts) that
-// can say it. When none can, the error lists what the nearest one would say differently. `trained` must be resolved.
+// For a model trained from scratch: the first of llama, qwen3 (dense), mixtral, qwen3_moe, olmoe, qwen2_moe
+// (experts) that can say it. When none can, the error lists what the nearest one would say differently.
+// `trained` must be resolved.
 Description describe(const config::Config& trained);
 
 }  // namespace pleat::exchange

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/posix_vfs.h"
 #include "checkpoint/save.h"
+#include "config/schema.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
 #include "model/parameters.h"
@@ -29,8 +30,10 @@ void lay_out(const config::Config& c, const std::vector<model::Parameter>& table
   const program::Program program = schedule::build_training_step(c, table);
   std::vector<const program::Value*> zero;
   for (const program::Value& v : program.values) {
-    // The rule of train::Programs::targets: constants follow from the config.
-    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs) continue;
+    // The rule of train::Programs::targets.
+    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs ||
+        v.view_of != program::kNoValue)
+      continue;
     const size_t size = static_cast<size_t>(program::num_bytes(v));
     if (model::find_parameter(table, v.name) < 0 && !v.name.ends_with(".router.expert_bias")) {
       zero.push_back(&v);
@@ -42,7 +45,24 @@ void lay_out(const config::Config& c, const std::vector<model::Parameter>& table
     s.view.tensors.push_back({v.name, v.dtype, v.shape, s.owned.back()});
   }
   for (const program::Value* v : zero)
-    s.view.tensors.push_back({v->name, v->dtype, v->shape, std::span(s.zeros).first(static_cast<size_t>(program::num_bytes(*v)))});
+    s.view.tensors.push_back(
+        {v->name, v->dtype, v->shape, std::span(s.zeros).first(static_cast<size_t>(program::num_bytes(*v)))});
+}
+
+// Only what differs from the defaults: a key written out would be refused as soon as another one (data.train,
+// say) takes its effect away.
+std::string sparse_toml(const config::Config& c) {
+  std::string out, open_section;
+  for (const config::Key& key : config::schema()) {
+    if (!key.present(c) || key.unmet(c) || key.get(c) == key.default_value()) continue;
+    const size_t dot = key.path.rfind('.');
+    if (const std::string section = key.path.substr(0, dot); section != open_section) {
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+      open_section = section;
+    }
+    out += fmt::format("{} = {}\n", key.path.substr(dot + 1), config::to_text(key.get(c)));
+  }
+  return out;
 }
 
 }  // namespace
@@ -53,7 +73,9 @@ ImportResult import_model(const ImportOptions& o) {
   config::Config asked = model.config;
   asked.log.run_dir = o.run_folder;
   asked = config::parse(config::to_toml(asked), o.sets, o.model_folder);
-  if (asked.log.run_dir != o.run_folder) base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set", asked.log.run_dir, o.run_folder);
+  if (asked.log.run_dir != o.run_folder)
+    base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set",
+               asked.log.run_dir, o.run_folder);
   const config::Config c = config::resolve(asked);
   model.config = c;
 
@@ -65,7 +87,8 @@ ImportResult import_model(const ImportOptions& o) {
   const LoadReport loaded = load_weights(folder, model, table, state.targets);
 
   state.view.step = 0;
-  state.view.integers = {{"data.epoch", 0}, {"data.next_sample", 0}, {"refused_in_row", 0}, {"refused_total", 0}};
+  state.view.integers = {
+      {"data.epoch", 0}, {"data.next_sample", 0}, {"refused_in_row", 0}, {"refused_total", 0}};
   state.view.texts = {{"config", config::to_toml(c)}, {"data", train::kImportedData}};
 
   fs::create_directories(c.checkpoint.dir);
@@ -74,7 +97,7 @@ ImportResult import_model(const ImportOptions& o) {
   base::PosixVfs vfs;
   const checkpoint::SaveResult saved = checkpoint::save(vfs, c.checkpoint.dir, state.view, {});
   // As asked: what is derived from train.steps and the like is derived again by the run.
-  write_small_file(o.run_folder, {"config.toml", config::to_toml(asked)});
+  write_small_file(o.run_folder, {"config.toml", sparse_toml(asked)});
 
   ImportResult out;
   out.model_type = model.family->model_type;
@@ -84,7 +107,8 @@ ImportResult import_model(const ImportOptions& o) {
   out.notes = model.notes;
   for (const std::string& w : folder.warnings()) out.notes.push_back(w);
   for (const std::string& w : saved.warnings) out.notes.push_back(w);
-  for (const std::string& name : loaded.unused) out.notes.push_back(fmt::format("tensor '{}' is not used", name));
+  for (const std::string& name : loaded.unused)
+    out.notes.push_back(fmt::format("tensor '{}' is not used", name));
   return out;
 }
 

@@ -1,4 +1,5 @@
-// A Hugging Face model folder becomes a run: a config, a checkpoint of step 0, and the files an export needs again.
+// A Hugging Face model folder becomes a run: a config, a checkpoint of step 0, and the files an export needs
+// again.
 #pragma once
 
 #include <string>
@@ -19,9 +20,10 @@ struct ImportResult {
   std::vector<std::string> notes;  // what was left out or has no meaning here
 };
 
-// Writes run_folder/source/ (config.json, generation_config.json, tokenizer files), run_folder/checkpoints/step-0 (weights
-// in the model's dtype, moments zero, the routers' correction biases) and, last, run_folder/config.toml. Nothing is written
-// before every tensor has been read. Memory: the weights, one tensor, and zeros as long as the largest parameter.
+// Writes run_folder/source/ (config.json, generation_config.json, tokenizer files),
+// run_folder/checkpoints/step-0 (weights in the model's dtype, moments zero, the routers' correction biases)
+// and, last, run_folder/config.toml. Nothing is written before every tensor has been read. Memory: the
+// weights, one tensor, and zeros as long as the largest parameter.
 ImportResult import_model(const ImportOptions& options);
 
 }  // namespace pleat::exchange

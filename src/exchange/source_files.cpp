@@ -12,8 +12,14 @@ namespace pleat::exchange {
 namespace {
 
 constexpr const char* kNames[] = {
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json", "tekken.json", "qwen.tiktoken", "tiktoken.model",
+    "config.json",         "generation_config.json",
+    "tokenizer.json",      "tokenizer_config.json",
+    "tokenizer.model",     "special_tokens_map.json",
+    "added_tokens.json",   "vocab.json",
+    "vocab.txt",           "merges.txt",
+    "chat_template.jinja", "chat_template.json",
+    "tekken.json",         "qwen.tiktoken",
+    "tiktoken.model",
 };
 constexpr int64_t kMostBytes = int64_t{256} << 20;
 
@@ -26,7 +32,8 @@ std::vector<SmallFile> read_small_files(const std::string& folder) {
     const std::string path = safetensors::join(folder, name);
     if (!safetensors::exists(opened, name, path)) continue;
     const safetensors::OpenedFile file = safetensors::open_regular(opened, name, path);
-    if (file.size > kMostBytes) base::fail("{} has {} bytes; at most {} are copied", path, file.size, kMostBytes);
+    if (file.size > kMostBytes)
+      base::fail("{} has {} bytes; at most {} are copied", path, file.size, kMostBytes);
     SmallFile& small = out.emplace_back(SmallFile{name, std::string(static_cast<size_t>(file.size), '\0')});
     safetensors::read_exactly(file.descriptor, std::as_writable_bytes(std::span(small.text)), 0, path);
   }
@@ -51,7 +58,8 @@ void write_small_file(const std::string& folder, const SmallFile& file) {
 void require_new_folder(const std::string& folder, const char* what) {
   namespace fs = std::filesystem;
   if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder)) base::fail("'{}' is not a folder; {} needs a new or empty one", folder, what);
+  if (!fs::is_directory(folder))
+    base::fail("'{}' is not a folder; {} needs a new or empty one", folder, what);
   if (!fs::is_empty(folder)) base::fail("'{}' is not empty; {} needs a new or empty folder", folder, what);
 }
 

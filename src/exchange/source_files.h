@@ -1,5 +1,5 @@
-// The small files of a model folder beside its weights: config.json, generation settings, tokenizer. They are carried
-// along unchanged, so that an exported model is used with the tokenizer it was trained with.
+// The small files of a model folder beside its weights: config.json, generation settings, tokenizer. They are
+// carried along unchanged, so that an exported model is used with the tokenizer it was trained with.
 #pragma once
 
 #include <string>

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/posix_vfs.h"
@@ -141,7 +142,36 @@ class Run {
     for (const config::ResolvedRow& row : config::resolved(asked_))
       if (row.why != "default" && !row.why.starts_with("not used")) table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
+    announce_classes();
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
+  }
+
+  // What is trained, by class.
+  void announce_classes() {
+    std::map<std::string, std::pair<int64_t, int64_t>> classes;  // tensors, numbers
+    std::map<std::string, bool> frozen;
+    int64_t trained = 0, total = 0;
+    for (const model::Parameter& p : trainer_.programs().table()) {
+      if (!p.tied_to.empty()) continue;
+      const std::string name = model::name_of(p.parameter_class);
+      const int64_t n = model::num_elements(p);
+      classes[name].first += 1;
+      classes[name].second += n;
+      frozen[name] = is_frozen(config_, p);
+      total += n;
+      trained += frozen[name] ? 0 : n;
+    }
+    report::Table table({{"class"}, {"tensors", report::Align::Right}, {"parameters", report::Align::Right}, {"trainable", report::Align::Right}, {"lr", report::Align::Right}});
+    int64_t tensors = 0;
+    for (const auto& [name, count] : classes) {
+      const auto group = config_.optimizer.groups.find(name);
+      const double mult = group == config_.optimizer.groups.end() ? 1.0 : group->second.lr_mult;
+      table.add_row({name, std::to_string(count.first), std::to_string(count.second), frozen[name] ? "frozen" : std::to_string(count.second), frozen[name] ? "-" : fmt::format("x {:g}", mult)});
+      tensors += count.first;
+    }
+    table.add_rule();
+    table.add_row({"all", std::to_string(tensors), std::to_string(total), std::to_string(trained), ""});
+    fmt::print(stderr, "{}", table.text());
   }
 
   void resume() {

@@ -203,12 +203,14 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   const bool imported = loaded.step() == 0 && loaded.text("data") == kImportedData;
   std::vector<std::string> allowed, refused;
   for (const std::string& difference : config::differences(saved, config_)) {
-    // The position in the data is counted in sequences: with another length it would point elsewhere.
-    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && difference.starts_with("train.seq_len:"));
+    // The position in the data counts sequences in a shuffled order: with another length, seed or order it would point
+    // elsewhere, and samples would be seen twice or never.
+    const bool orders_data = difference.starts_with("train.seq_len:") || difference.starts_with("train.seed:") || difference.starts_with("data.shuffle:");
+    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && orders_data);
     (gives_meaning ? refused : allowed).push_back(difference);
   }
   if (!refused.empty())
-    base::fail("{} was saved by another model or with sequences of another length; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
+    base::fail("{} was saved by another model or with another order of the data; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
                "checkpoint.resume = \"never\" to start anew", loaded.path(), fmt::join(refused, "\n  "));
   if (!imported && loaded.text("data") != data_identity())
     base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"), config_.data.train, data_identity());

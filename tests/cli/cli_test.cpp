@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "cli/process.h"
@@ -70,38 +72,41 @@ class Cli : public ::testing::Test {
   const std::string config_ = folder_.at("model.toml");
 };
 
+// The names listed below "Subcommands:".
+std::vector<std::string> subcommands_in(const std::string& help) {
+  std::vector<std::string> out;
+  std::istringstream lines(help.substr(std::min(help.find("Subcommands:\n"), help.size())));
+  std::string line;
+  std::getline(lines, line);
+  while (std::getline(lines, line) && line.starts_with("  "))
+    if (line[2] != ' ') out.push_back(line.substr(2, line.find(' ', 2) - 2));
+  return out;
+}
+
 TEST_F(Cli, EveryHelpEndsInAnExample) {
-  const std::vector<std::vector<std::string>> commands = {{},
-                                                          {"train"},
-                                                          {"plan"},
-                                                          {"explain"},
-                                                          {"explain-config"},
-                                                          {"report"},
-                                                          {"trace"},
-                                                          {"generate"},
-                                                          {"data"},
-                                                          {"data", "prepare"},
-                                                          {"data", "inspect"},
-                                                          {"bench"},
-                                                          {"bench", "step"}};
-  std::string top;
-  for (std::vector<std::string> words : commands) {
-    std::string example = "Example:\n  pleat ";
-    if (!words.empty()) example += words[0];
-    if (words.size() > 1) example += " " + words[1];
-    words.push_back("--help");
-    const Ended ended = run(words);
-    EXPECT_EQ(ended.code, 0);
-    const size_t at = ended.out.rfind(example);
+  std::set<std::string> seen;
+  std::vector<std::vector<std::string>> left = {{}};
+  while (!left.empty()) {
+    std::vector<std::string> words = left.back();
+    left.pop_back();
+    const std::string name = fmt::format("{}", fmt::join(words, " "));
+    seen.insert(name);
+    std::vector<std::string> arguments = words;
+    arguments.push_back("--help");
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 0) << name;
+    const size_t at = ended.out.rfind("Example:\n  pleat " + name);
     ASSERT_NE(at, std::string::npos) << ended.out;
     // Only the one line of the example follows.
     EXPECT_EQ(ended.out.find('\n', at + 10), ended.out.find_last_not_of('\n') + 1) << ended.out;
-    if (top.empty()) top = ended.out;
-    if (words.size() == 2) {
-      EXPECT_NE(top.find("\n  " + words[0] + " "), std::string::npos) << words[0] << " is not in the list:\n"
-                                                                      << top;
+    for (const std::string& word : subcommands_in(ended.out)) {
+      left.push_back(words);
+      left.back().push_back(word);
     }
   }
+  for (const char* name : {"train", "plan", "explain", "explain-config", "report", "trace", "generate",
+                           "data prepare", "data inspect", "bench step"})
+    EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
 }

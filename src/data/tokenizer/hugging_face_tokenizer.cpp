@@ -123,6 +123,7 @@ void HuggingFaceTokenizer::make_matchers(const std::vector<AddedToken>& tokens) 
     (token.normalized ? normalized : raw).push_back(token);
     std::string spelling = token.content;
     if (token.normalized && normalizer_) normalizer_->apply(spelling, workspace->regex);
+    if (spelling != token.content) respelled_.emplace(token.id, spelling);
     (token.normalized ? normalized_spellings : raw_spellings).push_back(std::move(spelling));
   }
   raw_matcher_ = std::make_unique<AddedTokenMatcher>(raw, raw_spellings);
@@ -144,6 +145,8 @@ std::optional<int32_t> HuggingFaceTokenizer::id_of(std::string_view token) const
 }
 
 std::string_view HuggingFaceTokenizer::text_of(int32_t id) const {
+  if (!respelled_.empty())
+    if (const auto at = respelled_.find(id); at != respelled_.end()) return at->second;
   return added_.has(id) ? added_.text(id) : model_->vocabulary().text(id);
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "data/tokenizer/added_tokens.h"
@@ -65,6 +66,8 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   SpecialFrame frame_;
   TokenTable added_{0};  // those the model's vocabulary lacks
   std::unique_ptr<AddedTokenMatcher> raw_matcher_, normalized_matcher_;
+  // Normalized tokens decode as the normalizer leaves them, as in Hugging Face's library.
+  std::unordered_map<int32_t, std::string> respelled_;
   std::vector<bool> special_;  // by id, vocab_size() of them
   int32_t end_of_document_ = -1;
   mutable WorkspacePool<Workspace> pool_;

@@ -3,6 +3,8 @@
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uchar.h>
+#include <unicode/uniset.h>
+#include <unicode/unistr.h>
 
 #include <climits>
 #include <nlohmann/json.hpp>
@@ -21,15 +23,30 @@ bool is_ascii(std::string_view text) {
   return true;
 }
 
+// The characters of Unicode 9, whose tables Hugging Face's library normalizes by; later ones are left as they
+// are. U+0EBA got its combining class in Unicode 12.
+const icu::UnicodeSet& characters_of_unicode_9() {
+  static const icu::UnicodeSet* set = [] {
+    UErrorCode error = U_ZERO_ERROR;
+    auto* made = new icu::UnicodeSet(UNICODE_STRING_SIMPLE("[[:age=9.0:]-[\\u0EBA]]"), error);
+    PLEAT_CHECK(U_SUCCESS(error), "ICU does not know the age of characters: {}", u_errorName(error));
+    made->freeze();
+    return made;
+  }();
+  return *set;
+}
+
 class UnicodeForm final : public Normalizer {
  public:
   explicit UnicodeForm(const std::string& form) {
     UErrorCode error = U_ZERO_ERROR;
-    if (form == "NFC") form_ = icu::Normalizer2::getNFCInstance(error);
-    if (form == "NFD") form_ = icu::Normalizer2::getNFDInstance(error);
-    if (form == "NFKC") form_ = icu::Normalizer2::getNFKCInstance(error);
-    if (form == "NFKD") form_ = icu::Normalizer2::getNFKDInstance(error);
+    const icu::Normalizer2* whole = nullptr;
+    if (form == "NFC") whole = icu::Normalizer2::getNFCInstance(error);
+    if (form == "NFD") whole = icu::Normalizer2::getNFDInstance(error);
+    if (form == "NFKC") whole = icu::Normalizer2::getNFKCInstance(error);
+    if (form == "NFKD") whole = icu::Normalizer2::getNFKDInstance(error);
     check(error);
+    form_ = std::make_unique<icu::FilteredNormalizer2>(*whole, characters_of_unicode_9());
   }
   void apply(std::string& text, Regex::Workspace&) const override {
     if (is_ascii(text)) return;
@@ -50,7 +67,7 @@ class UnicodeForm final : public Normalizer {
   static void check(UErrorCode error) {
     if (U_FAILURE(error)) base::fail("ICU cannot normalize text: {}", u_errorName(error));
   }
-  const icu::Normalizer2* form_ = nullptr;
+  std::unique_ptr<icu::FilteredNormalizer2> form_;
 };
 
 // Character by character: no rule that looks at neighbours (the final sigma) applies.

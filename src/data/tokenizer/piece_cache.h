@@ -2,6 +2,7 @@
 // starts again from empty.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -35,11 +36,11 @@ class PieceCache {
  public:
   static constexpr size_t kMaxPieceBytes = 128;
 
-  PieceCache() : slots_(kNumSlots) {}
+  PieceCache() : slots_(kMinSlots) {}
 
   // Null when unknown. Valid until the next insert.
   const std::span<const int32_t>* find(std::string_view piece, uint64_t hash) const {
-    for (size_t i = hash & kMask;; i = (i + 1) & kMask) {
+    for (size_t i = hash & mask();; i = (i + 1) & mask()) {
       const Slot& slot = slots_[i];
       if (slot.num_ids == 0) return nullptr;
       if (slot.hash == hash && slot.num_bytes == piece.size() &&
@@ -53,20 +54,17 @@ class PieceCache {
   // Pieces that are long or give no id are not kept.
   void insert(std::string_view piece, uint64_t hash, std::span<const int32_t> ids) {
     if (piece.size() > kMaxPieceBytes || ids.empty()) return;
-    if (num_used_ >= kMaxUsed) clear();
-    size_t i = hash & kMask;
-    while (slots_[i].num_ids != 0) i = (i + 1) & kMask;
-    slots_[i] = {hash, static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(ids_.size()),
-                 static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(ids.size())};
+    if (2 * num_used_ >= slots_.size()) make_room();
+    place({hash, static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(ids_.size()),
+           static_cast<uint32_t>(piece.size()), static_cast<uint32_t>(ids.size())});
     bytes_.insert(bytes_.end(), piece.begin(), piece.end());
     ids_.insert(ids_.end(), ids.begin(), ids.end());
     ++num_used_;
   }
 
  private:
-  static constexpr size_t kNumSlots = 1 << 17;
-  static constexpr size_t kMask = kNumSlots - 1;
-  static constexpr size_t kMaxUsed = kNumSlots / 2;
+  static constexpr size_t kMinSlots = 1 << 8;
+  static constexpr size_t kMaxSlots = 1 << 17;
 
   struct Slot {
     uint64_t hash = 0;
@@ -74,11 +72,26 @@ class PieceCache {
     uint32_t num_bytes = 0, num_ids = 0;  // no ids: empty
   };
 
-  void clear() {
-    std::fill(slots_.begin(), slots_.end(), Slot{});
-    bytes_.clear();
-    ids_.clear();
-    num_used_ = 0;
+  size_t mask() const { return slots_.size() - 1; }
+
+  void place(const Slot& slot) {
+    size_t i = slot.hash & mask();
+    while (slots_[i].num_ids != 0) i = (i + 1) & mask();
+    slots_[i] = slot;
+  }
+
+  void make_room() {
+    if (slots_.size() >= kMaxSlots) {
+      std::fill(slots_.begin(), slots_.end(), Slot{});
+      bytes_.clear();
+      ids_.clear();
+      num_used_ = 0;
+      return;
+    }
+    std::vector<Slot> old(slots_.size() * 2);
+    old.swap(slots_);
+    for (const Slot& slot : old)
+      if (slot.num_ids != 0) place(slot);
   }
 
   std::vector<Slot> slots_;

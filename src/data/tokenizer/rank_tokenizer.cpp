@@ -18,7 +18,8 @@ RankTokenizer::RankTokenizer(RankTokenizerParts parts)
   for (int64_t rank = 0; rank <= ranks.max_id(); ++rank)
     if (ranks.has(rank))
       longest_token_ = std::max(longest_token_, ranks.text(static_cast<int32_t>(rank)).size());
-  special_ = TokenTable(static_cast<size_t>(ranks.num_tokens()) + parts_.special_tokens.size());
+  // Special ids may lie far behind a small table of ranks.
+  special_ = TokenTable(std::max<size_t>(static_cast<size_t>(ranks.num_tokens()), 1 << 17));
   for (const auto& [token, id] : parts_.special_tokens) {
     if (ranks.has(int64_t{id} - parts_.id_shift))
       base::fail("{}: special token \"{}\" has id {}, which belongs to a plain token", parts_.path,

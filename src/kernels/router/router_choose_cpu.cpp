@@ -238,7 +238,7 @@ void check_choose_settings(const Invocation& call, bool has_bias) {
     if (set.experts % set.groups != 0)
       base::fail("[router_choose] {} experts do not divide into {} groups", set.experts, set.groups);
     const int64_t size = set.experts / set.groups;
-    if (set.group_topk > set.groups || set.group_topk > set.top_k || set.group_topk * size < set.top_k)
+    if (set.group_topk > set.groups || set.group_topk * size < set.top_k)
       base::fail("[router_choose] cannot choose {} experts from {} of {} groups of {}", set.top_k,
                  set.group_topk, set.groups, size);
     if (set.group_score_topk < 1 || set.group_score_topk > size)

@@ -31,7 +31,7 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   const LayerWeights& W = d.weights[size_t(layer)];
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t T = d.num_tokens, h = m.hidden_size, H = m.num_heads, rq = m.q_lora_rank;
-  const AttrSet eps = {{"eps", m.norm_eps}};
+  const AttrSet eps = {{"eps", m.norm_eps}}, latent_eps = {{"eps", m.latent_norm_eps}};
 
   s.x = x;
   s.attn_rstd = d.activation("attn_rstd", {T});
@@ -42,7 +42,7 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
     s.q_rstd = d.activation("q_rstd", {T});
     s.q_normed = d.activation("q_normed", {T, rq});
     d.b.forward(Op::q_down, {r(s.attn_normed), r(W.q_down), none(), none(), w(s.q_compressed)});
-    d.b.forward(Op::q_norm, {r(s.q_compressed), r(W.q_down_norm), w(s.q_normed), w(s.q_rstd)}, eps);
+    d.b.forward(Op::q_norm, {r(s.q_compressed), r(W.q_down_norm), w(s.q_normed), w(s.q_rstd)}, latent_eps);
   }
   const ValueId query = d.activation("query", {T, H * m.head_dim});
   const ValueId key_rope = d.activation("key_rope", {T, m.qk_rope_head_dim});
@@ -60,7 +60,7 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer, 1});
   d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down_rope), none(), none(), w(key_rope)});
   d.b.at({mb, layer});
-  d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, eps);
+  d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, latent_eps);
   d.b.forward(Op::kv_up, {r(s.kv_normed), r(W.kv_up), none(), none(), w(key_value)});
   d.b.forward(Op::mla_pack, {r(query), r(key_value), r(key_rope), r(d.cos_sin[size_t(mb)]), w(s.rotated)}, pack_attrs(m));
   d.b.forward(Op::attention, {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), none(), w(s.attended), w(s.lse)}, attention_attrs(m, layer));
@@ -74,7 +74,7 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const LayerWeights &W = d.weights[size_t(layer)], &G = d.grads[size_t(layer)];
   const Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t T = d.num_tokens, h = m.hidden_size, H = m.num_heads, rq = m.q_lora_rank;
-  const AttrSet eps = {{"eps", m.norm_eps}};
+  const AttrSet eps = {{"eps", m.norm_eps}}, latent_eps = {{"eps", m.latent_norm_eps}};
   const auto acc = [&](ValueId v) { return v == kNoValue ? none() : d.b.acc(v); };
 
   const ValueId d_attended = d.activation("d_attended", {T, H * m.v_head_dim});
@@ -93,7 +93,7 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
   d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_key_rope)}, pack_attrs(m));
   d.b.dgrad(Op::kv_up, {r(d_key_value), r(W.kv_up), w(d_kv_normed)});
   d.b.wgrad(Op::kv_up, {r(d_key_value), r(s.kv_normed), acc(G.kv_up), none()});
-  d.b.dgrad(Op::kv_norm, {r(d_kv_normed), r(s.kv_compressed), r(W.kv_norm), r(s.kv_rstd), none(), w(d_kv_compressed)}, eps);
+  d.b.dgrad(Op::kv_norm, {r(d_kv_normed), r(s.kv_compressed), r(W.kv_norm), r(s.kv_rstd), none(), w(d_kv_compressed)}, latent_eps);
   d.b.wgrad(Op::kv_norm, {r(d_kv_normed), r(s.kv_compressed), r(s.kv_rstd), acc(G.kv_norm)});
   d.b.dgrad(Op::kv_down, {r(d_kv_compressed), r(W.kv_down), acc(d_normed)});
   d.b.wgrad(Op::kv_down, {r(d_kv_compressed), r(s.attn_normed), acc(G.kv_down), none()});
@@ -106,7 +106,7 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
     const ValueId d_q_normed = d.activation("d_q_normed", {T, rq});
     const ValueId d_q_compressed = d.activation("d_q_compressed", {T, rq});
     d.b.dgrad(Op::q_up, {r(d_query), r(W.q_up), w(d_q_normed)});
-    d.b.dgrad(Op::q_norm, {r(d_q_normed), r(s.q_compressed), r(W.q_down_norm), r(s.q_rstd), none(), w(d_q_compressed)}, eps);
+    d.b.dgrad(Op::q_norm, {r(d_q_normed), r(s.q_compressed), r(W.q_down_norm), r(s.q_rstd), none(), w(d_q_compressed)}, latent_eps);
     d.b.wgrad(Op::q_norm, {r(d_q_normed), r(s.q_compressed), r(s.q_rstd), acc(G.q_down_norm)});
     d.b.dgrad(Op::q_down, {r(d_q_compressed), r(W.q_down), acc(d_normed)});
     d.b.wgrad(Op::q_down, {r(d_q_compressed), r(s.attn_normed), acc(G.q_down), none()});

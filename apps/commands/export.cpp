@@ -1,0 +1,35 @@
+#include <CLI/CLI.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "exchange/export.h"
+#include "report/format.h"
+
+namespace pleat::apps {
+
+void add_export(CLI::App& app, Action& chosen) {
+  auto o = std::make_shared<exchange::ExportOptions>();
+  CLI::App* c =
+      app.add_subcommand("export", "Write the newest checkpoint of a run as a Hugging Face model folder");
+  c->add_option("run", o->run_folder, "Folder of the run")->required();
+  c->add_option("--out", o->model_folder, "Model folder to write; new or empty")->required();
+  c->add_option("--dtype", o->dtype,
+                "bf16, f16 or f32 (default: as the imported model; f32 for one from scratch)")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}));
+  c->add_option("--max-shard-bytes", o->max_shard_bytes, "Largest size of one file of weights")
+      ->check(CLI::PositiveNumber);
+  c->add_flag("--check", o->check, "Read everything back and compare every tensor bit for bit");
+  add_example(*c, "pleat export runs/tuned --out my-model --dtype bf16 --check");
+  c->callback([o, &chosen] {
+    chosen = [o] {
+      const exchange::ExportResult r = exchange::export_model(*o);
+      fmt::print("{} of step {} ({}): {} tensors as {}, {} in {} file{}\n", r.model_type, r.step,
+                 r.checkpoint_path, r.num_tensors, r.dtype, report::format_bytes(double(r.num_bytes)),
+                 r.num_shards, r.num_shards == 1 ? "" : "s");
+      if (o->check) fmt::print("checked: {} tensors read back, equal bit for bit\n", r.num_checked);
+      return 0;
+    };
+  });
+}
+
+}  // namespace pleat::apps

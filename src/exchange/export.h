@@ -1,0 +1,31 @@
+// A run becomes a Hugging Face model folder that transformers loads as it is: sharded safetensors with index,
+// config.json, generation_config.json and the tokenizer files of the source.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pleat::exchange {
+
+struct ExportOptions {
+  std::string run_folder;
+  std::string model_folder;  // new or empty
+  std::string
+      dtype;  // bf16 | f16 | f32; empty: what the source's config.json says, f32 for a model from scratch
+  int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
+  bool check = false;  // read everything back and compare bit for bit
+};
+
+struct ExportResult {
+  std::string checkpoint_path, model_type, dtype;
+  int64_t step = 0, num_tensors = 0, num_shards = 0, num_bytes = 0;
+  int64_t num_checked = 0;  // tensors compared; 0 without check
+};
+
+// From the newest checkpoint that verifies. The config.json is the source's where the run was imported (with
+// another dtype when asked for) and must still describe the model; else one that does is made
+// (exchange/describe.h). Correction biases stay F32. A number that is not finite in the dtype asked for is an
+// error. Memory: one parameter and one tensor.
+ExportResult export_model(const ExportOptions& options);
+
+}  // namespace pleat::exchange

@@ -1,0 +1,204 @@
+// What is refused when a tokenizer file is read, and what open_tokenizer takes.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "data/data_support.h"
+#include "data/tokenizer/hugging_face_tokenizer.h"
+#include "data/tokenizer/open_tokenizer.h"
+#include "data/tokenizer/rank_files.h"
+#include "data/tokenizer/sentencepiece_tokenizer.h"
+
+namespace pleat::data {
+namespace {
+
+using Json = nlohmann::json;
+const std::string kFolder = std::string(PLEAT_SOURCE_DIR) + "/tests/data/tokenizer_data/";
+
+Json tiny() {
+  return Json::parse(R"({"version": "1.0", "truncation": null, "padding": null,
+    "added_tokens": [{"id": 3, "content": "<e>", "special": true, "normalized": false}],
+    "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}})");
+}
+
+// The message after `change` was made to a good file.
+std::string refused(const std::function<void(Json&)>& change) {
+  Json json = tiny();
+  change(json);
+  return error_of([&] { HuggingFaceTokenizer(json.dump(), "t", ""); });
+}
+
+bool has(const std::string& message, const std::string& part) {
+  return message.find(part) != std::string::npos;
+}
+
+TEST(TokenizerFiles, TinyFileWorks) {
+  const HuggingFaceTokenizer t(tiny().dump(), "t", "<e>");
+  EXPECT_EQ(t.encode("abba<e>ab?"), (std::vector<int32_t>{2, 1, 0, 3, 2}));
+  EXPECT_EQ(t.vocab_size(), 4);
+  EXPECT_EQ(t.end_of_document(), 3);
+  EXPECT_EQ(t.id_of("<e>"), 3);
+  EXPECT_EQ(t.id_of("zz"), std::nullopt);
+  EXPECT_EQ(t.decode(std::vector<int32_t>{2, 3, 0}), "aba");  // the end of a document decodes to nothing
+  EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{7}); }), "id 7 at position 0"));
+  EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
+}
+
+TEST(TokenizerFiles, UnsupportedPartsAreNamed) {
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["normalizer"] = {{"type", "Precompiled"}};
+                  }),
+                  "normalizer \"Precompiled\""));
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+                  }),
+                  "pre_tokenizer \"BertPreTokenizer\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }), "decoder \"WordPiece\""));
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["post_processor"] = {{"type", "BertProcessing"}};
+                  }),
+                  "post_processor \"BertProcessing\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["type"] = "Unigram"; }), "model \"Unigram\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["dropout"] = 0.1; }), "dropout"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }), "end_of_word_suffix"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }),
+                  "continuing_subword_prefix"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["truncation"] = {{"max_length", 5}}; }), "\"truncation\" is set"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["extra"] = 1; }), "key \"extra\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["surprise"] = 1; }), "model: key \"surprise\""));
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+                    j["pre_tokenizer"] = {
+                        {"type", "Sequence"},
+                        {"pretokenizers", {bytes, {{"type", "Digits"}, {"individual_digits", true}}}}};
+                  }),
+                  "ByteLevel is supported as the last step only"));
+  EXPECT_TRUE(has(
+      refused([](Json& j) {
+        j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "\\bx"}}}, {"behavior", "Isolated"}};
+      }),
+      "pre_tokenizer.pattern: pattern"));
+}
+
+TEST(TokenizerFiles, HostileFilesAreRefused) {
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["vocab"]["c"] = 4000000000; }), "has id 4000000000"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["vocab"]["c"] = -1; }), "has id -1"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["vocab"]["c"] = 1; }), "the same id 1"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["merges"] = {"a c"}; }), "lacks"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["merges"] = {"b a"}; }), "needs the token \"ba\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["merges"] = {"a b c"}; }), "not two tokens"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["merges"] = {5}; }), "neither a string nor a pair"));
+  EXPECT_TRUE(
+      has(refused([](Json& j) { j["model"]["merges"] = {std::string(100000, 'a')}; }), "not two tokens"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["unk_token"] = "?"; }), "the vocabulary lacks \"?\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["added_tokens"][0]["id"] = 1; }), "which belongs to \"b\""));
+  EXPECT_TRUE(has(refused([](Json& j) { j["added_tokens"][0]["content"] = "a"; }), "has id 3 here and 0"));
+  EXPECT_TRUE(has(refused([](Json& j) { j["added_tokens"][0]["content"] = std::string(5000, 'x'); }),
+                  "at most 4096"));
+  EXPECT_TRUE(
+      has(refused([](Json& j) {
+            j["post_processor"] = Json::parse(
+                R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "q", "type_id": 0}},
+                            {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"q": {"ids": [9]}}})");
+          }),
+          "no token with id 9"));
+  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer(std::string(100, '['), "t", ""); }), "deeper than 64"));
+  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer("{\"a\": ", "t", ""); }), "t: broken JSON"));
+  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer("[]", "t", ""); }), "an object is needed"));
+  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer(tiny().dump(), "t", "<nope>"); }), "\"<nope>\""));
+}
+
+TEST(TokenizerFiles, RankFiles) {
+  std::string ranks = read_file(kFolder + "small.tiktoken");
+  const auto t = read_tiktoken(ranks, "r", "qwen");
+  const auto first_special = static_cast<int32_t>(std::count(ranks.begin(), ranks.end(), '\n'));
+  EXPECT_EQ(t->end_of_document(), first_special);
+  EXPECT_EQ(t->id_of("<|im_end|>"), first_special + 2);
+  EXPECT_EQ(t->decode(std::vector<int32_t>{first_special + 1}), "<|im_start|>");
+  EXPECT_NE(t->encode("<|im_start|>").size(), 1u);  // text never makes special tokens
+  EXPECT_NE(read_tiktoken(ranks, "r", "llama3")->tokenizer_hash(), t->tokenizer_hash());
+  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks, "r", "gpt9"); }), "known are r50k"));
+  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "xx 1\n", "r", "qwen"); }),
+                  "\"xx 1\" is not \"base64 rank\""));
+  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "AAAA 3\n", "r", "qwen"); }), "the same id 3"));
+  EXPECT_TRUE(
+      has(error_of([&] { read_tiktoken(ranks + "QUFBQUFB 999999999\n", "r", "qwen"); }), "has id 999999999"));
+  EXPECT_TRUE(has(error_of([&] { read_tiktoken("QQ== 0\n", "r", "qwen"); }), "has no rank"));
+  EXPECT_TRUE(has(error_of([&] { read_tiktoken("", "r", "qwen"); }), "holds no rank"));
+  RankFileFamily letters{.pattern = "[a-z]+"};
+  const auto partial = read_tiktoken(ranks, "r", letters);
+  EXPECT_TRUE(has(error_of([&] { partial->encode("ab 1"); }), "leaves 2 bytes at 2 uncovered"));
+  EXPECT_TRUE(has(error_of([&] { partial->end_of_document(); }), "which token ends a document"));
+}
+
+std::string tekken(const std::function<void(Json&)>& change = {}) {
+  static constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  Json json = {
+      {"config", {{"pattern", "[^ ]+| "}, {"default_vocab_size", 260}, {"default_num_special_tokens", 4}}},
+      {"vocab", Json::array()}};
+  for (int b = 0; b < 256; ++b)
+    json["vocab"].push_back(
+        {{"rank", b}, {"token_bytes", std::string{kDigits[b >> 2], kDigits[(b & 3) << 4], '=', '='}}});
+  if (change) change(json);
+  return json.dump();
+}
+
+TEST(TokenizerFiles, Tekken) {
+  const auto t = read_tekken(tekken(), "tekken.json");
+  EXPECT_EQ(t->vocab_size(), 260);
+  EXPECT_EQ(t->encode("A b"), (std::vector<int32_t>{69, 36, 102}));
+  EXPECT_EQ(t->encode("A", EncodeOptions{.add_special_tokens = true}), (std::vector<int32_t>{1, 69}));
+  EXPECT_EQ(t->end_of_document(), 2);
+  EXPECT_EQ(t->id_of("[INST]"), 3);
+  EXPECT_TRUE(has(error_of([] { read_tekken(tekken([](Json& j) { j["vocab"][5]["rank"] = 6; }), "t"); }),
+                  "vocab[5]: its rank is not 5"));
+  EXPECT_TRUE(has(
+      error_of([] { read_tekken(tekken([](Json& j) { j["config"]["default_vocab_size"] = 900; }), "t"); }),
+      "does not fit"));
+}
+
+TEST(TokenizerFiles, SentencePiece) {
+  const std::string file = read_file(kFolder + "small.model");
+  const auto t = read_sentencepiece(file, "m");
+  EXPECT_EQ(t->end_of_document(), t->id_of("</s>"));
+  EXPECT_EQ(t->id_of("no such piece"), std::nullopt);
+  EXPECT_EQ(t->tokenizer_hash(), base::to_hex(base::sha256(file)));
+  EXPECT_TRUE(has(error_of([&] { t->decode(std::vector<int32_t>{99999}); }), "id 99999 at position 0"));
+  EXPECT_TRUE(has(error_of([] { read_sentencepiece("not a model", "m"); }), "m: is no SentencePiece model"));
+  EXPECT_TRUE(has(error_of([] { read_sentencepiece("", "m"); }), "m: "));
+  EXPECT_TRUE(has(error_of([&] { read_sentencepiece(file.substr(0, file.size() / 2), "m"); }), "m: "));
+}
+
+TEST(TokenizerFiles, OpenPicksByName) {
+  TemporaryFolder folder;
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "holds no tokenizer.json"));
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("none.json")); }), "cannot open"));
+  write_file(folder.path("x.tiktoken"), read_file(kFolder + "small.tiktoken"));
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "name its family"));
+  EXPECT_EQ(open_tokenizer(folder.path(""), {.rank_family = "qwen"})->name(), folder.path("x.tiktoken"));
+  write_file(folder.path("tokenizer.model"), read_file(kFolder + "small.model"));
+  EXPECT_EQ(open_tokenizer(folder.path(""))->vocab_size(), 420);
+  const std::string json = read_file(kFolder + "gpt2.json");
+  write_file(folder.path("tokenizer.json"), json);
+  auto t = open_tokenizer(folder.path(""));
+  EXPECT_EQ(t->tokenizer_hash(), base::to_hex(base::sha256(json)));
+  EXPECT_FALSE(t->has_end_of_document());
+  EXPECT_TRUE(has(error_of([&] { t->end_of_document(); }), "which token ends a document"));
+  EXPECT_EQ(open_tokenizer(folder.path(""), {.end_of_document = "<|endoftext|>"})->end_of_document(), 0);
+  write_file(folder.path("config.json"), R"({"eos_token_id": [1, 2]})");
+  EXPECT_EQ(open_tokenizer(folder.path(""))->end_of_document(), 1);
+  write_file(folder.path("special_tokens_map.json"), R"({"eos_token": {"content": "MASK"}})");
+  t = open_tokenizer(folder.path(""));
+  EXPECT_EQ(t->end_of_document(), t->id_of("MASK"));
+  write_file(folder.path("tokenizer_config.json"), R"({"eos_token": "<|endoftext|>"})");
+  EXPECT_EQ(open_tokenizer(folder.path(""))->end_of_document(), 0);
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("tokenizer.json"), {.rank_family = "qwen"}); }),
+                  "is no rank file"));
+  write_file(folder.path("other.bin"), "x");
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("other.bin")); }), "no tokenizer is known"));
+}
+
+}  // namespace
+}  // namespace pleat::data
