@@ -12,7 +12,8 @@ config::Config ConfigArgument::resolved() const { return config::resolve(load())
 
 void add_config_argument(CLI::App& command, ConfigArgument& argument) {
   command.add_option("config", argument.path, "Run configuration (TOML)")->required();
-  command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")->allow_extra_args(false);
+  command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")
+      ->allow_extra_args(false);
 }
 
 void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }
@@ -21,8 +22,10 @@ void add_example(CLI::App& command, const std::string& example) { command.footer
 
 int main(int argc, char** argv) {
   using namespace pleat;
-  CLI::App app{"Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, planned,\n"
-               "printed, traced and run."};
+  CLI::App app{
+      "Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, "
+      "planned,\n"
+      "printed, traced and run."};
   app.require_subcommand(1);
   apps::add_example(app, "pleat train configs/demo.toml --set train.steps=100");
   apps::Action chosen;
@@ -41,9 +44,11 @@ int main(int argc, char** argv) {
   // The parser would only say that a sub-command is missing.
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
-    for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; })) names.push_back(command->get_name());
+    for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
+      names.push_back(command->get_name());
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1], fmt::join(names, ", "));
+      fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1],
+                 fmt::join(names, ", "));
       return static_cast<int>(base::ExitCode::BadInput);
     }
   }

@@ -36,20 +36,32 @@ int run_bench(const Arguments& a) {
   const train::BenchResult r = train::bench_step(programs, a.options);
   const std::string name = a.peer_config.substr(a.peer_config.find_last_of('/') + 1);
   const nlohmann::json result = {
-      {"peer", a.label}, {"config", name.substr(0, name.rfind(".json"))}, {"ok", true}, {"ms_per_step", r.median_seconds * 1e3},
-      {"tokens_per_s", r.tokens_per_s}, {"threads", a.threads}, {"loss", r.loss}, {"model_tflops", r.model_flops / r.median_seconds / 1e12},
-      {"hardware_tflops", r.hardware_flops / r.median_seconds / 1e12}, {"gemm_share", r.gemm_share},
-      {"gemm_stage_gflops", r.gemm_stage_rate / 1e9}, {"gemm_peak_gflops", r.gemm_rate / 1e9},
+      {"peer", a.label},
+      {"config", name.substr(0, name.rfind(".json"))},
+      {"ok", true},
+      {"ms_per_step", r.median_seconds * 1e3},
+      {"tokens_per_s", r.tokens_per_s},
+      {"threads", a.threads},
+      {"loss", r.loss},
+      {"model_tflops", r.model_flops / r.median_seconds / 1e12},
+      {"hardware_tflops", r.hardware_flops / r.median_seconds / 1e12},
+      {"gemm_share", r.gemm_share},
+      {"gemm_stage_gflops", r.gemm_stage_rate / 1e9},
+      {"gemm_peak_gflops", r.gemm_rate / 1e9},
       {"percent_of_gemm_peak", 100 * r.hardware_flops / r.median_seconds / r.gemm_rate},
-      {"planned_MB", double(programs.train_plan().plan.arena_bytes) / 1048576}, {"rss_growth_MB", resident_peak_mb() - resident_before},
+      {"planned_MB", double(programs.train_plan().plan.arena_bytes) / 1048576},
+      {"rss_growth_MB", resident_peak_mb() - resident_before},
       {"params_M", double(model::count_parameters(config, programs.table()).total) / 1e6}};
   report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
   for (const auto& [region, seconds] : r.breakdown.regions)
-    table.add_row({region, fmt::format("{:.3f}", seconds * 1e3), fmt::format("{:.1f} %", 100 * seconds / r.breakdown.total)});
+    table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
+                   fmt::format("{:.1f} %", 100 * seconds / r.breakdown.total)});
   fmt::print("{}", table.text());
-  fmt::print("matrix products: {:.1f} % of the step at {:.1f} GFLOP/s, {:.1f} % of the {:.1f} GFLOP/s measured here; whole step {:.1f} %\n",
-             100 * r.gemm_share, r.gemm_stage_rate / 1e9, 100 * r.gemm_stage_rate / r.gemm_rate, r.gemm_rate / 1e9,
-             100 * r.hardware_flops / r.median_seconds / r.gemm_rate);
+  fmt::print(
+      "matrix products: {:.1f} % of the step at {:.1f} GFLOP/s, {:.1f} % of the {:.1f} GFLOP/s measured "
+      "here; whole step {:.1f} %\n",
+      100 * r.gemm_share, r.gemm_stage_rate / 1e9, 100 * r.gemm_stage_rate / r.gemm_rate, r.gemm_rate / 1e9,
+      100 * r.hardware_flops / r.median_seconds / r.gemm_rate);
   if (!a.out.empty()) {
     std::ofstream out(a.out);
     out << result.dump();
@@ -66,7 +78,8 @@ void add_bench(CLI::App& app, Action& chosen) {
   bench->require_subcommand(1);
   add_example(*bench, "pleat bench step --peer-config bench/configs/cpu-small.json");
   auto a = std::make_shared<Arguments>();
-  CLI::App* c = bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
+  CLI::App* c =
+      bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
   c->add_option("--peer-config", a->peer_config, "Model in the peers' JSON format")->required();
   c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");

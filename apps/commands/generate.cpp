@@ -19,9 +19,12 @@ void add_generate(CLI::App& app, Action& chosen) {
   c->add_option("run", a->run, "Run folder (log.run_dir)")->required();
   c->add_option("--prompt", a->prompt, "Text to continue");
   c->add_option("--max-tokens", a->options.max_tokens, "Tokens to draw")->check(CLI::PositiveNumber);
-  c->add_option("--temperature", a->options.temperature, "0 takes the most likely token")->check(CLI::NonNegativeNumber);
-  c->add_option("--top-k", a->options.top_k, "Draw from the k most likely tokens only (0: all)")->check(CLI::NonNegativeNumber);
-  c->add_option("--top-p", a->options.top_p, "Draw from the smallest set with this probability")->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0));
+  c->add_option("--temperature", a->options.temperature, "0 takes the most likely token")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--top-k", a->options.top_k, "Draw from the k most likely tokens only (0: all)")
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--top-p", a->options.top_p, "Draw from the smallest set with this probability")
+      ->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0));
   c->add_option("--seed", a->options.seed, "Seed of the draws");
   add_example(*c, "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7");
   c->callback([a, &chosen] {

@@ -33,23 +33,28 @@ std::vector<Row> rows_of(const config::Config& config) {
   };
   program::Program program = schedule::build_training_step(config, table);
   note("as built", program);
-  schedule::apply_passes(std::move(program), config, {}, nullptr,
-                         [&](const schedule::Pass& pass, const program::Program& p) { note(std::string(pass.name), p); });
+  schedule::apply_passes(
+      std::move(program), config, {}, nullptr,
+      [&](const schedule::Pass& pass, const program::Program& p) { note(std::string(pass.name), p); });
   return rows;
 }
 
 nlohmann::json to_json(const config::Config& config, const std::vector<Row>& rows) {
   const Row& last = rows.back();
-  nlohmann::json out = {{"arena_bytes", last.plan.arena_bytes}, {"live_peak_bytes", last.plan.live_peak_bytes},
-                        {"persistent_bytes", last.plan.persistent_bytes}, {"host_waits", last.host_waits},
-                        {"stages", last.program.stages.size()}, {"values", last.program.values.size()}};
-  out["peak_stage"] = last.plan.peak_stage >= 0 ? program::stage_name(last.program.stages[size_t(last.plan.peak_stage)]) : "";
+  nlohmann::json out = {
+      {"arena_bytes", last.plan.arena_bytes},           {"live_peak_bytes", last.plan.live_peak_bytes},
+      {"persistent_bytes", last.plan.persistent_bytes}, {"host_waits", last.host_waits},
+      {"stages", last.program.stages.size()},           {"values", last.program.values.size()}};
+  out["peak_stage"] =
+      last.plan.peak_stage >= 0 ? program::stage_name(last.program.stages[size_t(last.plan.peak_stage)]) : "";
   for (size_t i = 0; i < last.plan.at_peak.size(); ++i) {
     const std::string owner{program::name_of(static_cast<program::Owner>(i))};
     out["memory_by_owner"][owner] = last.plan.at_peak[i];
   }
   for (const Row& row : rows)
-    out["passes"].push_back({{"name", row.name}, {"arena_bytes", row.plan.arena_bytes}, {"live_peak_bytes", row.plan.live_peak_bytes},
+    out["passes"].push_back({{"name", row.name},
+                             {"arena_bytes", row.plan.arena_bytes},
+                             {"live_peak_bytes", row.plan.live_peak_bytes},
                              {"stages", row.program.stages.size()}});
   const auto count = model::count_parameters(config, model::make_parameters(config));
   out["parameters"] = {{"total", count.total}, {"active", count.active}};
@@ -59,25 +64,37 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
 void print_tables(const config::Config& config, const std::vector<Row>& rows) {
   const Row& last = rows.back();
   const auto count = model::count_parameters(config, model::make_parameters(config));
-  fmt::print("{} parameters, {} active per token\n\n", report::format_count(double(count.total)), report::format_count(double(count.active)));
+  fmt::print("{} parameters, {} active per token\n\n", report::format_count(double(count.total)),
+             report::format_count(double(count.active)));
   report::Table owners({{"memory at the peak"}, {"bytes", report::Align::Right}, {"", report::Align::Right}});
   for (size_t i = 0; i < last.plan.at_peak.size(); ++i)
-    owners.add_row({std::string(program::name_of(static_cast<program::Owner>(i))), fmt::format("{}", last.plan.at_peak[i]),
+    owners.add_row({std::string(program::name_of(static_cast<program::Owner>(i))),
+                    fmt::format("{}", last.plan.at_peak[i]),
                     report::format_bytes(double(last.plan.at_peak[i]))});
   owners.add_rule();
-  owners.add_row({"live at the peak", fmt::format("{}", last.plan.live_peak_bytes), report::format_bytes(double(last.plan.live_peak_bytes))});
-  owners.add_row({"arena (allocated)", fmt::format("{}", last.plan.arena_bytes), report::format_bytes(double(last.plan.arena_bytes))});
+  owners.add_row({"live at the peak", fmt::format("{}", last.plan.live_peak_bytes),
+                  report::format_bytes(double(last.plan.live_peak_bytes))});
+  owners.add_row({"arena (allocated)", fmt::format("{}", last.plan.arena_bytes),
+                  report::format_bytes(double(last.plan.arena_bytes))});
   fmt::print("{}\n", owners.text());
   if (last.plan.peak_stage >= 0)
     fmt::print("peak at stage {} of {}: {}\n", last.plan.peak_stage, last.program.stages.size(),
                program::stage_name(last.program.stages[size_t(last.plan.peak_stage)]));
-  fmt::print("arena / live peak {:.4f}; host waits per step: {}\n\n", double(last.plan.arena_bytes) / double(last.plan.live_peak_bytes), last.host_waits);
-  report::Table passes({{"after"}, {"stages", report::Align::Right}, {"live peak", report::Align::Right}, {"arena", report::Align::Right},
+  fmt::print("arena / live peak {:.4f}; host waits per step: {}\n\n",
+             double(last.plan.arena_bytes) / double(last.plan.live_peak_bytes), last.host_waits);
+  report::Table passes({{"after"},
+                        {"stages", report::Align::Right},
+                        {"live peak", report::Align::Right},
+                        {"arena", report::Align::Right},
                         {"arena change", report::Align::Right}});
   for (size_t i = 0; i < rows.size(); ++i)
-    passes.add_row({rows[i].name, fmt::format("{}", rows[i].program.stages.size()), report::format_bytes(double(rows[i].plan.live_peak_bytes)),
+    passes.add_row({rows[i].name, fmt::format("{}", rows[i].program.stages.size()),
+                    report::format_bytes(double(rows[i].plan.live_peak_bytes)),
                     report::format_bytes(double(rows[i].plan.arena_bytes)),
-                    i == 0 ? "" : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) / double(rows[i - 1].plan.arena_bytes) - 1))});
+                    i == 0 ? ""
+                           : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) /
+                                                                   double(rows[i - 1].plan.arena_bytes) -
+                                                               1))});
   fmt::print("{}", passes.text());
 }
 
@@ -94,8 +111,10 @@ void add_plan(CLI::App& app, Action& chosen) {
     chosen = [a, json] {
       const config::Config config = a->resolved();
       const auto rows = rows_of(config);
-      if (*json) fmt::print("{}\n", to_json(config, rows).dump(1));
-      else print_tables(config, rows);
+      if (*json)
+        fmt::print("{}\n", to_json(config, rows).dump(1));
+      else
+        print_tables(config, rows);
       return 0;
     };
   });

@@ -8,16 +8,22 @@ namespace pleat::apps {
 
 void add_probe(CLI::App& app, Action& chosen) {
   auto o = std::make_shared<exchange::ProbeOptions>();
-  CLI::App* c = app.add_subcommand("probe", "One forward and backward of a Hugging Face model on given tokens, written to a file");
+  CLI::App* c = app.add_subcommand(
+      "probe", "One forward and backward of a Hugging Face model on given tokens, written to a file");
   c->add_option("model", o->model_folder, "Model folder (config.json and safetensors)")->required();
   c->add_option("--tokens", o->tokens_path, "Safetensors file with input_ids [batch, length]")->required();
   c->add_option("--out", o->out_path, "Safetensors file to write")->required();
   c->add_flag("--grads", o->gradients, "Also write the gradient of every parameter");
-  c->add_flag("--aux-grads", o->aux_gradients, "Gradients include the auxiliary losses with their coefficients");
-  c->add_option("--dtype", o->dtype, "f32 or f64")->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))->check(CLI::IsMember({"float32", "float64"}));
+  c->add_flag("--aux-grads", o->aux_gradients,
+              "Gradients include the auxiliary losses with their coefficients");
+  c->add_option("--dtype", o->dtype, "f32 or f64")
+      ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))
+      ->check(CLI::IsMember({"float32", "float64"}));
   c->add_option("--threads", o->threads, "Worker threads (0: all cores)");
-  c->add_option("--set", o->sets, "Override a key of the model's config: section.key=value (repeatable)")->allow_extra_args(false);
-  add_example(*c, "pleat probe my-model --tokens ids.safetensors --out probe.safetensors --grads --dtype f64");
+  c->add_option("--set", o->sets, "Override a key of the model's config: section.key=value (repeatable)")
+      ->allow_extra_args(false);
+  add_example(*c,
+              "pleat probe my-model --tokens ids.safetensors --out probe.safetensors --grads --dtype f64");
   c->callback([o, &chosen] {
     chosen = [o] {
       const exchange::ProbeResult r = exchange::probe(*o);

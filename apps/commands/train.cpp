@@ -12,7 +12,8 @@ void add_train(CLI::App& app, Action& chosen) {
     int64_t fault_step = 0;
   };
   auto a = std::make_shared<Arguments>();
-  CLI::App* c = app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
+  CLI::App* c =
+      app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
   add_config_argument(*c, a->config);
   c->add_flag("--quiet", a->options.quiet, "Print nothing; files are written all the same");
   // For tests of stopping and of refused steps; not for people.

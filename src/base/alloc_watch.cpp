@@ -26,7 +26,8 @@ std::atomic<int64_t> num_large{0}, largest{0};
   if (bytes < kLarge || !watching.load(std::memory_order_relaxed)) return;
   num_large.fetch_add(1, std::memory_order_relaxed);
   int64_t seen = largest.load(std::memory_order_relaxed);
-  while (seen < static_cast<int64_t>(bytes) && !largest.compare_exchange_weak(seen, static_cast<int64_t>(bytes))) {
+  while (seen < static_cast<int64_t>(bytes) &&
+         !largest.compare_exchange_weak(seen, static_cast<int64_t>(bytes))) {
   }
 }
 

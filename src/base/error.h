@@ -50,8 +50,8 @@ template <class... Args>
 }  // namespace pleat::base
 
 // An invariant of the program itself, never of user input. Always on.
-#define PLEAT_CHECK(condition, ...)                                                                  \
-  do {                                                                                               \
-    if (!(condition)) [[unlikely]]                                                                   \
+#define PLEAT_CHECK(condition, ...)                                                                   \
+  do {                                                                                                \
+    if (!(condition)) [[unlikely]]                                                                    \
       ::pleat::base::invariant_broken(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)

@@ -11,7 +11,15 @@ namespace pleat::base {
 using RandomBlock = std::array<uint32_t, 4>;
 
 // What a random number is for; part of the key, so that two uses never share a stream.
-enum class RandomUse : uint32_t { Init = 1, Jitter = 2, ForcedLogits = 3, ForcedBias = 4, Shuffle = 5, Sample = 6, Test = 7 };
+enum class RandomUse : uint32_t {
+  Init = 1,
+  Jitter = 2,
+  ForcedLogits = 3,
+  ForcedBias = 4,
+  Shuffle = 5,
+  Sample = 6,
+  Test = 7
+};
 
 inline RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
@@ -29,7 +37,8 @@ inline RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {
 class RandomStream {
  public:
   RandomStream(uint64_t seed, RandomUse use, uint32_t step, uint32_t layer)
-      : key_{static_cast<uint32_t>(seed) ^ (static_cast<uint32_t>(use) * 0x85EBCA6Bu), static_cast<uint32_t>(seed >> 32)},
+      : key_{static_cast<uint32_t>(seed) ^ (static_cast<uint32_t>(use) * 0x85EBCA6Bu),
+             static_cast<uint32_t>(seed >> 32)},
         step_(step),
         layer_(layer) {}
 

@@ -19,9 +19,9 @@ struct ModelConfig {
   int64_t hidden_size = 256;
   int64_t num_layers = 4;
   int64_t num_heads = 8;
-  int64_t num_kv_heads = 0;     // 0: num_heads
-  int64_t head_dim = 0;         // 0: hidden_size / num_heads
-  int64_t ffn_hidden_size = 0;  // dense SwiGLU width; needed when there are dense layers
+  int64_t num_kv_heads = 0;       // 0: num_heads
+  int64_t head_dim = 0;           // 0: hidden_size / num_heads
+  int64_t ffn_hidden_size = 0;    // dense SwiGLU width; needed when there are dense layers
   std::string attention = "gqa";  // gqa | mla
   int64_t q_lora_rank = 0;        // mla: width of the compressed query; 0: no compression
   int64_t kv_lora_rank = 0;       // mla: width of the compressed keys and values
@@ -49,7 +49,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attn_out_bias = false;
   bool mlp_bias = false;
-  int64_t sliding_window = 0;  // 0: full causal attention
+  int64_t sliding_window = 0;                // 0: full causal attention
   std::vector<int64_t> window_layers = {1};  // 0/1 pattern, repeated: which layers have the window
   std::string activation = "swiglu";         // swiglu | clamped_swiglu
   bool tie_embeddings = false;
@@ -70,13 +70,13 @@ struct MoeConfig {
   bool shared_gate = false;
   std::string score = "softmax";  // softmax | sigmoid | sqrtsoftplus
   bool pre_softmax = false;
-  bool renormalize = true;  // sigmoid-like and pre-softmax scores
+  bool renormalize = true;          // sigmoid-like and pre-softmax scores
   bool renormalize_single = false;  // also with top_k = 1
   double scaling_factor = 1.0;
   int64_t num_groups = 0;
   int64_t group_topk = 0;
-  int64_t group_score_topk = 0;  // scores summed for a group's score; 0: top_k / group_topk
-  bool expert_bias = false;      // biases on both matrices of every routed expert
+  int64_t group_score_topk = 0;          // scores summed for a group's score; 0: top_k / group_topk
+  bool expert_bias = false;              // biases on both matrices of every routed expert
   std::string router_dtype = "float32";  // float32 | float64; always float64 with model.dtype = float64
   bool router_bias = false;
   std::vector<std::string> load_balancing = {"aux"};  // none | aux | seq_aux | global_aux | sinkhorn | bias

@@ -31,7 +31,8 @@ void resolve_model(Config& c, Reasons& why) {
     m.num_kv_heads = m.num_heads;
     m.head_dim = m.qk_nope_head_dim + m.qk_rope_head_dim;
     m.rotary_dim = m.qk_rope_head_dim;
-    for (const char* key : {"model.num_kv_heads", "model.head_dim", "model.rotary_dim"}) why[key] = "the widths of latent attention";
+    for (const char* key : {"model.num_kv_heads", "model.head_dim", "model.rotary_dim"})
+      why[key] = "the widths of latent attention";
   }
   if (m.num_kv_heads == 0) {
     m.num_kv_heads = m.num_heads;

@@ -13,7 +13,9 @@ Key key(const char* name, Field ModelConfig::*field, std::string meaning) {
 }  // namespace
 
 Condition has_mla() {
-  return {"model.attention = \"mla\"", {"model.attention"}, [](const Config& c) { return c.model.attention == "mla"; }};
+  return {"model.attention = \"mla\"", {"model.attention"}, [](const Config& c) {
+            return c.model.attention == "mla";
+          }};
 }
 
 Condition has_dense_layers() {
@@ -56,30 +58,40 @@ std::vector<Key> model_keys() {
           "need not multiply up to hidden_size.")
           .range(0, 4096)
           .see({"model.rotary_dim"}));
-  keys.push_back(key("attention", &M::attention,
-                     "gqa: grouped-query attention. mla: multi-head latent attention (DeepSeek): keys and values are "
-                     "compressed to one narrow vector per token.")
-                     .one_of({"gqa", "mla"})
-                     .see({"model.kv_lora_rank", "model.q_lora_rank"}));
-  keys.push_back(key("q_lora_rank", &M::q_lora_rank, "Width the query is compressed to. 0 projects it directly.")
+  keys.push_back(
+      key("attention", &M::attention,
+          "gqa: grouped-query attention. mla: multi-head latent attention (DeepSeek): keys and values are "
+          "compressed to one narrow vector per token.")
+          .one_of({"gqa", "mla"})
+          .see({"model.kv_lora_rank", "model.q_lora_rank"}));
+  keys.push_back(
+      key("q_lora_rank", &M::q_lora_rank, "Width the query is compressed to. 0 projects it directly.")
+          .range(0, 1 << 20)
+          .when(has_mla()));
+  keys.push_back(key("kv_lora_rank", &M::kv_lora_rank, "Width keys and values are compressed to.")
                      .range(0, 1 << 20)
                      .when(has_mla()));
-  keys.push_back(key("kv_lora_rank", &M::kv_lora_rank, "Width keys and values are compressed to.").range(0, 1 << 20).when(has_mla()));
-  keys.push_back(key("qk_nope_head_dim", &M::qk_nope_head_dim, "Part of each query and key head that carries no position.")
+  keys.push_back(key("qk_nope_head_dim", &M::qk_nope_head_dim,
+                     "Part of each query and key head that carries no position.")
                      .range(0, 4096)
                      .when(has_mla()));
-  keys.push_back(key("qk_rope_head_dim", &M::qk_rope_head_dim, "Rotated part of each query head; the key's is shared by all heads.")
+  keys.push_back(key("qk_rope_head_dim", &M::qk_rope_head_dim,
+                     "Rotated part of each query head; the key's is shared by all heads.")
                      .range(0, 4096)
                      .when(has_mla()));
   keys.push_back(key("v_head_dim", &M::v_head_dim, "Width of a value head.").range(0, 4096).when(has_mla()));
   keys.push_back(key("latent_norm_eps", &M::latent_norm_eps,
-                     "Added to the mean square in the norms of the compressed vectors; Hugging Face's DeepSeek has 1e-6 there, whatever "
+                     "Added to the mean square in the norms of the compressed vectors; Hugging Face's "
+                     "DeepSeek has 1e-6 there, whatever "
                      "its rms_norm_eps says.")
                      .above(0, 0.1)
                      .when(has_mla()));
-  keys.push_back(key("attention_scale", &M::attention_scale, "Factor on query-key products. 0 is 1 / sqrt(width of a query head).").range(0, 1e3));
+  keys.push_back(key("attention_scale", &M::attention_scale,
+                     "Factor on query-key products. 0 is 1 / sqrt(width of a query head).")
+                     .range(0, 1e3));
   keys.push_back(key("attention_sinks", &M::attention_sinks,
-                     "A learned logit per head takes part in the softmax and takes attention away from all tokens (gpt-oss)."));
+                     "A learned logit per head takes part in the softmax and takes attention away from all "
+                     "tokens (gpt-oss)."));
   keys.push_back(
       key("ffn_hidden_size", &M::ffn_hidden_size,
           "Inner width of the SwiGLU of dense layers. Has no default: it must be given when some layer "
@@ -100,11 +112,12 @@ std::vector<Key> model_keys() {
   keys.push_back(
       key("rope_interleaved", &M::rope_interleaved,
           "Rotated pairs are neighbours (0,1), (2,3), ... instead of element i with i + rotary_dim / 2."));
-  keys.push_back(key("rope_type", &M::rope_type,
-                     "How rotary frequencies are stretched for longer contexts. default: not at all; linear: all by "
-                     "rope_factor; llama3: low ones only; yarn: a ramp between both.")
-                     .one_of({"default", "linear", "llama3", "yarn"})
-                     .see({"model.rope_factor", "model.rope_original_length"}));
+  keys.push_back(
+      key("rope_type", &M::rope_type,
+          "How rotary frequencies are stretched for longer contexts. default: not at all; linear: all by "
+          "rope_factor; llama3: low ones only; yarn: a ramp between both.")
+          .one_of({"default", "linear", "llama3", "yarn"})
+          .see({"model.rope_factor", "model.rope_original_length"}));
   const auto when_type = [](std::initializer_list<const char*> types) {
     std::vector<std::string> names(types.begin(), types.end());
     std::string text = "model.rope_type is ";
@@ -115,29 +128,43 @@ std::vector<Key> model_keys() {
                        return false;
                      }};
   };
-  keys.push_back(key("rope_factor", &M::rope_factor, "How many times longer the context is than before scaling.")
-                     .range(1, 1e6)
-                     .when(when_type({"linear", "llama3", "yarn"})));
+  keys.push_back(
+      key("rope_factor", &M::rope_factor, "How many times longer the context is than before scaling.")
+          .range(1, 1e6)
+          .when(when_type({"linear", "llama3", "yarn"})));
   keys.push_back(key("rope_original_length", &M::rope_original_length, "Context length before scaling.")
                      .range(0, 1 << 30)
                      .when(when_type({"llama3", "yarn"})));
-  keys.push_back(key("rope_low_freq_factor", &M::rope_low_freq_factor, "Wavelengths above rope_original_length divided by this are stretched in full.")
+  keys.push_back(key("rope_low_freq_factor", &M::rope_low_freq_factor,
+                     "Wavelengths above rope_original_length divided by this are stretched in full.")
                      .above(0, 1e6)
                      .when(when_type({"llama3"})));
-  keys.push_back(key("rope_high_freq_factor", &M::rope_high_freq_factor, "Wavelengths below rope_original_length divided by this stay as they are.")
+  keys.push_back(key("rope_high_freq_factor", &M::rope_high_freq_factor,
+                     "Wavelengths below rope_original_length divided by this stay as they are.")
                      .above(0, 1e6)
                      .when(when_type({"llama3"})));
-  keys.push_back(key("rope_beta_fast", &M::rope_beta_fast, "Rotations over rope_original_length above which a frequency stays as it is.")
+  keys.push_back(key("rope_beta_fast", &M::rope_beta_fast,
+                     "Rotations over rope_original_length above which a frequency stays as it is.")
                      .above(0, 1e6)
                      .when(when_type({"yarn"})));
-  keys.push_back(key("rope_beta_slow", &M::rope_beta_slow, "Rotations below which a frequency is stretched in full.").above(0, 1e6).when(when_type({"yarn"})));
-  keys.push_back(key("rope_truncate", &M::rope_truncate, "Ends of the yarn ramp are rounded to whole dimensions.").when(when_type({"yarn"})));
-  keys.push_back(key("rope_attention_factor", &M::rope_attention_factor, "Multiplies cosines and sines (yarn's temperature).").above(0, 1e3));
+  keys.push_back(
+      key("rope_beta_slow", &M::rope_beta_slow, "Rotations below which a frequency is stretched in full.")
+          .above(0, 1e6)
+          .when(when_type({"yarn"})));
+  keys.push_back(
+      key("rope_truncate", &M::rope_truncate, "Ends of the yarn ramp are rounded to whole dimensions.")
+          .when(when_type({"yarn"})));
+  keys.push_back(key("rope_attention_factor", &M::rope_attention_factor,
+                     "Multiplies cosines and sines (yarn's temperature).")
+                     .above(0, 1e3));
   keys.push_back(
       key("qk_norm", &M::qk_norm, "RMS norm over each query and key head before the rotation (Qwen3)."));
   keys.push_back(key("qk_norm_full", &M::qk_norm_full,
-                     "The QK norm covers all query heads together and all key heads together instead of each head (OLMoE).")
-                     .when({"model.qk_norm = true", {"model.qk_norm"}, [](const Config& c) { return c.model.qk_norm; }}));
+                     "The QK norm covers all query heads together and all key heads together instead of each "
+                     "head (OLMoE).")
+                     .when({"model.qk_norm = true", {"model.qk_norm"}, [](const Config& c) {
+                              return c.model.qk_norm;
+                            }}));
   keys.push_back(key("qkv_bias", &M::qkv_bias, "Bias on the query, key and value projections (Qwen2)."));
   keys.push_back(key("attn_out_bias", &M::attn_out_bias, "Bias on the attention output projection."));
   keys.push_back(key("mlp_bias", &M::mlp_bias,
@@ -150,9 +177,12 @@ std::vector<Key> model_keys() {
   keys.push_back(key("window_layers", &M::window_layers,
                      "Which layers have the sliding window: a pattern of 0 and 1, repeated over the layers.")
                      .range(0, 1)
-                     .when({"model.sliding_window > 0", {"model.sliding_window"}, [](const Config& c) { return c.model.sliding_window > 0; }}));
+                     .when({"model.sliding_window > 0", {"model.sliding_window"}, [](const Config& c) {
+                              return c.model.sliding_window > 0;
+                            }}));
   keys.push_back(key("activation", &M::activation,
-                     "swiglu: silu(gate) * up. clamped_swiglu: gpt-oss's gate * sigmoid(1.702 gate) * (up + 1) with both "
+                     "swiglu: silu(gate) * up. clamped_swiglu: gpt-oss's gate * sigmoid(1.702 gate) * (up + "
+                     "1) with both "
                      "clamped at 7; routed experts only.")
                      .one_of({"swiglu", "clamped_swiglu"}));
   keys.push_back(key("tie_embeddings", &M::tie_embeddings, "The head uses the embedding's weights."));

@@ -63,7 +63,9 @@ void add_expert_keys(std::vector<Key>& keys) {
           "The shared expert's output is multiplied by sigmoid(x . w), one number per token (Qwen2-MoE).")
           .when(has_experts())
           .when(has_shared_expert()));
-  keys.push_back(key("expert_bias", &M::expert_bias, "Biases on both matrices of every routed expert (gpt-oss).").when(has_experts()));
+  keys.push_back(
+      key("expert_bias", &M::expert_bias, "Biases on both matrices of every routed expert (gpt-oss).")
+          .when(has_experts()));
 }
 
 void add_router_keys(std::vector<Key>& keys) {
@@ -99,12 +101,12 @@ void add_router_keys(std::vector<Key>& keys) {
                  {"moe.score", "moe.pre_softmax"},
                  [](const Config& c) { return c.moe.score != "softmax" || c.moe.pre_softmax; }})
           .see({"moe.score", "moe.pre_softmax"}));
-  keys.push_back(
-      key("renormalize_single", &M::renormalize_single,
-          "Renormalise for top_k = 1 too, as Hugging Face does: every weight is then 1 and the loss teaches the router nothing.")
-          .when(has_experts())
-          .when({"moe.top_k = 1", {"moe.top_k"}, [](const Config& c) { return c.moe.top_k == 1; }})
-          .see({"moe.renormalize"}));
+  keys.push_back(key("renormalize_single", &M::renormalize_single,
+                     "Renormalise for top_k = 1 too, as Hugging Face does: every weight is then 1 and the "
+                     "loss teaches the router nothing.")
+                     .when(has_experts())
+                     .when({"moe.top_k = 1", {"moe.top_k"}, [](const Config& c) { return c.moe.top_k == 1; }})
+                     .see({"moe.renormalize"}));
   keys.push_back(key("scaling_factor", &M::scaling_factor,
                      "Multiplies the probabilities after normalisation (2.5 in DeepSeek-V3).")
                      .above(0, 1e6)
@@ -117,26 +119,25 @@ void add_router_keys(std::vector<Key>& keys) {
           .when(has_experts())
           .when(not_sinkhorn())
           .see({"moe.group_topk"}));
-  keys.push_back(
-      key("group_topk", &M::group_topk,
-          "Groups a token may choose from. A group's score is the sum of its best scores, see "
-          "moe.group_score_topk.")
-          .range(0, 65536)
-          .when(has_experts())
-          .when({"moe.num_groups > 0",
-                 {"moe.num_groups"},
-                 [](const Config& c) { return c.moe.num_groups > 0; }})
-          .see({"moe.num_groups", "moe.top_k"}));
-  keys.push_back(
-      key("group_score_topk", &M::group_score_topk,
-          "How many of a group's best scores are summed to its score. 0 means top_k / group_topk; Hugging Face's "
-          "DeepSeek-V3 always sums 2, its DeepSeek-V2 takes 1.")
-          .range(0, 65536)
-          .when(has_experts())
-          .when({"moe.num_groups > 0",
-                 {"moe.num_groups"},
-                 [](const Config& c) { return c.moe.num_groups > 0; }})
-          .see({"moe.group_topk"}));
+  keys.push_back(key("group_topk", &M::group_topk,
+                     "Groups a token may choose from. A group's score is the sum of its best scores, see "
+                     "moe.group_score_topk.")
+                     .range(0, 65536)
+                     .when(has_experts())
+                     .when({"moe.num_groups > 0",
+                            {"moe.num_groups"},
+                            [](const Config& c) { return c.moe.num_groups > 0; }})
+                     .see({"moe.num_groups", "moe.top_k"}));
+  keys.push_back(key("group_score_topk", &M::group_score_topk,
+                     "How many of a group's best scores are summed to its score. 0 means top_k / group_topk; "
+                     "Hugging Face's "
+                     "DeepSeek-V3 always sums 2, its DeepSeek-V2 takes 1.")
+                     .range(0, 65536)
+                     .when(has_experts())
+                     .when({"moe.num_groups > 0",
+                            {"moe.num_groups"},
+                            [](const Config& c) { return c.moe.num_groups > 0; }})
+                     .see({"moe.group_topk"}));
   keys.push_back(
       key("router_dtype", &M::router_dtype,
           "Type of router logits, scores and probabilities. A float64 model always has a float64 router.")

@@ -46,7 +46,8 @@ void add_group_conditions(Key& key, const std::string& group) {
               {"model.tie_embeddings"},
               [](const Config& c) { return !c.model.tie_embeddings; }});
   key.when({"optimizer.freeze does not name " + group, {"optimizer.freeze"}, [group](const Config& c) {
-              return std::find(c.optimizer.freeze.begin(), c.optimizer.freeze.end(), group) == c.optimizer.freeze.end();
+              return std::find(c.optimizer.freeze.begin(), c.optimizer.freeze.end(), group) ==
+                     c.optimizer.freeze.end();
             }});
 }
 
@@ -145,11 +146,14 @@ std::vector<Key> optimizer_keys() {
                      .when(has_biases()));
   keys.push_back(key("decay_embeddings", &O::decay_embeddings, "Weight decay also acts on the embedding.")
                      .when(decays()));
-  keys.push_back(key("freeze", &O::freeze,
-                     "Classes of parameters that keep their values: no update, no weight decay, no part in the gradient norm. "
-                     "With router, a balancing bias of the router stays as it is too. Naming a class the model does not have is an error.")
-                     .one_of({"attention", "router", "shared_experts", "experts", "mlp", "embedding", "head", "norm"})
-                     .see({"optimizer.clip"}));
+  keys.push_back(
+      key("freeze", &O::freeze,
+          "Classes of parameters that keep their values: no update, no weight decay, no part in the gradient "
+          "norm. "
+          "With router, a balancing bias of the router stays as it is too. Naming a class the model does not "
+          "have is an error.")
+          .one_of({"attention", "router", "shared_experts", "experts", "mlp", "embedding", "head", "norm"})
+          .see({"optimizer.clip"}));
   add_group_keys(keys);
   return keys;
 }

@@ -72,13 +72,17 @@ void add_data_keys(std::vector<Key>& keys) {
                      .see({"model.vocab_size"}));
   keys.push_back(key("jsonl_key", &D::jsonl_key, "Member of each JSON line that holds the text.")
                      .when(may_read_jsonl()));
-  keys.push_back(key("separator", &D::separator,
-                     "Cuts a .txt file into documents wherever this string stands; it is left out of both sides. Empty: a "
-                     "file is one document.")
-                     .with_line_breaks()
-                     .when({"data.train or data.valid is a .txt file",
-                            {"data.train", "data.valid"},
-                            [](const Config& c) { return c.data.train.empty() || c.data.train.ends_with(".txt") || c.data.valid.ends_with(".txt"); }}));
+  keys.push_back(
+      key("separator", &D::separator,
+          "Cuts a .txt file into documents wherever this string stands; it is left out of both sides. Empty: "
+          "a "
+          "file is one document.")
+          .with_line_breaks()
+          .when(
+              {"data.train or data.valid is a .txt file", {"data.train", "data.valid"}, [](const Config& c) {
+                 return c.data.train.empty() || c.data.train.ends_with(".txt") ||
+                        c.data.valid.ends_with(".txt");
+               }}));
   keys.push_back(
       key("shuffle", &D::shuffle,
           "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "

@@ -15,28 +15,39 @@ int64_t nearest_divisor(int64_t whole, int64_t value) {
 }
 
 void check_latent_attention(const ModelConfig& m) {
-  const std::pair<const char*, int64_t> needed[] = {{"kv_lora_rank", m.kv_lora_rank}, {"qk_nope_head_dim", m.qk_nope_head_dim},
-                                                    {"qk_rope_head_dim", m.qk_rope_head_dim}, {"v_head_dim", m.v_head_dim}};
+  const std::pair<const char*, int64_t> needed[] = {{"kv_lora_rank", m.kv_lora_rank},
+                                                    {"qk_nope_head_dim", m.qk_nope_head_dim},
+                                                    {"qk_rope_head_dim", m.qk_rope_head_dim},
+                                                    {"v_head_dim", m.v_head_dim}};
   for (const auto& [name, width] : needed)
     if (width <= 0) base::fail("model.attention = \"mla\" needs model.{} of at least 1, got {}", name, width);
   if (m.qk_rope_head_dim % 2 != 0)
-    base::fail("model.qk_rope_head_dim = {} is odd, but elements are rotated in pairs; the nearest even one is {}", m.qk_rope_head_dim, m.qk_rope_head_dim + 1);
+    base::fail(
+        "model.qk_rope_head_dim = {} is odd, but elements are rotated in pairs; the nearest even one is {}",
+        m.qk_rope_head_dim, m.qk_rope_head_dim + 1);
   const auto same_or_zero = [](const char* name, int64_t value, int64_t derived, const char* from) {
     if (value != 0 && value != derived)
-      base::fail("model.{} = {} contradicts model.attention = \"mla\", where it is {} ({}); leave it out", name, value, derived, from);
+      base::fail("model.{} = {} contradicts model.attention = \"mla\", where it is {} ({}); leave it out",
+                 name, value, derived, from);
   };
   same_or_zero("num_kv_heads", m.num_kv_heads, m.num_heads, "model.num_heads");
-  same_or_zero("head_dim", m.head_dim, m.qk_nope_head_dim + m.qk_rope_head_dim, "qk_nope_head_dim + qk_rope_head_dim");
+  same_or_zero("head_dim", m.head_dim, m.qk_nope_head_dim + m.qk_rope_head_dim,
+               "qk_nope_head_dim + qk_rope_head_dim");
   same_or_zero("rotary_dim", m.rotary_dim, m.qk_rope_head_dim, "qk_rope_head_dim");
-  if (m.qk_norm) base::fail("model.qk_norm = true has no meaning with model.attention = \"mla\", which norms its compressed vectors");
+  if (m.qk_norm)
+    base::fail(
+        "model.qk_norm = true has no meaning with model.attention = \"mla\", which norms its compressed "
+        "vectors");
   if (m.attention_sinks) base::fail("model.attention_sinks = true needs model.attention = \"gqa\"");
 }
 
 void check_rope(const ModelConfig& m) {
   if ((m.rope_type == "llama3" || m.rope_type == "yarn") && m.rope_original_length <= 0)
-    base::fail("model.rope_type = \"{}\" needs model.rope_original_length of at least 1, got {}", m.rope_type, m.rope_original_length);
+    base::fail("model.rope_type = \"{}\" needs model.rope_original_length of at least 1, got {}", m.rope_type,
+               m.rope_original_length);
   if (m.rope_type == "llama3" && m.rope_low_freq_factor >= m.rope_high_freq_factor)
-    base::fail("model.rope_low_freq_factor = {} must be below model.rope_high_freq_factor = {}", m.rope_low_freq_factor, m.rope_high_freq_factor);
+    base::fail("model.rope_low_freq_factor = {} must be below model.rope_high_freq_factor = {}",
+               m.rope_low_freq_factor, m.rope_high_freq_factor);
 }
 
 void check_heads(const ModelConfig& m) {
@@ -75,10 +86,14 @@ void validate_model(const Config& c) {
   check_heads(c.model);
   check_rope(c.model);
   if (c.model.activation == "clamped_swiglu" && num_moe_layers(c) < c.model.num_layers)
-    base::fail("model.activation = \"clamped_swiglu\" is for routed experts, but {} of {} layers are dense; make all layers MoE",
-               c.model.num_layers - num_moe_layers(c), c.model.num_layers);
+    base::fail(
+        "model.activation = \"clamped_swiglu\" is for routed experts, but {} of {} layers are dense; make "
+        "all layers MoE",
+        c.model.num_layers - num_moe_layers(c), c.model.num_layers);
   if (c.model.activation == "clamped_swiglu" && c.moe.shared_ffn_hidden_size > 0)
-    base::fail("model.activation = \"clamped_swiglu\" does not go with moe.shared_ffn_hidden_size = {}; set it to 0", c.moe.shared_ffn_hidden_size);
+    base::fail(
+        "model.activation = \"clamped_swiglu\" does not go with moe.shared_ffn_hidden_size = {}; set it to 0",
+        c.moe.shared_ffn_hidden_size);
   const int64_t num_moe = num_moe_layers(c);
   if (c.moe.num_experts > 0 && c.model.leading_dense_layers > c.model.num_layers)
     base::fail("model.leading_dense_layers = {} is more than model.num_layers = {}",

@@ -82,7 +82,8 @@ void check_balancing(const Config& c) {
         c.train.order);
   if (balances_by(c, "global_aux") && m.global_aux_form == "running" && c.train.order == "gpipe")
     base::fail(
-        "moe.global_aux_form = \"running\" has no meaning with train.order = \"gpipe\", where the counts of all microbatches "
+        "moe.global_aux_form = \"running\" has no meaning with train.order = \"gpipe\", where the counts of "
+        "all microbatches "
         "are known before the first backward: set moe.global_aux_form = \"exact\"");
 }
 

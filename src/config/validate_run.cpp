@@ -71,11 +71,17 @@ void check_freeze(const Config& c) {
   const bool experts = num_moe_layers(c) > 0;
   for (const std::string& name : c.optimizer.freeze) {
     std::string why;
-    if ((name == "router" || name == "experts" || name == "shared_experts") && !experts) why = "no layer has experts";
-    else if (name == "shared_experts" && c.moe.shared_ffn_hidden_size == 0) why = "moe.shared_ffn_hidden_size = 0";
-    else if (name == "mlp" && num_moe_layers(c) == c.model.num_layers) why = "every layer has experts";
-    else if (name == "head" && c.model.tie_embeddings) why = "the head is tied and belongs to the class embedding";
-    if (!why.empty()) base::fail("optimizer.freeze names \"{}\", which matches no parameter of this model: {}; remove it", name, why);
+    if ((name == "router" || name == "experts" || name == "shared_experts") && !experts)
+      why = "no layer has experts";
+    else if (name == "shared_experts" && c.moe.shared_ffn_hidden_size == 0)
+      why = "moe.shared_ffn_hidden_size = 0";
+    else if (name == "mlp" && num_moe_layers(c) == c.model.num_layers)
+      why = "every layer has experts";
+    else if (name == "head" && c.model.tie_embeddings)
+      why = "the head is tied and belongs to the class embedding";
+    if (!why.empty())
+      base::fail("optimizer.freeze names \"{}\", which matches no parameter of this model: {}; remove it",
+                 name, why);
   }
 }
 

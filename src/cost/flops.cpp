@@ -7,16 +7,19 @@ namespace pleat::cost {
 ModelFlops model_flops(const config::Config& config, double tokens, double seq_len) {
   const auto& m = config.model;
   const auto& e = config.moe;
-  const double h = double(m.hidden_size), q = double(m.num_heads * m.head_dim), kv = double(m.num_kv_heads * m.head_dim);
+  const double h = double(m.hidden_size), q = double(m.num_heads * m.head_dim),
+               kv = double(m.num_kv_heads * m.head_dim);
   const double layers = double(m.num_layers), moe_layers = double(config::num_moe_layers(config));
   constexpr double kFactor = 6;  // two per multiply-add; forward, input gradient, weight gradient
   ModelFlops out;
   if (m.attention == "mla") {
-    const double heads = double(m.num_heads), dn = double(m.qk_nope_head_dim), dr = double(m.qk_rope_head_dim), dv = double(m.v_head_dim);
+    const double heads = double(m.num_heads), dn = double(m.qk_nope_head_dim),
+                 dr = double(m.qk_rope_head_dim), dv = double(m.v_head_dim);
     const double rq = double(m.q_lora_rank), rkv = double(m.kv_lora_rank);
     // The "+ 1" per compressed element is its norm, as Megatron counts it.
     const double query = rq > 0 ? rq * (h + heads * (dn + dr) + 1) : h * heads * (dn + dr);
-    out.attention_projections = kFactor * tokens * layers * (query + rkv * (h + heads * (dn + dv) + 1) + h * dr + heads * dv * h);
+    out.attention_projections =
+        kFactor * tokens * layers * (query + rkv * (h + heads * (dn + dv) + 1) + h * dr + heads * dv * h);
     out.attention_core = kFactor * tokens * seq_len * layers * heads * (dn + dr + dv) / 2;
   } else {
     out.attention_projections = kFactor * tokens * layers * (h * (q + 2 * kv) + q * h);
@@ -32,7 +35,9 @@ ModelFlops model_flops(const config::Config& config, double tokens, double seq_l
 double stage_flops(const program::Program& program, const program::Stage& stage, int64_t seq_len) {
   using program::KernelKind;
   using program::Phase;
-  const auto shape = [&](size_t i) -> const std::vector<int64_t>& { return program.values[size_t(stage.uses[i].value)].shape; };
+  const auto shape = [&](size_t i) -> const std::vector<int64_t>& {
+    return program.values[size_t(stage.uses[i].value)].shape;
+  };
   const auto attr = [&](const char* key) {
     for (const program::Attr& a : program.attrs[size_t(stage.attrs)])
       if (a.key == key) return a.number;
@@ -45,12 +50,15 @@ double stage_flops(const program::Program& program, const program::Stage& stage,
     case KernelKind::linear:
     case KernelKind::router_gate:
       // dw has the weight's shape, whatever the phase calls it.
-      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(2)) : rows_times(shape(0), shape(1));
+      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(2))
+                                                  : rows_times(shape(0), shape(1));
     case KernelKind::grouped_linear:
-      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(4)) : rows_times(shape(0), shape(1));
+      return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(4))
+                                                  : rows_times(shape(0), shape(1));
     case KernelKind::attention: {
       if (stage.phase == Phase::BackwardWeight) return 0;  // sinks: one number per row and head
-      const double rows = double(shape(0)[0]), heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"), window = attr("window");
+      const double rows = double(shape(0)[0]), heads = attr("heads"), d = attr("head_dim"),
+                   dv = attr("v_head_dim"), window = attr("window");
       const double keys = std::min(double(seq_len) / 2, window > 0 ? window : double(seq_len));
       // Forward: scores and values. Backward: scores again, dq and dk; dp and dv.
       return 2.0 * rows * keys * heads * (stage.phase == Phase::Forward ? d + dv : 3 * d + 2 * dv);

@@ -1,8 +1,8 @@
 // Floating-point operations, counted two ways (docs/numerics.md has the formulas with a worked example).
 //
-// Model FLOPs: what the model needs whatever the implementation does: active experts only, causal attention counted half,
-// forward + both backwards, no recompute, no router, norms or rotation. Hardware FLOPs: what the stages of a program
-// really execute, replayed forwards and padded rows included.
+// Model FLOPs: what the model needs whatever the implementation does: active experts only, causal attention
+// counted half, forward + both backwards, no recompute, no router, norms or rotation. Hardware FLOPs: what
+// the stages of a program really execute, replayed forwards and padded rows included.
 #pragma once
 
 #include "config/config.h"
@@ -18,7 +18,8 @@ struct ModelFlops {
 // One training step over `tokens` tokens in sequences of `seq_len`. `config` must be resolved.
 ModelFlops model_flops(const config::Config& config, double tokens, double seq_len);
 
-// Multiply-adds of one stage, times two; 0 for stages without matrix products. `seq_len` bounds what a row can attend to.
+// Multiply-adds of one stage, times two; 0 for stages without matrix products. `seq_len` bounds what a row
+// can attend to.
 double stage_flops(const program::Program& program, const program::Stage& stage, int64_t seq_len);
 double hardware_flops(const program::Program& program, int64_t seq_len);
 

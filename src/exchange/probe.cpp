@@ -23,9 +23,13 @@ struct Tokens {
 Tokens read_tokens(const std::string& path, int64_t vocab) {
   const safetensors::File file = safetensors::File::open(path);
   const safetensors::TensorInfo& info = file.at("input_ids");
-  if (info.shape.size() != 2 || (info.type != safetensors::ElementType::I64 && info.type != safetensors::ElementType::I32))
-    base::fail("{}: input_ids is {} {}, needed I64 or I32 [batch, length]", path, safetensors::name_of(info.type), safetensors::shape_text(info.shape));
-  if (info.shape[0] < 1 || info.shape[1] < 2) base::fail("{}: input_ids is {}; at least one sequence of two tokens is needed", path, safetensors::shape_text(info.shape));
+  if (info.shape.size() != 2 ||
+      (info.type != safetensors::ElementType::I64 && info.type != safetensors::ElementType::I32))
+    base::fail("{}: input_ids is {} {}, needed I64 or I32 [batch, length]", path,
+               safetensors::name_of(info.type), safetensors::shape_text(info.shape));
+  if (info.shape[0] < 1 || info.shape[1] < 2)
+    base::fail("{}: input_ids is {}; at least one sequence of two tokens is needed", path,
+               safetensors::shape_text(info.shape));
   Tokens out{info.shape[0], info.shape[1], {}};
   std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
   file.read("input_ids", raw);
@@ -38,7 +42,8 @@ Tokens read_tokens(const std::string& path, int64_t vocab) {
       std::memcpy(&small, raw.data() + i * 4, 4);
       id = small;
     }
-    if (id < 0 || id >= vocab) base::fail("{}: token {} at position {} is outside the vocabulary of {}", path, id, i, vocab);
+    if (id < 0 || id >= vocab)
+      base::fail("{}: token {} at position {} is outside the vocabulary of {}", path, id, i, vocab);
     out.ids.push_back(static_cast<int32_t>(id));
   }
   return out;
@@ -49,13 +54,19 @@ std::vector<checkpoint::Target> targets_of(Bound& bound) {
   for (size_t i = 0; i < bound.program.values.size(); ++i) {
     const program::Value& v = bound.program.values[i];
     if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs) continue;
-    out.push_back({v.name, v.dtype, v.shape, {static_cast<std::byte*>(bound.executor->data(static_cast<program::ValueId>(i))), static_cast<size_t>(program::num_bytes(v))}});
+    out.push_back({v.name,
+                   v.dtype,
+                   v.shape,
+                   {static_cast<std::byte*>(bound.executor->data(static_cast<program::ValueId>(i))),
+                    static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
 }
 
 void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, bool training) {
-  const auto at = [&]<class T>(const char* what, T) { return static_cast<T*>(bound.executor->data(fmt::format("mb0.{}", what))); };
+  const auto at = [&]<class T>(const char* what, T) {
+    return static_cast<T*>(bound.executor->data(fmt::format("mb0.{}", what)));
+  };
   const int64_t n = tokens.batch * tokens.length;
   for (int64_t t = 0; t < n; ++t) {
     const int64_t row = t / tokens.length * tokens.length;
@@ -87,13 +98,16 @@ program::Program gradient_program(const config::Config& c, const std::vector<mod
   std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
   for (program::Value& v : p.values)
     if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
-  return interpret::with_results(std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
+  return interpret::with_results(
+      std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
 // Collects tensors, then writes them in one file.
 class Output {
  public:
-  Output(std::string path, tensor::Dtype dtype) : path_(std::move(path)), type_(dtype == tensor::Dtype::F64 ? safetensors::ElementType::F64 : safetensors::ElementType::F32) {}
+  Output(std::string path, tensor::Dtype dtype)
+      : path_(std::move(path)),
+        type_(dtype == tensor::Dtype::F64 ? safetensors::ElementType::F64 : safetensors::ElementType::F32) {}
   void add(std::string name, std::vector<int64_t> shape, const void* data) {
     int64_t n = safetensors::size_of(type_);
     for (int64_t d : shape) n *= d;
@@ -126,9 +140,12 @@ class Output {
 ProbeResult probe(const ProbeOptions& o) {
   family::FamilyConfig model = family::read_model_config(o.model_folder);
   const Tokens tokens = read_tokens(o.tokens_path, model.config.model.vocab_size);
-  std::vector<std::string> sets = {fmt::format("model.dtype=\"{}\"", o.dtype), fmt::format("train.micro_batch={}", tokens.batch),
-                                   fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1", "device.threads=" + std::to_string(o.threads)};
-  if (o.dtype == "float64" && model.config.moe.num_experts > 0) sets.push_back("moe.router_dtype=\"float64\"");
+  std::vector<std::string> sets = {fmt::format("model.dtype=\"{}\"", o.dtype),
+                                   fmt::format("train.micro_batch={}", tokens.batch),
+                                   fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1",
+                                   "device.threads=" + std::to_string(o.threads)};
+  if (o.dtype == "float64" && model.config.moe.num_experts > 0)
+    sets.push_back("moe.router_dtype=\"float64\"");
   sets.insert(sets.end(), o.sets.begin(), o.sets.end());
   model.config = config::resolve(config::parse(config::to_toml(model.config), sets, o.model_folder));
   const config::Config& c = model.config;
@@ -146,13 +163,15 @@ ProbeResult probe(const ProbeOptions& o) {
   load_weights(folder, model, table, targets_of(forward));
   write_inputs(forward, c, tokens, false);
   forward.executor->run();
-  const tensor::Dtype dtype = forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
+  const tensor::Dtype dtype =
+      forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
   Output out(o.out_path, dtype);
   out.add("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward.executor->data("mb0.logits"));
   const std::vector<int64_t> hidden = {tokens.batch, tokens.length, c.model.hidden_size};
   out.add("hidden.0", hidden, forward.executor->data("mb0.embedded"));
   for (int64_t i = 0; i < L; ++i)
-    out.add(fmt::format("hidden.{}", i + 1), hidden, forward.executor->data(i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed"));
+    out.add(fmt::format("hidden.{}", i + 1), hidden,
+            forward.executor->data(i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed"));
 
   Bound backward(gradient_program(c, table), threads);
   load_weights(folder, model, table, targets_of(backward));
@@ -165,7 +184,9 @@ ProbeResult probe(const ProbeOptions& o) {
   if (aux.micro != 0) {
     result.has_aux_loss = true;
     for (int64_t i = 0; i < L; ++i)
-      if (config::is_moe_layer(c, i)) result.aux_loss += static_cast<const double*>(backward.executor->data(fmt::format("L{}.aux_losses", i)))[0];
+      if (config::is_moe_layer(c, i))
+        result.aux_loss +=
+            static_cast<const double*>(backward.executor->data(fmt::format("L{}.aux_losses", i)))[0];
     out.add_scalar(aux.hf ? "aux_loss_hf" : "aux_loss", result.aux_loss);
   }
   if (o.gradients) {
@@ -181,7 +202,11 @@ ProbeResult probe(const ProbeOptions& o) {
       if (!table[i].tied_to.empty()) continue;
       const program::ValueId id = backward.executor->find(table[i].name + ".grad");
       const program::Value& v = backward.program.values[static_cast<size_t>(id)];
-      sources.push_back({table[i].name, v.dtype, v.shape, {static_cast<const std::byte*>(backward.executor->data(id)), static_cast<size_t>(program::num_bytes(v))}});
+      sources.push_back({table[i].name,
+                         v.dtype,
+                         v.shape,
+                         {static_cast<const std::byte*>(backward.executor->data(id)),
+                          static_cast<size_t>(program::num_bytes(v))}});
     }
     std::vector<std::byte> bytes;
     for (const NamedTensor& t : tensors_on_disk(model, table, out.type(), family::Naming::Model)) {

@@ -1,5 +1,5 @@
-// One forward (and backward) of a Hugging Face model on given tokens, everything written to a file: how anybody compares
-// Pleat with another implementation.
+// One forward (and backward) of a Hugging Face model on given tokens, everything written to a file: how
+// anybody compares Pleat with another implementation.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@ namespace pleat::exchange {
 struct ProbeOptions {
   std::string model_folder, tokens_path, out_path;
   bool gradients = false;
-  bool aux_gradients = false;     // gradients of loss + auxiliary losses with their coefficients, instead of the loss alone
+  bool aux_gradients =
+      false;  // gradients of loss + auxiliary losses with their coefficients, instead of the loss alone
   std::string dtype = "float32";  // float32 | float64
   int64_t threads = 0;            // 0: all cores
   std::vector<std::string> sets;  // overrides of the model's config, "section.key=value"
@@ -18,15 +19,16 @@ struct ProbeOptions {
 
 struct ProbeResult {
   double loss = 0;
-  double aux_loss = 0;  // auxiliary losses of the model's routers, before coefficients; 0 where there are none
+  double aux_loss =
+      0;  // auxiliary losses of the model's routers, before coefficients; 0 where there are none
   bool has_aux_loss = false;
   int64_t num_tensors = 0;
 };
 
-// Tokens: a safetensors file with `input_ids` [B, S] (I64 or I32). Writes logits [B,S,V], loss [1] (labels = input_ids,
-// shifted by one, mean over predicted tokens), hidden.0 (embedding) to hidden.L (the last one after the final norm),
-// aux_loss_hf [1] where the routers have an auxiliary loss, and with gradients grad.NAME for every parameter under the
-// name it has inside the loaded model.
+// Tokens: a safetensors file with `input_ids` [B, S] (I64 or I32). Writes logits [B,S,V], loss [1] (labels =
+// input_ids, shifted by one, mean over predicted tokens), hidden.0 (embedding) to hidden.L (the last one
+// after the final norm), aux_loss_hf [1] where the routers have an auxiliary loss, and with gradients
+// grad.NAME for every parameter under the name it has inside the loaded model.
 ProbeResult probe(const ProbeOptions& options);
 
 }  // namespace pleat::exchange

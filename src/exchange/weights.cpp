@@ -18,7 +18,8 @@ std::string shape_of(const std::vector<int64_t>& shape) { return safetensors::sh
 
 // Buffers some versions of transformers stored, and layers for multi-token prediction behind the last one.
 bool may_be_left_out(const std::string& name, const config::Config& c) {
-  return name.ends_with("rotary_emb.inv_freq") || name.starts_with(fmt::format("model.layers.{}.", c.model.num_layers));
+  return name.ends_with("rotary_emb.inv_freq") ||
+         name.starts_with(fmt::format("model.layers.{}.", c.model.num_layers));
 }
 
 const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, const std::string& name) {
@@ -28,7 +29,8 @@ const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, c
 }
 
 template <class T>
-void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, const model::Parameter& p, std::span<std::byte> out) {
+void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, const model::Parameter& p,
+                std::span<std::byte> out) {
   const safetensors::TensorInfo& info = folder.at(piece.name);
   std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
   folder.read(piece.name, raw);
@@ -40,7 +42,8 @@ void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, cons
 }  // namespace
 
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
-                        const std::vector<model::Parameter>& table, const std::vector<checkpoint::Target>& targets) {
+                        const std::vector<model::Parameter>& table,
+                        const std::vector<checkpoint::Target>& targets) {
   LoadReport report;
   std::vector<std::string> faults;
   std::set<std::string> used;
@@ -52,29 +55,41 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     if (!folder.find(pieces.front().name) && folder.find(fused.front().name)) pieces = fused;
     for (const Piece& piece : pieces) {
       const safetensors::TensorInfo* info = folder.find(piece.name);
-      if (!info) faults.push_back(fmt::format("'{}' is missing (part of {})", piece.name, p.name));
-      else if (info->shape != piece.shape) faults.push_back(fmt::format("'{}' is {}, needed {}", piece.name, shape_of(info->shape), shape_of(piece.shape)));
-      else if (!safetensors::is_convertible(info->type)) faults.push_back(fmt::format("'{}' has element type {}, needed BF16, F16, F32 or F64", piece.name, safetensors::name_of(info->type)));
+      if (!info)
+        faults.push_back(fmt::format("'{}' is missing (part of {})", piece.name, p.name));
+      else if (info->shape != piece.shape)
+        faults.push_back(
+            fmt::format("'{}' is {}, needed {}", piece.name, shape_of(info->shape), shape_of(piece.shape)));
+      else if (!safetensors::is_convertible(info->type))
+        faults.push_back(fmt::format("'{}' has element type {}, needed BF16, F16, F32 or F64", piece.name,
+                                     safetensors::name_of(info->type)));
       used.insert(piece.name);
     }
     plan.emplace_back(&p, std::move(pieces));
   }
   for (int layer = 0; layer < model.config.model.num_layers; ++layer)
     if (const std::string name = family::correction_bias_name(model.config, layer); !name.empty()) {
-      if (!folder.find(name)) faults.push_back(fmt::format("'{}' is missing", name));
-      else if (folder.at(name).num_elements() != model.config.moe.num_experts) faults.push_back(fmt::format("'{}' has {} elements, needed {}", name, folder.at(name).num_elements(), model.config.moe.num_experts));
+      if (!folder.find(name))
+        faults.push_back(fmt::format("'{}' is missing", name));
+      else if (folder.at(name).num_elements() != model.config.moe.num_experts)
+        faults.push_back(fmt::format("'{}' has {} elements, needed {}", name, folder.at(name).num_elements(),
+                                     model.config.moe.num_experts));
       used.insert(name);
     }
   for (const std::string_view name : folder.names()) {
     const std::string text(name);
     if (used.count(text)) continue;
     // A tied head may be stored all the same.
-    if (may_be_left_out(text, model.config) || (text == "lm_head.weight" && model.config.model.tie_embeddings)) report.unused.push_back(text);
-    else faults.push_back(fmt::format("'{}' has no place in this model", text));
+    if (may_be_left_out(text, model.config) ||
+        (text == "lm_head.weight" && model.config.model.tie_embeddings))
+      report.unused.push_back(text);
+    else
+      faults.push_back(fmt::format("'{}' has no place in this model", text));
   }
   if (!faults.empty()) {
     const size_t shown = std::min<size_t>(faults.size(), 20);
-    base::fail("{} does not fit its config.json, {} tensors:\n  {}{}", folder.path(), faults.size(), fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
+    base::fail("{} does not fit its config.json, {} tensors:\n  {}{}", folder.path(), faults.size(),
+               fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
                faults.size() > shown ? "\n  ..." : "");
   }
 
@@ -83,8 +98,10 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
     for (const Piece& piece : pieces) {
-      if (target->dtype == tensor::Dtype::F64) read_piece<double>(folder, piece, *p, target->bytes);
-      else read_piece<float>(folder, piece, *p, target->bytes);
+      if (target->dtype == tensor::Dtype::F64)
+        read_piece<double>(folder, piece, *p, target->bytes);
+      else
+        read_piece<float>(folder, piece, *p, target->bytes);
       ++report.num_tensors;
     }
   }
@@ -95,13 +112,16 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     const safetensors::TensorInfo& info = folder.at(name);
     std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
     folder.read(name, raw);
-    safetensors::decode(info.type, raw, std::span(reinterpret_cast<float*>(target->bytes.data()), static_cast<size_t>(info.num_elements())));
+    safetensors::decode(
+        info.type, raw,
+        std::span(reinterpret_cast<float*>(target->bytes.data()), static_cast<size_t>(info.num_elements())));
     ++report.num_tensors;
   }
   return report;
 }
 
-std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model, const std::vector<model::Parameter>& table,
+std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model,
+                                         const std::vector<model::Parameter>& table,
                                          safetensors::ElementType type, Naming naming) {
   std::vector<NamedTensor> out;
   std::map<std::string, size_t> index;
@@ -113,11 +133,14 @@ std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model, cons
     }
   for (int layer = 0; layer < model.config.model.num_layers; ++layer)
     if (const std::string name = family::correction_bias_name(model.config, layer); !name.empty())
-      out.push_back({{name, safetensors::ElementType::F32, {model.config.moe.num_experts}}, {}, layer});  // never narrowed
+      out.push_back({{name, safetensors::ElementType::F32, {model.config.moe.num_experts}},
+                     {},
+                     layer});  // never narrowed
   return out;
 }
 
-void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& table, const std::vector<Source>& sources, std::vector<std::byte>& out) {
+void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& table,
+            const std::vector<Source>& sources, std::vector<std::byte>& out) {
   const auto source = [&](const std::string& name) -> const Source& {
     for (const Source& s : sources)
       if (s.name == name) return s;
@@ -134,11 +157,14 @@ void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& tabl
   const auto collect = [&]<class T>(T) {
     std::vector<T> numbers(static_cast<size_t>(n));
     for (const auto& [i, piece] : tensor.parts)
-      family::parameter_into_piece(piece, table[i], reinterpret_cast<const T*>(source(table[i].name).bytes.data()), numbers.data());
+      family::parameter_into_piece(
+          piece, table[i], reinterpret_cast<const T*>(source(table[i].name).bytes.data()), numbers.data());
     safetensors::encode(tensor.spec.type, std::span<const T>(numbers), out);
   };
-  if (source(table[tensor.parts.front().first].name).dtype == tensor::Dtype::F64) collect(double{});
-  else collect(float{});
+  if (source(table[tensor.parts.front().first].name).dtype == tensor::Dtype::F64)
+    collect(double{});
+  else
+    collect(float{});
 }
 
 }  // namespace pleat::exchange

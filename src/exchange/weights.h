@@ -13,27 +13,31 @@ namespace pleat::exchange {
 
 struct LoadReport {
   int64_t num_tensors = 0;
-  std::vector<std::string> unused;  // tensors of the folder the model has no place for and that may be left out
+  std::vector<std::string>
+      unused;  // tensors of the folder the model has no place for and that may be left out
 };
 
-// Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero. Per-expert
-// and fused expert tensors are both understood. Missing, ill-shaped or unknown tensors are listed in one error, before
-// anything is written.
+// Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero.
+// Per-expert and fused expert tensors are both understood. Missing, ill-shaped or unknown tensors are listed
+// in one error, before anything is written.
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
-                        const std::vector<model::Parameter>& table, const std::vector<checkpoint::Target>& targets);
+                        const std::vector<model::Parameter>& table,
+                        const std::vector<checkpoint::Target>& targets);
 
 // Every tensor of the model under its name on disk, in the order it is written.
 struct NamedTensor {
   safetensors::TensorSpec spec;
-  std::vector<std::pair<size_t, family::Piece>> parts;  // parameter index and piece; several where one tensor holds both halves
+  std::vector<std::pair<size_t, family::Piece>>
+      parts;  // parameter index and piece; several where one tensor holds both halves
   int correction_bias_layer = -1;
 };
-std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model, const std::vector<model::Parameter>& table,
+std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model,
+                                         const std::vector<model::Parameter>& table,
                                          safetensors::ElementType type, family::Naming naming);
 
 // The numbers of one named tensor, read from `sources` (weights or gradients by parameter name).
 using Source = checkpoint::TensorRef;
-void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& table, const std::vector<Source>& sources,
-            std::vector<std::byte>& out);
+void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& table,
+            const std::vector<Source>& sources, std::vector<std::byte>& out);
 
 }  // namespace pleat::exchange

@@ -18,39 +18,51 @@ const json& need(const json& j, const char* key, const std::string& source) {
 }
 
 int64_t as_integer(const json& v, const char* key, const std::string& source) {
-  if (!v.is_number_integer()) base::fail("{}: key '{}' must be an integer, got {}", source, key, v.dump().substr(0, 60));
-  if (v.is_number_unsigned() && v.get<uint64_t>() > (uint64_t{1} << 53)) base::fail("{}: key '{}' is too large: {}", source, key, v.dump());
+  if (!v.is_number_integer())
+    base::fail("{}: key '{}' must be an integer, got {}", source, key, v.dump().substr(0, 60));
+  if (v.is_number_unsigned() && v.get<uint64_t>() > (uint64_t{1} << 53))
+    base::fail("{}: key '{}' is too large: {}", source, key, v.dump());
   return v.get<int64_t>();
 }
 
 double as_real(const json& v, const char* key, const std::string& source) {
-  if (!v.is_number()) base::fail("{}: key '{}' must be a number, got {}", source, key, v.dump().substr(0, 60));
+  if (!v.is_number())
+    base::fail("{}: key '{}' must be a number, got {}", source, key, v.dump().substr(0, 60));
   return v.get<double>();
 }
 
 }  // namespace
 
 bool ConfigReader::has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
-int64_t ConfigReader::integer(const char* key) const { return as_integer(need(json_, key, source_), key, source_); }
-int64_t ConfigReader::integer(const char* key, int64_t otherwise) const { return has(key) ? integer(key) : otherwise; }
-double ConfigReader::real(const char* key, double otherwise) const { return has(key) ? as_real(json_[key], key, source_) : otherwise; }
+int64_t ConfigReader::integer(const char* key) const {
+  return as_integer(need(json_, key, source_), key, source_);
+}
+int64_t ConfigReader::integer(const char* key, int64_t otherwise) const {
+  return has(key) ? integer(key) : otherwise;
+}
+double ConfigReader::real(const char* key, double otherwise) const {
+  return has(key) ? as_real(json_[key], key, source_) : otherwise;
+}
 
 bool ConfigReader::flag(const char* key, bool otherwise) const {
   if (!has(key)) return otherwise;
-  if (!json_[key].is_boolean()) base::fail("{}: key '{}' must be true or false, got {}", source_, key, json_[key].dump().substr(0, 60));
+  if (!json_[key].is_boolean())
+    base::fail("{}: key '{}' must be true or false, got {}", source_, key, json_[key].dump().substr(0, 60));
   return json_[key].get<bool>();
 }
 
 std::string ConfigReader::text(const char* key, const std::string& otherwise) const {
   if (!has(key)) return otherwise;
-  if (!json_[key].is_string()) base::fail("{}: key '{}' must be a string, got {}", source_, key, json_[key].dump().substr(0, 60));
+  if (!json_[key].is_string())
+    base::fail("{}: key '{}' must be a string, got {}", source_, key, json_[key].dump().substr(0, 60));
   return json_[key].get<std::string>();
 }
 
 std::vector<int64_t> ConfigReader::integers(const char* key) const {
   std::vector<int64_t> out;
   if (!has(key)) return out;
-  if (!json_[key].is_array() || json_[key].size() > 4096) base::fail("{}: key '{}' must be a list of at most 4096 integers", source_, key);
+  if (!json_[key].is_array() || json_[key].size() > 4096)
+    base::fail("{}: key '{}' must be a list of at most 4096 integers", source_, key);
   for (const json& v : json_[key]) out.push_back(as_integer(v, key, source_));
   return out;
 }
@@ -58,7 +70,8 @@ std::vector<int64_t> ConfigReader::integers(const char* key) const {
 std::vector<std::string> ConfigReader::texts(const char* key) const {
   std::vector<std::string> out;
   if (!has(key)) return out;
-  if (!json_[key].is_array() || json_[key].size() > 4096) base::fail("{}: key '{}' must be a list of at most 4096 strings", source_, key);
+  if (!json_[key].is_array() || json_[key].size() > 4096)
+    base::fail("{}: key '{}' must be a list of at most 4096 strings", source_, key);
   for (const json& v : json_[key]) {
     if (!v.is_string()) base::fail("{}: key '{}' must hold strings", source_, key);
     out.push_back(v.get<std::string>());
@@ -72,33 +85,44 @@ void ConfigReader::require_text(const char* key, const std::string& value) const
 }
 
 void ConfigReader::require_flag(const char* key, bool value) const {
-  if (flag(key, value) != value) base::fail("{}: {} = {} is not supported; needed is {}", source_, key, !value, value);
+  if (flag(key, value) != value)
+    base::fail("{}: {} = {} is not supported; needed is {}", source_, key, !value, value);
 }
 
 void ConfigReader::require_real(const char* key, double value) const {
-  if (const double got = real(key, value); got != value) base::fail("{}: {} = {} is not supported; needed is {}", source_, key, got, value);
+  if (const double got = real(key, value); got != value)
+    base::fail("{}: {} = {} is not supported; needed is {}", source_, key, got, value);
 }
 
 void ConfigReader::require_absent(const char* key) const {
-  if (has(key)) base::fail("{}: key '{}' = {} is not supported; it must be null or absent", source_, key, json_[key].dump().substr(0, 60));
+  if (has(key))
+    base::fail("{}: key '{}' = {} is not supported; it must be null or absent", source_, key,
+               json_[key].dump().substr(0, 60));
 }
 
 double ConfigReader::rope_real(const char* key, double otherwise) const {
   const char* object = has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (!has(object) || !json_[object].is_object() || !json_[object].contains(key) || json_[object][key].is_null()) return otherwise;
+  if (!has(object) || !json_[object].is_object() || !json_[object].contains(key) ||
+      json_[object][key].is_null())
+    return otherwise;
   return as_real(json_[object][key], key, source_);
 }
 
 void ConfigReader::read_rope(config::Config& c) const {
   auto& m = c.model;
-  // transformers 5 keeps everything in rope_parameters; before, rope_theta stood alone and rope_scaling beside it.
+  // transformers 5 keeps everything in rope_parameters; before, rope_theta stood alone and rope_scaling
+  // beside it.
   const char* key = has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   m.rope_theta = real("rope_theta", 10000.0);
   if (!has(key)) return;
   const json& r = json_[key];
   if (!r.is_object()) base::fail("{}: key '{}' must be an object", source_, key);
-  const auto get = [&](const char* name, double otherwise) { return r.contains(name) && !r[name].is_null() ? as_real(r[name], name, source_) : otherwise; };
-  const auto type_of = [&](const char* name) { return r.contains(name) && r[name].is_string() ? r[name].get<std::string>() : std::string(); };
+  const auto get = [&](const char* name, double otherwise) {
+    return r.contains(name) && !r[name].is_null() ? as_real(r[name], name, source_) : otherwise;
+  };
+  const auto type_of = [&](const char* name) {
+    return r.contains(name) && r[name].is_string() ? r[name].get<std::string>() : std::string();
+  };
   std::string type = type_of("rope_type");
   if (type.empty()) type = type_of("type");
   if (type.empty()) type = "default";
@@ -107,11 +131,16 @@ void ConfigReader::read_rope(config::Config& c) const {
     m.rotary_dim = static_cast<int64_t>(static_cast<double>(m.head_dim) * get("partial_rotary_factor", 1.0));
   if (type == "default") return;
   if (type != "linear" && type != "llama3" && type != "yarn")
-    base::fail("{}: rotary type \"{}\" is not supported; known are default, linear, llama3, yarn", source_, type);
+    base::fail("{}: rotary type \"{}\" is not supported; known are default, linear, llama3, yarn", source_,
+               type);
   m.rope_type = type;
   const int64_t max_length = integer("max_position_embeddings", 0);
-  if (type != "linear") m.rope_original_length = static_cast<int64_t>(get("original_max_position_embeddings", static_cast<double>(max_length)));
-  m.rope_factor = get("factor", type == "yarn" ? static_cast<double>(max_length) / static_cast<double>(m.rope_original_length) : 1.0);
+  if (type != "linear")
+    m.rope_original_length =
+        static_cast<int64_t>(get("original_max_position_embeddings", static_cast<double>(max_length)));
+  m.rope_factor = get(
+      "factor",
+      type == "yarn" ? static_cast<double>(max_length) / static_cast<double>(m.rope_original_length) : 1.0);
   if (type == "llama3") {
     m.rope_low_freq_factor = get("low_freq_factor", 1.0);
     m.rope_high_freq_factor = get("high_freq_factor", 4.0);
@@ -121,7 +150,8 @@ void ConfigReader::read_rope(config::Config& c) const {
     m.rope_beta_slow = get("beta_slow", 1.0);
     if (r.contains("truncate") && r["truncate"].is_boolean()) m.rope_truncate = r["truncate"].get<bool>();
     const double mscale = get("mscale", 0), all = get("mscale_all_dim", 0);
-    const double derived = mscale != 0 && all != 0 ? model::yarn_temperature(m.rope_factor, mscale) / model::yarn_temperature(m.rope_factor, all)
+    const double derived = mscale != 0 && all != 0 ? model::yarn_temperature(m.rope_factor, mscale) /
+                                                         model::yarn_temperature(m.rope_factor, all)
                                                    : model::yarn_temperature(m.rope_factor, 1);
     m.rope_attention_factor = get("attention_factor", derived);
   }
@@ -135,7 +165,9 @@ void ConfigReader::read_decoder(config::Config& c) const {
   m.num_layers = integer("num_hidden_layers");
   m.num_heads = integer("num_attention_heads");
   m.num_kv_heads = integer("num_key_value_heads", m.num_heads);
-  if (m.hidden_size < 1 || m.num_heads < 1) base::fail("{}: hidden_size = {} and num_attention_heads = {} must be positive", source_, m.hidden_size, m.num_heads);
+  if (m.hidden_size < 1 || m.num_heads < 1)
+    base::fail("{}: hidden_size = {} and num_attention_heads = {} must be positive", source_, m.hidden_size,
+               m.num_heads);
   m.head_dim = integer("head_dim", m.hidden_size / m.num_heads);
   m.norm_eps = real("rms_norm_eps", 1e-6);
   m.tie_embeddings = flag("tie_word_embeddings", false);
@@ -146,7 +178,9 @@ void ConfigReader::read_decoder(config::Config& c) const {
 
 void ConfigReader::read_experts(config::Config& c, const char* width_key) const {
   auto& e = c.moe;
-  e.num_experts = has("num_experts") ? integer("num_experts") : has("num_local_experts") ? integer("num_local_experts") : integer("n_routed_experts");
+  e.num_experts = has("num_experts")         ? integer("num_experts")
+                  : has("num_local_experts") ? integer("num_local_experts")
+                                             : integer("n_routed_experts");
   e.top_k = integer("num_experts_per_tok");
   e.ffn_hidden_size = integer(width_key);
   if (has("router_aux_loss_coef")) {
@@ -163,23 +197,27 @@ void ConfigReader::read_sparse_pattern(config::Config& c) const {
   const int64_t step = integer("decoder_sparse_step", 1);
   const std::vector<int64_t> dense = integers("mlp_only_layers");
   if (step < 1) base::fail("{}: decoder_sparse_step = {} must be at least 1", source_, step);
-  if (c.model.num_layers < 1 || c.model.num_layers > 4096) base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, c.model.num_layers);
+  if (c.model.num_layers < 1 || c.model.num_layers > 4096)
+    base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, c.model.num_layers);
   if (step == 1 && dense.empty()) return;
   c.model.moe_layer_freq.clear();
   for (int64_t i = 0; i < c.model.num_layers; ++i)
-    c.model.moe_layer_freq.push_back((i + 1) % step == 0 && std::find(dense.begin(), dense.end(), i) == dense.end());
+    c.model.moe_layer_freq.push_back((i + 1) % step == 0 &&
+                                     std::find(dense.begin(), dense.end(), i) == dense.end());
 }
 
 void ConfigReader::read_windows(config::Config& c, WindowRule rule) const {
   auto& m = c.model;
   const int64_t window = integer("sliding_window", 0);
   if (window <= 0) return;
-  if (m.num_layers < 1 || m.num_layers > 4096) base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, m.num_layers);
+  if (m.num_layers < 1 || m.num_layers > 4096)
+    base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, m.num_layers);
   const bool must_be_used = rule != WindowRule::All && rule != WindowRule::Alternate;
   if (must_be_used && !flag("use_sliding_window", false)) return;
   std::vector<int64_t> layers;
   for (const std::string& type : texts("layer_types")) {
-    if (type != "full_attention" && type != "sliding_attention") base::fail("{}: layer type \"{}\" is not supported", source_, type.substr(0, 60));
+    if (type != "full_attention" && type != "sliding_attention")
+      base::fail("{}: layer type \"{}\" is not supported", source_, type.substr(0, 60));
     layers.push_back(type == "sliding_attention");
   }
   if (!layers.empty() && static_cast<int64_t>(layers.size()) != m.num_layers)
@@ -190,10 +228,18 @@ void ConfigReader::read_windows(config::Config& c, WindowRule rule) const {
       const bool alternate = i % 2 == 0;
       switch (rule) {
         case WindowRule::All:
-        case WindowRule::AllIfUsed: layers.push_back(1); break;
-        case WindowRule::Alternate: layers.push_back(alternate); break;
-        case WindowRule::AlternateBelow: layers.push_back(alternate && i < border); break;
-        case WindowRule::From: layers.push_back(i >= border); break;
+        case WindowRule::AllIfUsed:
+          layers.push_back(1);
+          break;
+        case WindowRule::Alternate:
+          layers.push_back(alternate);
+          break;
+        case WindowRule::AlternateBelow:
+          layers.push_back(alternate && i < border);
+          break;
+        case WindowRule::From:
+          layers.push_back(i >= border);
+          break;
       }
     }
   }

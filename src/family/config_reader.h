@@ -1,5 +1,5 @@
-// Typed access to a config.json: every missing or ill-typed key is an error that names it, and keys a family cannot
-// honour are refused instead of ignored.
+// Typed access to a config.json: every missing or ill-typed key is an error that names it, and keys a family
+// cannot honour are refused instead of ignored.
 #pragma once
 
 #include <cstdint>

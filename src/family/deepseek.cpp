@@ -1,4 +1,5 @@
-// DeepSeek-V2 and -V3 (which is Kimi-K2 too): latent attention, leading dense layers, shared experts without a gate.
+// DeepSeek-V2 and -V3 (which is Kimi-K2 too): latent attention, leading dense layers, shared experts without
+// a gate.
 #include <cmath>
 
 #include "base/error.h"
@@ -31,7 +32,9 @@ void read_common(ConfigReader& in, config::Config& c) {
   }
   in.read_experts(c, "moe_intermediate_size");
   m.leading_dense_layers = in.integer("first_k_dense_replace", 0);
-  if (in.integer("moe_layer_freq", 1) != 1) base::fail("{}: moe_layer_freq = {} is not supported; needed is 1", in.source(), in.integer("moe_layer_freq", 1));
+  if (in.integer("moe_layer_freq", 1) != 1)
+    base::fail("{}: moe_layer_freq = {} is not supported; needed is 1", in.source(),
+               in.integer("moe_layer_freq", 1));
   if (m.leading_dense_layers > 0) m.ffn_hidden_size = in.integer("intermediate_size");
   e.shared_ffn_hidden_size = in.integer("n_shared_experts", 0) * e.ffn_hidden_size;
   e.scaling_factor = in.real("routed_scaling_factor", 1.0);
@@ -54,8 +57,11 @@ const Family kDeepseekV2 = {"deepseek_v2",
                               c.moe.pre_softmax = true;
                               if (c.moe.top_k > 1) c.moe.renormalize = false;
                               const std::string method = in.text("topk_method", "greedy");
-                              if (method == "group_limited_greedy") read_groups(in, c, 1);
-                              else if (method != "greedy") base::fail("{}: topk_method = \"{}\" is not supported", in.source(), method.substr(0, 60));
+                              if (method == "group_limited_greedy")
+                                read_groups(in, c, 1);
+                              else if (method != "greedy")
+                                base::fail("{}: topk_method = \"{}\" is not supported", in.source(),
+                                           method.substr(0, 60));
                             },
                             {}};
 

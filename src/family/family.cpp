@@ -11,7 +11,8 @@
 namespace pleat::family {
 
 const std::vector<const Family*>& families() {
-  static const std::vector<const Family*> all = {&kLlama, &kQwen3, &kMixtral, &kQwen2Moe, &kQwen3Moe, &kOlmoe, &kDeepseekV2, &kDeepseekV3, &kGptOss};
+  static const std::vector<const Family*> all = {&kLlama, &kQwen3,      &kMixtral,    &kQwen2Moe, &kQwen3Moe,
+                                                 &kOlmoe, &kDeepseekV2, &kDeepseekV3, &kGptOss};
   return all;
 }
 
@@ -28,14 +29,15 @@ const Family& find_family(std::string_view model_type) {
 
 void read_softmax_router(const ConfigReader& in, config::Config& c, bool normalised_by_default) {
   const bool normalised = in.flag("norm_topk_prob", normalised_by_default);
-  // With one expert per token a softmax over the chosen ones would be 1 and have no gradient; the config then wants the
-  // softmax over all, renormalised, which says the same.
+  // With one expert per token a softmax over the chosen ones would be 1 and have no gradient; the config then
+  // wants the softmax over all, renormalised, which says the same.
   c.moe.pre_softmax = !normalised || c.moe.top_k == 1;
   if (c.moe.pre_softmax && c.moe.top_k > 1) c.moe.renormalize = normalised;
   c.moe.renormalize_single = normalised && c.moe.top_k == 1;
 }
 
-FamilyConfig parse_model_config(const std::string& text, const std::string& source, const std::vector<std::string>& sets) {
+FamilyConfig parse_model_config(const std::string& text, const std::string& source,
+                                const std::vector<std::string>& sets) {
   if (text.size() > (1 << 20)) base::fail("{} has {} bytes; at most 1 MiB is read", source, text.size());
   int depth = 0, deepest = 0;
   for (const char ch : text) {
@@ -58,7 +60,8 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
     out.notes.push_back("the experts are not used: every layer is dense");
   }
   if (reader.real("attention_dropout", 0) != 0) out.notes.push_back("attention_dropout is not used");
-  if (reader.has("quantization_config")) base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
+  if (reader.has("quantization_config"))
+    base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
   // The text form and back: keys, ranges and combinations are checked exactly as for a config a person wrote.
   out.config = config::parse(config::to_toml(out.config), sets, source);
   return out;

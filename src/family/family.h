@@ -1,5 +1,5 @@
-// Hugging Face model families: how a config.json becomes our config, and which tensors of a checkpoint hold which part of
-// our parameters. A family is one small description file; everything else here is shared.
+// Hugging Face model families: how a config.json becomes our config, and which tensors of a checkpoint hold
+// which part of our parameters. A family is one small description file; everything else here is shared.
 #pragma once
 
 #include <string>
@@ -15,12 +15,12 @@ class ConfigReader;  // family/config_reader.h
 
 // How a family spells the parts of its tensor names that differ between families.
 struct Spelling {
-  std::string_view router = "mlp.gate";                // below model.layers.N.
-  std::string_view experts = "mlp.experts";            // per-expert tensors: experts.E.GATE.weight on disk
+  std::string_view router = "mlp.gate";      // below model.layers.N.
+  std::string_view experts = "mlp.experts";  // per-expert tensors: experts.E.GATE.weight on disk
   std::string_view gate = "gate_proj", up = "up_proj", down = "down_proj";
   std::string_view shared = "mlp.shared_experts";
   std::string_view shared_gate = "mlp.shared_expert_gate";
-  bool fused_transposed = false;                       // gpt-oss: [E, in, out] with gate and up columns interleaved
+  bool fused_transposed = false;  // gpt-oss: [E, in, out] with gate and up columns interleaved
   std::string_view model_router = "mlp.gate", model_experts = "mlp.experts";  // names inside the loaded model
 };
 
@@ -34,36 +34,40 @@ const std::vector<const Family*>& families();
 // Throws naming the model types that are known.
 const Family& find_family(std::string_view model_type);
 
-// The config of a model folder: its config.json through its family. The result is validated and not yet resolved; `sets`
-// are applied last. dtype is "float32" or "float64".
+// The config of a model folder: its config.json through its family. The result is validated and not yet
+// resolved; `sets` are applied last. dtype is "float32" or "float64".
 struct FamilyConfig {
   const Family* family = nullptr;
   config::Config config;
   std::vector<std::string> notes;  // settings that have no meaning here, by name
 };
 FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets = {});
-FamilyConfig parse_model_config(const std::string& json_text, const std::string& source, const std::vector<std::string>& sets = {});
+FamilyConfig parse_model_config(const std::string& json_text, const std::string& source,
+                                const std::vector<std::string>& sets = {});
 
 // Where one Hugging Face tensor lies inside one of our parameters.
 enum class Layout : uint8_t {
-  Same,             // rows [begin, begin + size) of the block
-  Transposed,       // the block holds its transpose
-  TransposedEven,   // the block's rows are the even columns of the tensor (transposed), of which there are twice as many
+  Same,            // rows [begin, begin + size) of the block
+  Transposed,      // the block holds its transpose
+  TransposedEven,  // the block's rows are the even columns of the tensor (transposed), of which there are
+                   // twice as many
   TransposedOdd,
-  Even,             // one-dimensional: the block's elements are the even ones of the tensor
+  Even,  // one-dimensional: the block's elements are the even ones of the tensor
   Odd,
 };
 struct Piece {
-  std::string name;           // Hugging Face name
+  std::string name;            // Hugging Face name
   std::vector<int64_t> shape;  // of that tensor
-  int64_t expert = -1;        // -1: all of dimension 0 (or a parameter without experts)
-  int64_t begin = 0, size = 0;  // rows of the block's own first dimension (the second one for expert parameters)
+  int64_t expert = -1;         // -1: all of dimension 0 (or a parameter without experts)
+  int64_t begin = 0,
+          size = 0;  // rows of the block's own first dimension (the second one for expert parameters)
   Layout layout = Layout::Same;
 };
 
 // On disk (per-expert tensors as save_pretrained writes them) or inside the loaded model (fused experts).
 enum class Naming : uint8_t { Disk, Model };
-std::vector<Piece> pieces_of(const Family& family, const config::Config& config, const model::Parameter& parameter, Naming naming);
+std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
+                             const model::Parameter& parameter, Naming naming);
 // The router's correction bias, which is state but no parameter; empty when the family has none.
 std::string correction_bias_name(const config::Config& config, int layer);
 

@@ -9,9 +9,14 @@ const Family kMixtral = {"mixtral",
                            in.read_experts(c, "intermediate_size");
                            c.moe.input_jitter = in.real("router_jitter_noise", 0);
                            in.read_windows(c, ConfigReader::WindowRule::All);
-                           // Softmax over all experts, then over the chosen ones again: softmax of the chosen logits.
+                           // Softmax over all experts, then over the chosen ones again: softmax of the chosen
+                           // logits.
                            if (c.moe.top_k == 1) c.moe.pre_softmax = c.moe.renormalize_single = true;
                          },
-                         {.router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts", .gate = "w1", .up = "w3", .down = "w2"}};
+                         {.router = "block_sparse_moe.gate",
+                          .experts = "block_sparse_moe.experts",
+                          .gate = "w1",
+                          .up = "w3",
+                          .down = "w2"}};
 
 }  // namespace pleat::family

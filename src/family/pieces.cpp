@@ -12,7 +12,9 @@ struct Context {
   Naming naming;
   std::string layer;  // "model.layers.3."
 
-  Piece whole(std::string name) const { return {std::move(name), parameter.shape, -1, 0, parameter.shape[0], Layout::Same}; }
+  Piece whole(std::string name) const {
+    return {std::move(name), parameter.shape, -1, 0, parameter.shape[0], Layout::Same};
+  }
   // A block of rows of a matrix (or of elements of a vector).
   Piece rows(std::string name, int64_t begin, int64_t size) const {
     std::vector<int64_t> shape = parameter.shape;
@@ -31,14 +33,19 @@ std::vector<Piece> expert_pieces(const Context& c, bool up, bool bias) {
   const int64_t E = c.parameter.shape[0], rows = c.parameter.shape[1];
   std::vector<Piece> out;
   if (s.fused_transposed) {
-    const std::string name = c.layer + std::string(s.model_experts) + (up ? ".gate_up_proj" : ".down_proj") + (bias ? "_bias" : "");
-    std::vector<int64_t> shape = bias ? std::vector<int64_t>{E, rows} : std::vector<int64_t>{E, c.parameter.shape[2], rows};
+    const std::string name = c.layer + std::string(s.model_experts) + (up ? ".gate_up_proj" : ".down_proj") +
+                             (bias ? "_bias" : "");
+    std::vector<int64_t> shape =
+        bias ? std::vector<int64_t>{E, rows} : std::vector<int64_t>{E, c.parameter.shape[2], rows};
     if (!up) return {{name, shape, -1, 0, rows, bias ? Layout::Same : Layout::Transposed}};
     const int64_t f = rows / 2;
-    return {{name, shape, -1, 0, f, bias ? Layout::Even : Layout::TransposedEven}, {name, shape, -1, f, f, bias ? Layout::Odd : Layout::TransposedOdd}};
+    return {{name, shape, -1, 0, f, bias ? Layout::Even : Layout::TransposedEven},
+            {name, shape, -1, f, f, bias ? Layout::Odd : Layout::TransposedOdd}};
   }
   if (bias) base::fail("family {} has no expert biases", c.family.model_type);
-  if (c.naming == Naming::Model) return {{c.layer + std::string(s.model_experts) + (up ? ".gate_up_proj" : ".down_proj"), c.parameter.shape, -1, 0, rows, Layout::Same}};
+  if (c.naming == Naming::Model)
+    return {{c.layer + std::string(s.model_experts) + (up ? ".gate_up_proj" : ".down_proj"),
+             c.parameter.shape, -1, 0, rows, Layout::Same}};
   for (int64_t e = 0; e < E; ++e) {
     const std::string prefix = fmt::format("{}{}.{}.", c.layer, s.experts, e);
     const std::vector<int64_t> half = {rows / 2, c.parameter.shape[2]}, full = {rows, c.parameter.shape[2]};
@@ -54,7 +61,8 @@ std::vector<Piece> expert_pieces(const Context& c, bool up, bool bias) {
 
 }  // namespace
 
-std::vector<Piece> pieces_of(const Family& family, const config::Config& config, const model::Parameter& p, Naming naming) {
+std::vector<Piece> pieces_of(const Family& family, const config::Config& config, const model::Parameter& p,
+                             Naming naming) {
   const auto& m = config.model;
   const Spelling& s = family.spelling;
   if (!p.tied_to.empty()) return {};
@@ -69,7 +77,8 @@ std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
   if (part == "attn.qkv.weight" || part == "attn.qkv.bias") {
     const std::string suffix = part.substr(std::string("attn.qkv").size());
     const int64_t q = m.num_heads * m.head_dim, kv = m.num_kv_heads * m.head_dim;
-    return {c.rows(c.layer + "self_attn.q_proj" + suffix, 0, q), c.rows(c.layer + "self_attn.k_proj" + suffix, q, kv),
+    return {c.rows(c.layer + "self_attn.q_proj" + suffix, 0, q),
+            c.rows(c.layer + "self_attn.k_proj" + suffix, q, kv),
             c.rows(c.layer + "self_attn.v_proj" + suffix, q + kv, kv)};
   }
   static constexpr std::pair<std::string_view, std::string_view> kPlain[] = {
@@ -88,7 +97,8 @@ std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
   };
   for (const auto& [ours, theirs] : kPlain)
     if (part == ours) return {c.whole(c.layer + std::string(theirs))};
-  if (part == "attn.q_up.weight") return {c.whole(c.layer + (m.q_lora_rank > 0 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight"))};
+  if (part == "attn.q_up.weight")
+    return {c.whole(c.layer + (m.q_lora_rank > 0 ? "self_attn.q_b_proj.weight" : "self_attn.q_proj.weight"))};
   if (part == "mlp.up.weight") return gate_and_up(c, c.layer + "mlp", ".weight");
   if (part == "mlp.up.bias") return gate_and_up(c, c.layer + "mlp", ".bias");
   if (part == "router.weight") return {c.whole(c.layer + router + ".weight")};
@@ -104,12 +114,14 @@ std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
     piece.shape = {1, p.shape[0]};  // a linear layer with one output there, a vector here
     return {piece};
   }
-  base::fail_with(base::ExitCode::Internal, "family {} has no tensor for parameter '{}'", family.model_type, p.name);
+  base::fail_with(base::ExitCode::Internal, "family {} has no tensor for parameter '{}'", family.model_type,
+                  p.name);
 }
 
 std::string correction_bias_name(const config::Config& config, int layer) {
   for (const std::string& type : config.moe.load_balancing)
-    if (type == "bias" && config::is_moe_layer(config, layer)) return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
+    if (type == "bias" && config::is_moe_layer(config, layer))
+      return fmt::format("model.layers.{}.mlp.gate.e_score_correction_bias", layer);
   return "";
 }
 
@@ -134,12 +146,24 @@ void for_each_element(const Piece& piece, const model::Parameter& p, F f) {
       for (int64_t j = 0; j < columns; ++j) {
         int64_t at = 0;
         switch (piece.layout) {
-          case Layout::Same: at = i * columns + j; break;
-          case Layout::Transposed: at = j * tensor_columns + i; break;
-          case Layout::TransposedEven: at = j * tensor_columns + 2 * i; break;
-          case Layout::TransposedOdd: at = j * tensor_columns + 2 * i + 1; break;
-          case Layout::Even: at = 2 * i; break;
-          case Layout::Odd: at = 2 * i + 1; break;
+          case Layout::Same:
+            at = i * columns + j;
+            break;
+          case Layout::Transposed:
+            at = j * tensor_columns + i;
+            break;
+          case Layout::TransposedEven:
+            at = j * tensor_columns + 2 * i;
+            break;
+          case Layout::TransposedOdd:
+            at = j * tensor_columns + 2 * i + 1;
+            break;
+          case Layout::Even:
+            at = 2 * i;
+            break;
+          case Layout::Odd:
+            at = 2 * i + 1;
+            break;
         }
         f(b * per_block + at, block + i * columns + j);
       }

@@ -11,7 +11,8 @@ const Family kQwen2Moe = {"qwen2_moe",
                             c.moe.shared_ffn_hidden_size = in.integer("shared_expert_intermediate_size");
                             c.moe.shared_gate = true;
                             in.read_sparse_pattern(c);
-                            if (config::num_moe_layers(c) < c.model.num_layers) c.model.ffn_hidden_size = in.integer("intermediate_size");
+                            if (config::num_moe_layers(c) < c.model.num_layers)
+                              c.model.ffn_hidden_size = in.integer("intermediate_size");
                             in.read_windows(c, ConfigReader::WindowRule::AlternateBelow);
                             read_softmax_router(in, c, false);
                           },

@@ -10,7 +10,8 @@ const Family kQwen3Moe = {"qwen3_moe",
                             c.model.qk_norm = true;
                             c.model.qkv_bias = c.model.attn_out_bias = in.flag("attention_bias", false);
                             in.read_sparse_pattern(c);
-                            if (config::num_moe_layers(c) < c.model.num_layers) c.model.ffn_hidden_size = in.integer("intermediate_size");
+                            if (config::num_moe_layers(c) < c.model.num_layers)
+                              c.model.ffn_hidden_size = in.integer("intermediate_size");
                             in.read_windows(c, ConfigReader::WindowRule::AllIfUsed);
                             read_softmax_router(in, c, false);
                           },

@@ -16,14 +16,18 @@ struct Binding {
 template <template <class> class KernelFor>
 Kernel select_float(tensor::Dtype dtype) {
   switch (dtype) {
-    case tensor::Dtype::F32: return &KernelFor<float>::run;
-    case tensor::Dtype::F64: return &KernelFor<double>::run;
-    default: return nullptr;
+    case tensor::Dtype::F32:
+      return &KernelFor<float>::run;
+    case tensor::Dtype::F64:
+      return &KernelFor<double>::run;
+    default:
+      return nullptr;
   }
 }
 
 // Throws "[op] argument 'name' is [a, b], needed [c, d]" unless the shape matches.
-void require_shape(std::string_view kernel, std::string_view argument, const Arg& arg, std::initializer_list<int64_t> shape);
+void require_shape(std::string_view kernel, std::string_view argument, const Arg& arg,
+                   std::initializer_list<int64_t> shape);
 void require_dtype(std::string_view kernel, std::string_view argument, const Arg& arg, tensor::Dtype dtype);
 
 // One function per folder.

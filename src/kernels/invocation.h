@@ -55,8 +55,8 @@ struct Invocation {
 
 using Kernel = void (*)(const Invocation&);
 
-// Picks the kernel for the dtypes and shapes of an invocation when the program is bound, and throws base::Error
-// (naming shapes) when they do not fit the contract; nullptr: no kernel for these types.
+// Picks the kernel for the dtypes and shapes of an invocation when the program is bound, and throws
+// base::Error (naming shapes) when they do not fit the contract; nullptr: no kernel for these types.
 using Resolve = Kernel (*)(const Invocation&);
 
 // The CPU kernel of (kind, phase), or nullptr.

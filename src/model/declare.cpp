@@ -16,19 +16,32 @@ struct Role {
   ValueId LayerWeights::*field;
 };
 constexpr Role kRoles[] = {
-    {"attn_norm.weight", &LayerWeights::attn_norm},     {"attn.qkv.weight", &LayerWeights::qkv},
-    {"attn.qkv.bias", &LayerWeights::qkv_bias},         {"attn.q_norm.weight", &LayerWeights::q_norm},
-    {"attn.k_norm.weight", &LayerWeights::k_norm},      {"attn.out.weight", &LayerWeights::attn_out},
-    {"attn.out.bias", &LayerWeights::attn_out_bias},    {"mlp_norm.weight", &LayerWeights::mlp_norm},
-    {"attn.sinks", &LayerWeights::sinks},               {"attn.q_down.weight", &LayerWeights::q_down},
-    {"attn.q_down_norm.weight", &LayerWeights::q_down_norm}, {"attn.q_up.weight", &LayerWeights::q_up},
-    {"attn.kv_norm.weight", &LayerWeights::kv_norm},    {"attn.kv_up.weight", &LayerWeights::kv_up},
-    {"experts.up.bias", &LayerWeights::expert_up_bias}, {"experts.down.bias", &LayerWeights::expert_down_bias},
-    {"mlp.up.weight", &LayerWeights::mlp_up},           {"mlp.up.bias", &LayerWeights::mlp_up_bias},
-    {"mlp.down.weight", &LayerWeights::mlp_down},       {"mlp.down.bias", &LayerWeights::mlp_down_bias},
-    {"router.weight", &LayerWeights::router},           {"router.bias", &LayerWeights::router_bias},
-    {"experts.up.weight", &LayerWeights::expert_up},    {"experts.down.weight", &LayerWeights::expert_down},
-    {"shared.up.weight", &LayerWeights::shared_up},     {"shared.down.weight", &LayerWeights::shared_down},
+    {"attn_norm.weight", &LayerWeights::attn_norm},
+    {"attn.qkv.weight", &LayerWeights::qkv},
+    {"attn.qkv.bias", &LayerWeights::qkv_bias},
+    {"attn.q_norm.weight", &LayerWeights::q_norm},
+    {"attn.k_norm.weight", &LayerWeights::k_norm},
+    {"attn.out.weight", &LayerWeights::attn_out},
+    {"attn.out.bias", &LayerWeights::attn_out_bias},
+    {"mlp_norm.weight", &LayerWeights::mlp_norm},
+    {"attn.sinks", &LayerWeights::sinks},
+    {"attn.q_down.weight", &LayerWeights::q_down},
+    {"attn.q_down_norm.weight", &LayerWeights::q_down_norm},
+    {"attn.q_up.weight", &LayerWeights::q_up},
+    {"attn.kv_norm.weight", &LayerWeights::kv_norm},
+    {"attn.kv_up.weight", &LayerWeights::kv_up},
+    {"experts.up.bias", &LayerWeights::expert_up_bias},
+    {"experts.down.bias", &LayerWeights::expert_down_bias},
+    {"mlp.up.weight", &LayerWeights::mlp_up},
+    {"mlp.up.bias", &LayerWeights::mlp_up_bias},
+    {"mlp.down.weight", &LayerWeights::mlp_down},
+    {"mlp.down.bias", &LayerWeights::mlp_down_bias},
+    {"router.weight", &LayerWeights::router},
+    {"router.bias", &LayerWeights::router_bias},
+    {"experts.up.weight", &LayerWeights::expert_up},
+    {"experts.down.weight", &LayerWeights::expert_down},
+    {"shared.up.weight", &LayerWeights::shared_up},
+    {"shared.down.weight", &LayerWeights::shared_down},
     {"shared.gate.weight", &LayerWeights::shared_gate},
 };
 
@@ -36,15 +49,18 @@ void declare_state(Decoder& d) {
   d.parameters.resize(d.table.size());
   for (size_t i = 0; i < d.table.size(); ++i)
     if (d.table[i].tied_to.empty())
-      d.parameters[i].weight = d.b.value(d.table[i].name, d.compute, d.table[i].shape, Owner::Weights, Life::Persistent);
+      d.parameters[i].weight =
+          d.b.value(d.table[i].name, d.compute, d.table[i].shape, Owner::Weights, Life::Persistent);
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
     if (!p.tied_to.empty()) {
       d.parameters[i].weight = d.parameters[static_cast<size_t>(find_parameter(d.table, p.tied_to))].weight;
       continue;
     }
-    d.parameters[i].moment1 = d.b.value(p.name + ".moment1", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
-    d.parameters[i].moment2 = d.b.value(p.name + ".moment2", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
+    d.parameters[i].moment1 =
+        d.b.value(p.name + ".moment1", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
+    d.parameters[i].moment2 =
+        d.b.value(p.name + ".moment2", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
   }
   d.routing.resize(static_cast<size_t>(d.config.model.num_layers));
   if (balances_by(d.config, "bias"))
@@ -53,12 +69,14 @@ void declare_state(Decoder& d) {
         d.routing[static_cast<size_t>(i)].expert_bias =
             d.b.value(fmt::format("layers.{}.router.expert_bias", i), Dtype::F32, {d.config.moe.num_experts},
                       Owner::Routing, Life::Persistent);
-  d.inv_freq = d.b.value("rope.inv_freq", Dtype::F64, {d.config.model.rotary_dim / 2}, Owner::Inputs, Life::Persistent);
+  d.inv_freq = d.b.value("rope.inv_freq", Dtype::F64, {d.config.model.rotary_dim / 2}, Owner::Inputs,
+                         Life::Persistent);
 }
 
 void declare_gradients(Decoder& d) {
   for (size_t i = 0; i < d.table.size(); ++i)
-    d.parameters[i].grad = d.b.value(d.table[i].name + ".grad", d.compute, d.table[i].shape, Owner::Gradients);
+    d.parameters[i].grad =
+        d.b.value(d.table[i].name + ".grad", d.compute, d.table[i].shape, Owner::Gradients);
 }
 
 void assign_roles(Decoder& d) {
@@ -135,7 +153,8 @@ void declare_results(Decoder& d) {
     if (d.purpose != Purpose::Train) continue;
     if (aux.any()) r.losses = result(name("aux_losses"), Dtype::F64, {4});
     if (aux.global != 0) {
-      r.global_counts = d.b.value(name("global_counts"), Dtype::I64, {d.config.moe.num_experts}, Owner::Routing);
+      r.global_counts =
+          d.b.value(name("global_counts"), Dtype::I64, {d.config.moe.num_experts}, Owner::Routing);
       r.global_tokens = d.b.value(name("global_tokens"), Dtype::I64, {1}, Owner::Routing);
     }
   }
@@ -145,18 +164,21 @@ void declare_results(Decoder& d) {
 
 std::string Decoder::here(const std::string& what) const {
   const program::Place& p = b.place();
-  return p.layer >= 0 ? fmt::format("mb{}.L{}.{}", p.microbatch, p.layer, what) : fmt::format("mb{}.{}", p.microbatch, what);
+  return p.layer >= 0 ? fmt::format("mb{}.L{}.{}", p.microbatch, p.layer, what)
+                      : fmt::format("mb{}.{}", p.microbatch, what);
 }
 
 ValueId Decoder::activation(const std::string& what, std::vector<int64_t> shape) {
   return b.value(here(what), compute, std::move(shape), Owner::Activations);
 }
 
-ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner) {
+ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
+                            Owner owner) {
   return b.value(here(what), dtype, std::move(shape), owner);
 }
 
-ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner) {
+ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
+                        Owner owner) {
   const int64_t balanced = num_tokens * config.moe.top_k;
   return b.routed(here(what), dtype, std::move(shape), owner, std::min(balanced, routed_rows), routed_rows);
 }
@@ -173,7 +195,10 @@ AuxCoefficients aux_coefficients(const config::Config& config) {
   if (config.moe.num_experts == 0) return out;
   size_t next = 0;
   for (const std::string& type : config.moe.load_balancing) {
-    double* slot = type == "aux" ? &out.micro : type == "seq_aux" ? &out.sequence : type == "global_aux" ? &out.global : nullptr;
+    double* slot = type == "aux"          ? &out.micro
+                   : type == "seq_aux"    ? &out.sequence
+                   : type == "global_aux" ? &out.global
+                                          : nullptr;
     if (slot) *slot = config.moe.aux_coef.at(next++);
   }
   out.z = config.moe.z_coef;
@@ -185,17 +210,19 @@ int64_t expert_capacity(const config::Config& config) {
   const auto& e = config.moe;
   if (e.num_experts == 0 || e.capacity_factor <= 0) return 0;
   const double tokens = static_cast<double>(config.train.micro_batch * config.train.seq_len);
-  return static_cast<int64_t>(std::ceil(tokens * static_cast<double>(e.top_k) / static_cast<double>(e.num_experts) * e.capacity_factor));
+  return static_cast<int64_t>(std::ceil(tokens * static_cast<double>(e.top_k) /
+                                        static_cast<double>(e.num_experts) * e.capacity_factor));
 }
 
-Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b, Purpose purpose,
-                int num_microbatches, RoutingUse routing_use) {
+Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
+                Purpose purpose, int num_microbatches, RoutingUse routing_use) {
   const Dtype compute = tensor::dtype_named(config.model.dtype == "float64" ? "f64" : "f32");
   const bool wide = compute == Dtype::F64 || config.moe.router_dtype == "float64";
   const int64_t tokens = config.train.micro_batch * config.train.seq_len;
   int64_t rows = tokens * config.moe.top_k;
   if (const int64_t capacity = expert_capacity(config); capacity > 0)
-    rows = config.moe.pad_to_capacity ? capacity * config.moe.num_experts : std::min(rows, capacity * config.moe.num_experts);
+    rows = config.moe.pad_to_capacity ? capacity * config.moe.num_experts
+                                      : std::min(rows, capacity * config.moe.num_experts);
   Decoder d(config, table, b);
   d.purpose = purpose;
   d.compute = compute;
@@ -210,7 +237,8 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   declare_inputs(d, num_microbatches);
   declare_results(d);
   const size_t n = static_cast<size_t>(num_microbatches);
-  for (auto* list : {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_normed, &d.hf_counts, &d.hf_tokens})
+  for (auto* list : {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_normed, &d.hf_counts,
+                     &d.hf_tokens})
     list->assign(n, kNoValue);
   d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config.model.num_layers)));
   return d;

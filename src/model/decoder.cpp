@@ -4,8 +4,8 @@
 
 namespace pleat::model {
 
-using program::Op;
 using program::none;
+using program::Op;
 using program::r;
 using program::u;
 using program::w;
@@ -15,16 +15,19 @@ void forward(Decoder& d, int mb) {
   const auto& m = d.config.model;
   const size_t i = size_t(mb);
   if (d.purpose == Purpose::Train && aux_coefficients(d.config).hf) {
-    d.hf_counts[i] = d.activation("hf_counts", tensor::Dtype::I64, {d.config.moe.num_experts}, program::Owner::Routing);
+    d.hf_counts[i] =
+        d.activation("hf_counts", tensor::Dtype::I64, {d.config.moe.num_experts}, program::Owner::Routing);
     d.hf_tokens[i] = d.activation("hf_tokens", tensor::Dtype::I64, {1}, program::Owner::Routing);
   }
   d.cos_sin[i] = d.activation("cos_sin", {d.num_tokens, m.rotary_dim});
   ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
-  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])}, {{"scale", m.rope_attention_factor}});
+  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
+              {{"scale", m.rope_attention_factor}});
   d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
   for (int layer = 0; layer < m.num_layers; ++layer) {
     x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
-    x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x) : dense_mlp_forward(d, mb, layer, x);
+    x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
+                                              : dense_mlp_forward(d, mb, layer, x);
   }
   head_forward(d, mb, x);
 }
@@ -32,8 +35,10 @@ void forward(Decoder& d, int mb) {
 void backward(Decoder& d, int mb) {
   ValueId dx = head_backward(d, mb);
   for (int layer = static_cast<int>(d.config.model.num_layers) - 1; layer >= 0; --layer) {
-    dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx) : dense_mlp_backward(d, mb, layer, dx);
-    dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx) : attention_backward(d, mb, layer, dx);
+    dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx)
+                                               : dense_mlp_backward(d, mb, layer, dx);
+    dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx)
+                                           : attention_backward(d, mb, layer, dx);
   }
   d.b.at({mb, -1});
   d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), d.b.acc(d.d_embedding)});
@@ -51,7 +56,8 @@ program::AttrSet adamw_attrs(const config::Config& c, const Parameter& p) {
     lr_mult = group->second.lr_mult;
     if (group->second.weight_decay >= 0) decay = group->second.weight_decay;
   }
-  return {{"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", decay}, {"lr_mult", lr_mult}};
+  return {
+      {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", decay}, {"lr_mult", lr_mult}};
 }
 
 }  // namespace
@@ -75,23 +81,28 @@ void update(Decoder& d) {
     if (!d.table[i].tied_to.empty()) continue;
     const int64_t parts = base::ceil_div(num_elements(d.table[i]), kNormBlock);
     d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
-    d.b.update(Op::grad_norm, {r(d.parameters[i].grad), w(d.b.rows(d.parts, begin, parts, fmt::format("[{}]", i)))});
+    d.b.update(Op::grad_norm,
+               {r(d.parameters[i].grad), w(d.b.rows(d.parts, begin, parts, fmt::format("[{}]", i)))});
     begin += parts;
   }
   d.b.at({-1, -1});
-  d.b.update(Op::clip, {r(d.parts), r(d.loss), w(d.grad_scale), w(d.commit)}, {{"clip", d.config.optimizer.clip}});
+  d.b.update(Op::clip, {r(d.parts), r(d.loss), w(d.grad_scale), w(d.commit)},
+             {{"clip", d.config.optimizer.clip}});
   for (size_t i = 0; i < d.table.size(); ++i) {
     if (!d.table[i].tied_to.empty()) continue;
     const ParameterValues& v = d.parameters[i];
     d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
-    d.b.update(Op::adamw, {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), u(v.weight), u(v.moment1), u(v.moment2)},
-               adamw_attrs(d.config, d.table[i]));
+    d.b.update(
+        Op::adamw,
+        {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), u(v.weight), u(v.moment1), u(v.moment2)},
+        adamw_attrs(d.config, d.table[i]));
   }
   for (int layer = 0; layer < d.config.model.num_layers; ++layer) {
     const LayerRouting& routing = d.routing[size_t(layer)];
     if (routing.expert_bias == kNoValue) continue;
     d.b.at({-1, layer});
-    d.b.update(Op::bias_update, {r(routing.load), r(d.commit), u(routing.expert_bias)}, {{"rate", d.config.moe.bias_update_rate}});
+    d.b.update(Op::bias_update, {r(routing.load), r(d.commit), u(routing.expert_bias)},
+               {{"rate", d.config.moe.bias_update_rate}});
   }
 }
 

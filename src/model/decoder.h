@@ -1,7 +1,7 @@
 // The decoder as stages: what every block reads, writes and keeps for its backward.
 //
-// A program declares the model's state once (weights, moments, router bias, constants: always the same list in
-// the same order, so that all programs of a run agree on where it lies), then emits blocks per microbatch.
+// A program declares the model's state once (weights, moments, router bias, constants: always the same list
+// in the same order, so that all programs of a run agree on where it lies), then emits blocks per microbatch.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@
 namespace pleat::model {
 
 using program::Builder;
-using program::ValueId;
 using program::kNoValue;
+using program::ValueId;
 
 // Values of one parameter. A tied parameter shares weight and moments with the one it is tied to.
 struct ParameterValues {
@@ -27,19 +27,19 @@ struct LayerWeights {
   ValueId attn_norm = kNoValue, qkv = kNoValue, qkv_bias = kNoValue, q_norm = kNoValue, k_norm = kNoValue,
           sinks = kNoValue, attn_out = kNoValue, attn_out_bias = kNoValue, mlp_norm = kNoValue;
   // Latent attention; kv_down is kept as its two row blocks, the compressed part and the rotated key.
-  ValueId q_down = kNoValue, q_down_norm = kNoValue, q_up = kNoValue, kv_down = kNoValue, kv_down_rope = kNoValue,
-          kv_norm = kNoValue, kv_up = kNoValue;
+  ValueId q_down = kNoValue, q_down_norm = kNoValue, q_up = kNoValue, kv_down = kNoValue,
+          kv_down_rope = kNoValue, kv_norm = kNoValue, kv_up = kNoValue;
   ValueId mlp_up = kNoValue, mlp_up_bias = kNoValue, mlp_down = kNoValue, mlp_down_bias = kNoValue;
-  ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_up_bias = kNoValue, expert_down = kNoValue,
-          expert_down_bias = kNoValue;
+  ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_up_bias = kNoValue,
+          expert_down = kNoValue, expert_down_bias = kNoValue;
   ValueId shared_up = kNoValue, shared_down = kNoValue, shared_gate = kNoValue;
 };
 
 // Step-wide results of one MoE layer.
 struct LayerRouting {
-  ValueId expert_bias = kNoValue;                               // persistent, f32
+  ValueId expert_bias = kNoValue;                                                    // persistent, f32
   ValueId load = kNoValue, stats = kNoValue, dropped = kNoValue, losses = kNoValue;  // results
-  ValueId global_counts = kNoValue, global_tokens = kNoValue;   // running or exact global aux loss
+  ValueId global_counts = kNoValue, global_tokens = kNoValue;  // running or exact global aux loss
 };
 
 struct StepInputs {
@@ -53,13 +53,15 @@ struct MicrobatchInputs {
 
 // What a forward leaves behind for its backward, one per (microbatch, layer).
 struct Saved {
-  ValueId x = kNoValue, attn_rstd = kNoValue, attn_normed = kNoValue, qkv = kNoValue, rotated = kNoValue, qk_rstd = kNoValue,
-          attended = kNoValue, lse = kNoValue, x_mid = kNoValue, mlp_rstd = kNoValue, mlp_normed = kNoValue;
-  ValueId q_compressed = kNoValue, q_rstd = kNoValue, q_normed = kNoValue, kv_compressed = kNoValue, kv_rstd = kNoValue,
-          kv_normed = kNoValue;
+  ValueId x = kNoValue, attn_rstd = kNoValue, attn_normed = kNoValue, qkv = kNoValue, rotated = kNoValue,
+          qk_rstd = kNoValue, attended = kNoValue, lse = kNoValue, x_mid = kNoValue, mlp_rstd = kNoValue,
+          mlp_normed = kNoValue;
+  ValueId q_compressed = kNoValue, q_rstd = kNoValue, q_normed = kNoValue, kv_compressed = kNoValue,
+          kv_rstd = kNoValue, kv_normed = kNoValue;
   ValueId gate_up = kNoValue, activated = kNoValue;
-  ValueId jittered = kNoValue, logits = kNoValue, idx = kNoValue, probs = kNoValue, offsets = kNoValue, row_token = kNoValue,
-          row_slot = kNoValue, token_row = kNoValue, rows = kNoValue, row_probs = kNoValue;
+  ValueId jittered = kNoValue, logits = kNoValue, idx = kNoValue, probs = kNoValue, offsets = kNoValue,
+          row_token = kNoValue, row_slot = kNoValue, token_row = kNoValue, rows = kNoValue,
+          row_probs = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;
 };
 
@@ -71,7 +73,8 @@ enum class RoutingUse : uint8_t { Choose, Record, Replay };
 
 // Everything the block templates need to write stages into one program.
 struct Decoder {
-  Decoder(const config::Config& c, const std::vector<Parameter>& t, Builder& builder) : config(c), table(t), b(builder) {}
+  Decoder(const config::Config& c, const std::vector<Parameter>& t, Builder& builder)
+      : config(c), table(t), b(builder) {}
 
   const config::Config& config;
   const std::vector<Parameter>& table;
@@ -97,17 +100,20 @@ struct Decoder {
   std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_normed, hf_counts, hf_tokens;
   std::vector<std::vector<Saved>> saved;
 
-  ValueId activation(const std::string& what, std::vector<int64_t> shape);       // "mb0.L1.what", compute type
-  ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, program::Owner owner);
-  ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, program::Owner owner);
+  ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type
+  ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
+                     program::Owner owner);
+  ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
+                 program::Owner owner);
   std::string here(const std::string& what) const;
 };
 
 // Declares lanes, state, inputs and results. num_microbatches inputs are declared.
-Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b, Purpose purpose,
-                int num_microbatches, RoutingUse routing_use = RoutingUse::Choose);
+Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
+                Purpose purpose, int num_microbatches, RoutingUse routing_use = RoutingUse::Choose);
 
-// One microbatch through the whole model; emits the head's backward right behind each loss chunk when training.
+// One microbatch through the whole model; emits the head's backward right behind each loss chunk when
+// training.
 void forward(Decoder& d, int microbatch);
 // From the gradient of the final norm's output down to the embedding.
 void backward(Decoder& d, int microbatch);

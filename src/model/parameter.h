@@ -1,5 +1,5 @@
-// The one ownership record per parameter. Reduction, norm, clipping, optimizer sharding, checkpointing, import
-// and export all read this and nothing else, so that they cannot disagree.
+// The one ownership record per parameter. Reduction, norm, clipping, optimizer sharding, checkpointing,
+// import and export all read this and nothing else, so that they cannot disagree.
 #pragma once
 
 #include <cstdint>
@@ -29,18 +29,18 @@ struct Shard {
 enum class Init : uint8_t { Normal, Ones, Zeros };
 
 struct Parameter {
-  std::string name;                  // logical name; files hold the logical tensor only
-  std::vector<int64_t> shape;        // logical shape
+  std::string name;            // logical name; files hold the logical tensor only
+  std::vector<int64_t> shape;  // logical shape
   ParameterClass parameter_class{};
-  int layer = -1;                    // -1: outside the layers
-  std::vector<Block> blocks;         // physical order of the logical pieces
-  std::vector<Shard> sharded;        // which axis cuts which dimension
-  std::vector<Axis> replicated;      // every rank along these holds the same numbers
+  int layer = -1;                      // -1: outside the layers
+  std::vector<Block> blocks;           // physical order of the logical pieces
+  std::vector<Shard> sharded;          // which axis cuts which dimension
+  std::vector<Axis> replicated;        // every rank along these holds the same numbers
   std::vector<Axis> gradient_partial;  // the gradient is a sum over these
-  std::vector<int> pipeline_stages;  // who holds it; several for a tied weight
-  int64_t padding = 0;               // rows added at the end of dimension 0 that are not part of the model
-  int64_t optimizer_unit = 1;        // smallest number of elements the optimizer may cut
-  std::string tied_to;               // uses the weight of that parameter; has its own gradient, but no own weight
+  std::vector<int> pipeline_stages;    // who holds it; several for a tied weight
+  int64_t padding = 0;                 // rows added at the end of dimension 0 that are not part of the model
+  int64_t optimizer_unit = 1;          // smallest number of elements the optimizer may cut
+  std::string tied_to;  // uses the weight of that parameter; has its own gradient, but no own weight
   bool is_bias = false;
   Init init = Init::Normal;
   double init_std = 0;

@@ -14,7 +14,8 @@ class Table {
   explicit Table(const config::Config& config) : config_(config) {}
 
   // A tensor of the attention mesh: cut over tensor ranks along `shard_dim` (-1: whole on every tensor rank).
-  Parameter& dense(std::string name, std::vector<int64_t> shape, ParameterClass c, int layer, int64_t shard_dim) {
+  Parameter& dense(std::string name, std::vector<int64_t> shape, ParameterClass c, int layer,
+                   int64_t shard_dim) {
     Parameter& p = add(std::move(name), std::move(shape), c, layer);
     p.replicated.assign(std::begin(kDenseReplicas), std::end(kDenseReplicas));
     p.gradient_partial = p.replicated;
@@ -87,7 +88,8 @@ std::vector<Block> halves(int64_t dim, int64_t width) {
 }  // namespace
 
 const char* name_of(ParameterClass c) {
-  static constexpr const char* names[] = {"embedding", "attention", "norm", "mlp", "router", "experts", "shared_experts", "head"};
+  static constexpr const char* names[] = {"embedding", "attention", "norm",           "mlp",
+                                          "router",    "experts",   "shared_experts", "head"};
   return names[static_cast<size_t>(c)];
 }
 
@@ -103,7 +105,8 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
   const auto& e = config.moe;
   const int64_t h = m.hidden_size, d = m.head_dim, q = m.num_heads * d, kv = m.num_kv_heads * d;
   // Matrices that write into the residual stream start smaller, so that its size does not grow with depth.
-  const double residual_std = m.scale_residual_init ? m.init_std / std::sqrt(2.0 * static_cast<double>(m.num_layers)) : m.init_std;
+  const double residual_std =
+      m.scale_residual_init ? m.init_std / std::sqrt(2.0 * static_cast<double>(m.num_layers)) : m.init_std;
 
   Table t(config);
   t.dense("embedding.weight", {m.vocab_size, h}, C::Embedding, -1, 0);
@@ -117,10 +120,11 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
         t.norm(at + "attn.q_down_norm.weight", m.q_lora_rank, C::Norm, i);
       }
       t.dense(at + "attn.q_up.weight", {q, m.q_lora_rank > 0 ? m.q_lora_rank : h}, C::Attention, i, 0);
-      t.dense(at + "attn.kv_down.weight", {m.kv_lora_rank + m.qk_rope_head_dim, h}, C::Attention, i, -1).blocks = {
-          {"kv", 0, 0, m.kv_lora_rank}, {"rope", 0, m.kv_lora_rank, m.qk_rope_head_dim}};
+      t.dense(at + "attn.kv_down.weight", {m.kv_lora_rank + m.qk_rope_head_dim, h}, C::Attention, i, -1)
+          .blocks = {{"kv", 0, 0, m.kv_lora_rank}, {"rope", 0, m.kv_lora_rank, m.qk_rope_head_dim}};
       t.norm(at + "attn.kv_norm.weight", m.kv_lora_rank, C::Norm, i);
-      t.dense(at + "attn.kv_up.weight", {m.num_heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank}, C::Attention, i, 0);
+      t.dense(at + "attn.kv_up.weight", {m.num_heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank},
+              C::Attention, i, 0);
     } else {
       t.dense(at + "attn.qkv.weight", {q + 2 * kv, h}, C::Attention, i, 0).blocks = {
           {"q", 0, 0, q}, {"k", 0, q, kv}, {"v", 0, q + kv, kv}};
@@ -131,7 +135,8 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
       }
       if (m.attention_sinks) t.dense(at + "attn.sinks", {m.num_heads}, C::Attention, i, 0).is_bias = true;
     }
-    t.dense(at + "attn.out.weight", {h, latent ? m.num_heads * m.v_head_dim : q}, C::Attention, i, 1).init_std = residual_std;
+    t.dense(at + "attn.out.weight", {h, latent ? m.num_heads * m.v_head_dim : q}, C::Attention, i, 1)
+        .init_std = residual_std;
     if (m.attn_out_bias) t.bias(at + "attn.out.bias", h, C::Attention, i, -1);
     t.norm(at + "mlp_norm.weight", h, C::Norm, i);
     if (!config::is_moe_layer(config, i)) {
@@ -148,7 +153,8 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
         halves(1, e.ffn_hidden_size);
     t.expert(at + "experts.down.weight", {e.num_experts, h, e.ffn_hidden_size}, i, 2).init_std = residual_std;
     if (e.expert_bias) {
-      t.expert_bias(at + "experts.up.bias", {e.num_experts, 2 * e.ffn_hidden_size}, i).blocks = halves(1, e.ffn_hidden_size);
+      t.expert_bias(at + "experts.up.bias", {e.num_experts, 2 * e.ffn_hidden_size}, i).blocks =
+          halves(1, e.ffn_hidden_size);
       t.expert_bias(at + "experts.down.bias", {e.num_experts, h}, i);
     }
     if (const int64_t f = e.shared_ffn_hidden_size; f > 0) {
@@ -175,7 +181,8 @@ ParameterCount count_parameters(const config::Config& config, const std::vector<
     if (!p.tied_to.empty()) continue;
     const int64_t n = num_elements(p);
     count.total += n;
-    count.active += p.parameter_class == ParameterClass::Experts ? n / config.moe.num_experts * config.moe.top_k : n;
+    count.active +=
+        p.parameter_class == ParameterClass::Experts ? n / config.moe.num_experts * config.moe.top_k : n;
   }
   return count;
 }

@@ -11,13 +11,16 @@ double llama3(const config::ModelConfig& m, double frequency) {
   const double wavelength = 2 * std::numbers::pi / frequency, length = double(m.rope_original_length);
   if (wavelength < length / m.rope_high_freq_factor) return frequency;
   if (wavelength > length / m.rope_low_freq_factor) return frequency / m.rope_factor;
-  const double smooth = (length / wavelength - m.rope_low_freq_factor) / (m.rope_high_freq_factor - m.rope_low_freq_factor);
+  const double smooth =
+      (length / wavelength - m.rope_low_freq_factor) / (m.rope_high_freq_factor - m.rope_low_freq_factor);
   return (1 - smooth) * frequency / m.rope_factor + smooth * frequency;
 }
 
 // The (fractional) dimension whose frequency makes `rotations` turns over the original length.
 double dimension_of(const config::ModelConfig& m, double rotations) {
-  return double(m.rotary_dim) * std::log(double(m.rope_original_length) / (rotations * 2 * std::numbers::pi)) / (2 * std::log(m.rope_theta));
+  return double(m.rotary_dim) *
+         std::log(double(m.rope_original_length) / (rotations * 2 * std::numbers::pi)) /
+         (2 * std::log(m.rope_theta));
 }
 
 double yarn(const config::ModelConfig& m, double frequency, int64_t i) {
@@ -44,6 +47,8 @@ std::vector<double> rope_frequencies(const config::ModelConfig& m) {
   return out;
 }
 
-double yarn_temperature(double factor, double mscale) { return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0; }
+double yarn_temperature(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
 
 }  // namespace pleat::model

@@ -16,7 +16,8 @@ int Builder::lane(const std::string& name, const std::string& resource) {
   return static_cast<int>(program_.lanes.size() - 1);
 }
 
-ValueId Builder::value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner, Life life) {
+ValueId Builder::value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+                       Life life) {
   Value v;
   v.name = std::move(name);
   v.dtype = dtype;
@@ -58,8 +59,8 @@ Use Builder::acc(ValueId v) const {
 
 void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs) {
   const auto& arguments = arguments_of(op, phase);
-  PLEAT_CHECK(uses.size() == arguments.size(), "{} {} takes {} arguments, got {}", name_of(op), name_of(phase),
-              arguments.size(), uses.size());
+  PLEAT_CHECK(uses.size() == arguments.size(), "{} {} takes {} arguments, got {}", name_of(op),
+              name_of(phase), arguments.size(), uses.size());
   Stage stage;
   stage.op = op;
   stage.phase = phase;

@@ -1,5 +1,6 @@
 // Writes a program stage by stage. A block template reads as one line per stage: op, then its arguments in
-// the order of ops.def, each read r(x), written w(y), transformed in place u(y), accumulated acc(g) or absent none().
+// the order of ops.def, each read r(x), written w(y), transformed in place u(y), accumulated acc(g) or absent
+// none().
 #pragma once
 
 #include <initializer_list>
@@ -19,22 +20,32 @@ class Builder {
   explicit Builder(std::string name);
 
   int lane(const std::string& name, const std::string& resource);  // declares, or finds, a lane
-  ValueId value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner, Life life = Life::Step);
+  ValueId value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+                Life life = Life::Step);
   // Rows [begin, begin + rows) of a value with at least one dimension.
   ValueId rows(ValueId of, int64_t begin, int64_t rows, const std::string& suffix);
   // A routed value: its row count is a budget.
-  ValueId routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner, int64_t expected,
-                 int64_t maximum);
+  ValueId routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+                 int64_t expected, int64_t maximum);
 
   void at(Place place, int lane_idx = 0) { place_ = place, lane_ = lane_idx; }
   const Place& place() const { return place_; }
 
-  void forward(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) { add(op, Phase::Forward, uses, std::move(attrs)); }
-  void dgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) { add(op, Phase::BackwardInput, uses, std::move(attrs)); }
-  void wgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) { add(op, Phase::BackwardWeight, uses, std::move(attrs)); }
-  void update(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) { add(op, Phase::Update, uses, std::move(attrs)); }
+  void forward(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::Forward, uses, std::move(attrs));
+  }
+  void dgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::BackwardInput, uses, std::move(attrs));
+  }
+  void wgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::BackwardWeight, uses, std::move(attrs));
+  }
+  void update(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::Update, uses, std::move(attrs));
+  }
 
-  // Overwrites the first time the program writes the value, accumulates afterwards: the first microbatch needs no zeroing.
+  // Overwrites the first time the program writes the value, accumulates afterwards: the first microbatch
+  // needs no zeroing.
   Use acc(ValueId v) const;
 
   Program take() { return std::move(program_); }

@@ -14,7 +14,8 @@ struct Touch {
 }  // namespace
 
 std::vector<std::vector<StageId>> data_edges(const Program& program) {
-  std::vector<std::vector<Touch>> open(program.values.size());  // per root: accesses a later stage may still depend on
+  std::vector<std::vector<Touch>> open(
+      program.values.size());  // per root: accesses a later stage may still depend on
   std::vector<std::vector<StageId>> edges(program.stages.size());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
@@ -29,7 +30,9 @@ std::vector<std::vector<StageId>> data_edges(const Program& program) {
           edges[s].push_back(t.stage);
       // A write that covers an older access stands for it from now on.
       if (now.writes)
-        std::erase_if(touches, [&](const Touch& t) { return t.stage != id && now.begin <= t.begin && t.end <= now.end; });
+        std::erase_if(touches, [&](const Touch& t) {
+          return t.stage != id && now.begin <= t.begin && t.end <= now.end;
+        });
       touches.push_back(now);
     }
     std::sort(edges[s].begin(), edges[s].end());
@@ -38,7 +41,8 @@ std::vector<std::vector<StageId>> data_edges(const Program& program) {
   return edges;
 }
 
-Order::Order(const Program& program) : num_lanes_(static_cast<int>(std::max<size_t>(1, program.lanes.size()))) {
+Order::Order(const Program& program)
+    : num_lanes_(static_cast<int>(std::max<size_t>(1, program.lanes.size()))) {
   const size_t n = program.stages.size();
   const size_t lanes = static_cast<size_t>(num_lanes_);
   lane_.resize(n);

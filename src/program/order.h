@@ -1,8 +1,8 @@
 // The order a program states: which stages must come before which, by data and by lane.
 //
-// Data edges come from the uses alone: a read after the write it sees, a write after the reads it would destroy,
-// updates of one value as a chain in program order. Views count by the bytes they cover. Position in the list
-// orders two stages only on the same lane.
+// Data edges come from the uses alone: a read after the write it sees, a write after the reads it would
+// destroy, updates of one value as a chain in program order. Views count by the bytes they cover. Position in
+// the list orders two stages only on the same lane.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,8 @@
 
 namespace pleat::program {
 
-// For every stage, the earlier stages it must wait for by data (ascending, no duplicates; not transitively closed).
+// For every stage, the earlier stages it must wait for by data (ascending, no duplicates; not transitively
+// closed).
 std::vector<std::vector<StageId>> data_edges(const Program& program);
 
 // Happens-before over data edges and lane order, as one vector clock per stage.
@@ -24,7 +25,9 @@ class Order {
   int lane_of(StageId s) const { return lane_[static_cast<size_t>(s)]; }
   int position_on_lane(StageId s) const { return position_[static_cast<size_t>(s)]; }
   // The highest lane position of `lane` known finished when s starts; -1: none.
-  int clock(StageId s, int lane) const { return clock_[static_cast<size_t>(s) * static_cast<size_t>(num_lanes_) + static_cast<size_t>(lane)]; }
+  int clock(StageId s, int lane) const {
+    return clock_[static_cast<size_t>(s) * static_cast<size_t>(num_lanes_) + static_cast<size_t>(lane)];
+  }
 
  private:
   int num_lanes_;

@@ -123,8 +123,9 @@ std::string_view name_of(Phase phase) {
   return names[static_cast<size_t>(phase)];
 }
 std::string_view name_of(Region region) {
-  static constexpr std::string_view names[] = {"embedding", "attention", "mlp",     "router", "dispatch",
-                                               "experts",   "combine",   "shared_experts", "head",   "optimizer"};
+  static constexpr std::string_view names[] = {"embedding", "attention", "mlp",     "router",
+                                               "dispatch",  "experts",   "combine", "shared_experts",
+                                               "head",      "optimizer"};
   return names[static_cast<size_t>(region)];
 }
 std::string_view name_of(Owner owner) {

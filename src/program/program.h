@@ -19,19 +19,38 @@ using ValueId = int32_t;
 using StageId = int32_t;
 constexpr ValueId kNoValue = -1;
 
-// Order matters: Update of a value forms a chain in program order (the order of a sum is part of the program).
+// Order matters: Update of a value forms a chain in program order (the order of a sum is part of the
+// program).
 enum class Access : uint8_t { Read, Write, Update };
 enum class Phase : uint8_t { Forward, BackwardInput, BackwardWeight, Update };
 enum class OpClass : uint8_t { Compute, Collective, Transfer, Copy, Host, Update };
 enum class Region : uint8_t {
-  Embedding, Attention, Mlp, Router, Dispatch, Experts, Combine, SharedExperts, Head, Optimizer,
+  Embedding,
+  Attention,
+  Mlp,
+  Router,
+  Dispatch,
+  Experts,
+  Combine,
+  SharedExperts,
+  Head,
+  Optimizer,
 };
 enum class Space : uint8_t { Device, Pinned, Host, Window, Pool };
-// Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the step,
-// for the host to read. Persistent: lives across steps; only phase Update may write it.
+// Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the
+// step, for the host to read. Persistent: lives across steps; only phase Update may write it.
 enum class Life : uint8_t { Step, Input, Result, Persistent };
 // Who pays for the bytes in the memory table.
-enum class Owner : uint8_t { Weights, Gradients, Optimizer, Activations, Routing, Workspace, Inputs, Results };
+enum class Owner : uint8_t {
+  Weights,
+  Gradients,
+  Optimizer,
+  Activations,
+  Routing,
+  Workspace,
+  Inputs,
+  Results
+};
 
 enum class Op : uint16_t {
 #define PLEAT_OP(name, ...) name,
@@ -87,8 +106,8 @@ struct Stage {
   int16_t replay = 0;  // 1: a recomputed forward
   Group group = Group::None;
   Peer peer = Peer::None;
-  int32_t attrs = 0;       // index into Program::attrs
-  std::vector<Use> uses;   // positional: the op's argument list for this phase
+  int32_t attrs = 0;      // index into Program::attrs
+  std::vector<Use> uses;  // positional: the op's argument list for this phase
   bool operator==(const Stage&) const = default;
 };
 
@@ -137,8 +156,8 @@ int num_ops();
 const std::vector<Argument>& arguments_of(Op op, Phase phase);
 const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase);
 
-// "fwd mb0 L3 attn_norm", "wgrad mb1 head.2", "fwd mb0 L3 expert_up (replay)": unique in a program and the same in
-// text form, traces, logs and errors.
+// "fwd mb0 L3 attn_norm", "wgrad mb1 head.2", "fwd mb0 L3 expert_up (replay)": unique in a program and the
+// same in text form, traces, logs and errors.
 std::string stage_name(const Stage& stage);
 
 }  // namespace pleat::program

@@ -1,5 +1,5 @@
-// Builders: a config becomes a program. One file per pipeline schedule; a builder decides the order of microbatches
-// and nothing else. Techniques are passes over the result (schedule/pass).
+// Builders: a config becomes a program. One file per pipeline schedule; a builder decides the order of
+// microbatches and nothing else. Techniques are passes over the result (schedule/pass).
 #pragma once
 
 #include "config/config.h"
@@ -12,9 +12,9 @@ struct BuildOptions {
   model::RoutingUse routing = model::RoutingUse::Choose;
 };
 
-// One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one microbatch's
-// activations are alive at a time. order "gpipe": all forwards, then the backwards in the same order.
-// `config` must be resolved.
+// One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one
+// microbatch's activations are alive at a time. order "gpipe": all forwards, then the backwards in the same
+// order. `config` must be resolved.
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options = {});
 
@@ -23,6 +23,7 @@ program::Program build_evaluation(const config::Config& config, const std::vecto
                                   const BuildOptions& options = {});
 
 // `num_sequences` sequences, forward only: the logits of every position as result "mb0.logits".
-program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table, int64_t num_sequences = 1);
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,
+                              int64_t num_sequences = 1);
 
 }  // namespace pleat::schedule

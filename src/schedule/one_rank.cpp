@@ -23,12 +23,14 @@ program::Program build_training_step(const config::Config& config, const std::ve
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options) {
   program::Builder builder("evaluate");
-  model::Decoder decoder = model::declare(config, table, builder, model::Purpose::Evaluate, 1, options.routing);
+  model::Decoder decoder =
+      model::declare(config, table, builder, model::Purpose::Evaluate, 1, options.routing);
   model::forward(decoder, 0);
   return builder.take();
 }
 
-program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table, int64_t num_sequences) {
+program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,
+                              int64_t num_sequences) {
   program::Builder builder("logits");
   config::Config one = config;
   one.train.micro_batch = num_sequences;

@@ -6,11 +6,16 @@ namespace pleat::tensor {
 
 std::string_view name_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::U8: return "u8";
-    case Dtype::I32: return "i32";
-    case Dtype::I64: return "i64";
-    case Dtype::F32: return "f32";
-    case Dtype::F64: return "f64";
+    case Dtype::U8:
+      return "u8";
+    case Dtype::I32:
+      return "i32";
+    case Dtype::I64:
+      return "i64";
+    case Dtype::F32:
+      return "f32";
+    case Dtype::F64:
+      return "f64";
   }
   PLEAT_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
 }

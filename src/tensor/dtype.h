@@ -10,26 +10,44 @@ enum class Dtype : uint8_t { U8, I32, I64, F32, F64 };
 
 constexpr int64_t size_of(Dtype dtype) {
   switch (dtype) {
-    case Dtype::U8: return 1;
+    case Dtype::U8:
+      return 1;
     case Dtype::I32:
-    case Dtype::F32: return 4;
+    case Dtype::F32:
+      return 4;
     case Dtype::I64:
-    case Dtype::F64: return 8;
+    case Dtype::F64:
+      return 8;
   }
   return 0;
 }
 
 constexpr bool is_float(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::F64; }
 
-std::string_view name_of(Dtype dtype);   // "f32"
+std::string_view name_of(Dtype dtype);     // "f32"
 Dtype dtype_named(std::string_view name);  // throws base::Error on an unknown name
 
 template <class T>
 struct DtypeOf;
-template <> struct DtypeOf<uint8_t> { static constexpr Dtype value = Dtype::U8; };
-template <> struct DtypeOf<int32_t> { static constexpr Dtype value = Dtype::I32; };
-template <> struct DtypeOf<int64_t> { static constexpr Dtype value = Dtype::I64; };
-template <> struct DtypeOf<float> { static constexpr Dtype value = Dtype::F32; };
-template <> struct DtypeOf<double> { static constexpr Dtype value = Dtype::F64; };
+template <>
+struct DtypeOf<uint8_t> {
+  static constexpr Dtype value = Dtype::U8;
+};
+template <>
+struct DtypeOf<int32_t> {
+  static constexpr Dtype value = Dtype::I32;
+};
+template <>
+struct DtypeOf<int64_t> {
+  static constexpr Dtype value = Dtype::I64;
+};
+template <>
+struct DtypeOf<float> {
+  static constexpr Dtype value = Dtype::F32;
+};
+template <>
+struct DtypeOf<double> {
+  static constexpr Dtype value = Dtype::F64;
+};
 
 }  // namespace pleat::tensor

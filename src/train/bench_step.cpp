@@ -20,12 +20,15 @@ config::Config peer_config(const std::string& path, int64_t threads) {
   const nlohmann::json j = nlohmann::json::parse(in, nullptr, false);
   if (!j.is_object()) base::fail("'{}' is not a JSON object", path);
   const auto need = [&](const char* key) {
-    if (!j.contains(key) || !j[key].is_number_integer()) base::fail("'{}': key '{}' must be an integer", path, key);
+    if (!j.contains(key) || !j[key].is_number_integer())
+      base::fail("'{}': key '{}' must be an integer", path, key);
     return j[key].get<int64_t>();
   };
-  if (j.contains("mla")) base::fail("'{}' asks for multi-head latent attention, which this build does not have", path);
+  if (j.contains("mla"))
+    base::fail("'{}' asks for multi-head latent attention, which this build does not have", path);
   const std::string qk_norm = j.value("qk_norm", "none");
-  if (qk_norm != "none" && qk_norm != "head") base::fail("'{}': qk_norm '{}' is not supported; needed 'none' or 'head'", path, qk_norm);
+  if (qk_norm != "none" && qk_norm != "head")
+    base::fail("'{}': qk_norm '{}' is not supported; needed 'none' or 'head'", path, qk_norm);
   config::Config c;
   c.model.vocab_size = need("vocab_size");
   c.model.hidden_size = need("hidden_size");
@@ -62,13 +65,17 @@ config::Config peer_config(const std::string& path, int64_t threads) {
 
 void write_random_batch(interpret::Executor& executor, const config::Config& c, int64_t step) {
   const int64_t T = c.train.micro_batch * c.train.seq_len;
-  const base::RandomStream random(static_cast<uint64_t>(c.train.seed), base::RandomUse::Test, static_cast<uint32_t>(step), 0);
+  const base::RandomStream random(static_cast<uint64_t>(c.train.seed), base::RandomUse::Test,
+                                  static_cast<uint32_t>(step), 0);
   for (int mb = 0; mb < c.train.num_microbatches; ++mb) {
-    const auto at = [&]<class T_>(const char* what, T_) { return static_cast<T_*>(executor.data(fmt::format("mb{}.{}", mb, what))); };
+    const auto at = [&]<class T_>(const char* what, T_) {
+      return static_cast<T_*>(executor.data(fmt::format("mb{}.{}", mb, what)));
+    };
     int32_t* tokens = at("tokens", int32_t{});
     for (int64_t t = 0; t < T; ++t) {
       const int64_t row = t / c.train.seq_len * c.train.seq_len;
-      tokens[t] = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(mb * T + t)) * static_cast<double>(c.model.vocab_size));
+      tokens[t] = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(mb * T + t)) *
+                                       static_cast<double>(c.model.vocab_size));
       at("positions", int32_t{})[t] = static_cast<int32_t>(t - row);
       at("doc_start", int32_t{})[t] = static_cast<int32_t>(row);
       at("valid", uint8_t{})[t] = 1;
@@ -78,7 +85,8 @@ void write_random_batch(interpret::Executor& executor, const config::Config& c, 
     for (int64_t t = 0; t < T; ++t) at("labels", int32_t{})[t] = t + 1 < T ? tokens[t + 1] : 0;
   }
   const int64_t n = c.train.num_microbatches * c.train.micro_batch;
-  write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n}, c.train.num_microbatches);
+  write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n},
+             c.train.num_microbatches);
   write_rng(executor, c.train.seed, step);
   write_hyper(executor, learning_rate(c, step), step);
 }
@@ -107,7 +115,8 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   out.tokens_per_s = tokens / out.median_seconds;
   out.model_flops = cost::model_flops(c, tokens, double(c.train.seq_len)).total();
   out.hardware_flops = cost::hardware_flops(executor.program(), c.train.seq_len);
-  out.gemm_rate = device::measure_gemm_rate(programs.pool(), c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  out.gemm_rate = device::measure_gemm_rate(
+      programs.pool(), c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
   out.timeline = executor.timeline();
   out.breakdown = interpret::breakdown(executor.program(), out.timeline);
   double gemm_seconds = 0, gemm_flops = 0;

@@ -1,4 +1,5 @@
-// Training steps on random tokens, timed: what `pleat bench step` and `pleat trace` run. No data set, no logging.
+// Training steps on random tokens, timed: what `pleat bench step` and `pleat trace` run. No data set, no
+// logging.
 #pragma once
 
 #include <string>
@@ -25,9 +26,9 @@ struct BenchResult {
   std::vector<double> step_seconds;
   double median_seconds = 0, tokens_per_s = 0, loss = 0;
   double model_flops = 0, hardware_flops = 0, gemm_rate = 0;
-  double gemm_share = 0;             // part of the step spent in matrix-product stages
-  double gemm_stage_rate = 0;        // FLOP/s inside those stages
-  interpret::Timeline timeline;      // of the last step
+  double gemm_share = 0;         // part of the step spent in matrix-product stages
+  double gemm_stage_rate = 0;    // FLOP/s inside those stages
+  interpret::Timeline timeline;  // of the last step
   interpret::Breakdown breakdown;
 };
 

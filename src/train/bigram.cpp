@@ -30,12 +30,15 @@ void for_each_pair(const data::IndexedDataset& dataset, F f) {
 double bigram_bits_per_byte(const data::IndexedDataset& train, const data::IndexedDataset& valid) {
   constexpr size_t V = data::ByteTokenizer::kVocabSize;
   std::vector<int64_t> pair(V * V), total(V);
-  for_each_pair(train, [&](int32_t a, int32_t b) { ++pair[static_cast<size_t>(a) * V + static_cast<size_t>(b)], ++total[static_cast<size_t>(a)]; });
+  for_each_pair(train, [&](int32_t a, int32_t b) {
+    ++pair[static_cast<size_t>(a) * V + static_cast<size_t>(b)], ++total[static_cast<size_t>(a)];
+  });
   double bits = 0;
   int64_t bytes = 0;
   for_each_pair(valid, [&](int32_t a, int32_t b) {
-    const double p = (static_cast<double>(pair[static_cast<size_t>(a) * V + static_cast<size_t>(b)]) + 1.0 / V) /
-                     (static_cast<double>(total[static_cast<size_t>(a)]) + 1.0);
+    const double p =
+        (static_cast<double>(pair[static_cast<size_t>(a) * V + static_cast<size_t>(b)]) + 1.0 / V) /
+        (static_cast<double>(total[static_cast<size_t>(a)]) + 1.0);
     bits -= std::log2(p);
     bytes += b < data::ByteTokenizer::kEndOfDocument;
   });

@@ -5,8 +5,9 @@
 
 namespace pleat::train {
 
-// Bits per byte on the validation stream of p(next | previous) = (count + 1/V) / (total + 1), counted on the training
-// stream. Ends of documents are predicted and paid for like any token, but only bytes are counted as text.
+// Bits per byte on the validation stream of p(next | previous) = (count + 1/V) / (total + 1), counted on the
+// training stream. Ends of documents are predicted and paid for like any token, but only bytes are counted as
+// text.
 double bigram_bits_per_byte(const data::IndexedDataset& train, const data::IndexedDataset& valid);
 
 }  // namespace pleat::train

@@ -28,17 +28,21 @@ void write_hyper(interpret::Executor& executor, double learning_rate, int64_t ad
   hyper[2] = hyper[3] = 0;
 }
 
-void Feed::load(interpret::Executor& executor, int mb, data::DataPosition& position, BatchCounts& counts) const {
+void Feed::load(interpret::Executor& executor, int mb, data::DataPosition& position,
+                BatchCounts& counts) const {
   const size_t length = static_cast<size_t>(sampler_.options().seq_len);
-  const auto at = [&]<class T>(const char* what, T) { return static_cast<T*>(executor.data(fmt::format("mb{}.{}", mb, what))); };
-  int32_t *tokens = at("tokens", int32_t{}), *labels = at("labels", int32_t{}), *doc_start = at("doc_start", int32_t{}),
-          *positions = at("positions", int32_t{});
+  const auto at = [&]<class T>(const char* what, T) {
+    return static_cast<T*>(executor.data(fmt::format("mb{}.{}", mb, what)));
+  };
+  int32_t *tokens = at("tokens", int32_t{}), *labels = at("labels", int32_t{}),
+          *doc_start = at("doc_start", int32_t{}), *positions = at("positions", int32_t{});
   uint8_t *loss_mask = at("loss_mask", uint8_t{}), *valid = at("valid", uint8_t{});
   int64_t* token_index = at("token_index", int64_t{});
   for (int64_t row = 0; row < micro_batch_; ++row) {
     const size_t begin = static_cast<size_t>(row) * length;
     const auto part = [&](auto* p) { return std::span(p + begin, length); };
-    data::Sample sample{part(tokens), part(labels), part(doc_start), part(positions), part(loss_mask), part(valid)};
+    data::Sample sample{part(tokens),    part(labels),    part(doc_start),
+                        part(positions), part(loss_mask), part(valid)};
     const int64_t ordinal = position.epoch * sampler_.num_samples_per_epoch() + position.next_sample;
     sampler_.next(position, sample);
     for (size_t t = 0; t < length; ++t) {

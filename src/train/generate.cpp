@@ -34,12 +34,14 @@ void write_context(interpret::Executor& executor, const std::vector<int32_t>& co
 int32_t choose_token(const std::vector<double>& logits, const GenerateOptions& o, double uniform) {
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return logits[size_t(a)] > logits[size_t(b)]; });
   if (o.temperature == 0) return order[0];
   size_t keep = o.top_k > 0 ? std::min(order.size(), size_t(o.top_k)) : order.size();
   std::vector<double> p(keep);
   double sum = 0;
-  for (size_t i = 0; i < keep; ++i) sum += p[i] = std::exp((logits[size_t(order[i])] - logits[size_t(order[0])]) / o.temperature);
+  for (size_t i = 0; i < keep; ++i)
+    sum += p[i] = std::exp((logits[size_t(order[i])] - logits[size_t(order[0])]) / o.temperature);
   double kept = 0;
   for (size_t i = 0; i < keep; ++i) {
     kept += p[i];
@@ -52,11 +54,12 @@ int32_t choose_token(const std::vector<double>& logits, const GenerateOptions& o
   return order[keep - 1];
 }
 
-std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& prompt, const GenerateOptions& options,
-                              const std::function<void(int32_t)>& each) {
+std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& prompt,
+                              const GenerateOptions& options, const std::function<void(int32_t)>& each) {
   if (prompt.empty()) base::fail("generation needs a prompt of at least one token");
   if (!(options.temperature >= 0) || !(options.top_p > 0 && options.top_p <= 1) || options.top_k < 0)
-    base::fail("temperature and top-k must be >= 0 (got {} and {}) and top-p in (0, 1] (got {})", options.temperature, options.top_k, options.top_p);
+    base::fail("temperature and top-k must be >= 0 (got {} and {}) and top-p in (0, 1] (got {})",
+               options.temperature, options.top_k, options.top_p);
   interpret::Executor& executor = programs.logits();
   const config::Config& config = programs.config();
   const int64_t length = config.train.seq_len, vocab = config.model.vocab_size;
@@ -73,8 +76,10 @@ std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& pr
     const auto read = [&](const auto* logits) {
       for (int64_t v = 0; v < vocab; ++v) row[size_t(v)] = static_cast<double>(logits[last * vocab + v]);
     };
-    if (config.model.dtype == "float64") read(static_cast<const double*>(executor.data("mb0.logits")));
-    else read(static_cast<const float*>(executor.data("mb0.logits")));
+    if (config.model.dtype == "float64")
+      read(static_cast<const double*>(executor.data("mb0.logits")));
+    else
+      read(static_cast<const float*>(executor.data("mb0.logits")));
     const int32_t token = choose_token(row, options, random.uniform(static_cast<uint64_t>(i)));
     if (token == options.stop_token) break;
     out.push_back(token);

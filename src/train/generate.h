@@ -19,10 +19,10 @@ struct GenerateOptions {
   int32_t stop_token = -1;  // generation ends before this token; -1: never
 };
 
-// Continues `prompt` (at least one token). `programs` must hold the logits program; the context is the last seq_len
-// tokens. `each` sees every new token as it is drawn. Deterministic for a seed.
-std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& prompt, const GenerateOptions& options,
-                              const std::function<void(int32_t)>& each = {});
+// Continues `prompt` (at least one token). `programs` must hold the logits program; the context is the last
+// seq_len tokens. `each` sees every new token as it is drawn. Deterministic for a seed.
+std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& prompt,
+                              const GenerateOptions& options, const std::function<void(int32_t)>& each = {});
 
 // One draw: exposed for tests. `uniform` in [0, 1).
 int32_t choose_token(const std::vector<double>& logits, const GenerateOptions& options, double uniform);

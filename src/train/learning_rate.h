@@ -5,7 +5,8 @@
 
 namespace pleat::train {
 
-// `step` counts from 1; `config` must be resolved (decay_steps filled). Linear warm-up from 0 to lr over warmup_steps, then
+// `step` counts from 1; `config` must be resolved (decay_steps filled). Linear warm-up from 0 to lr over
+// warmup_steps, then
 //   constant  lr
 //   linear    lr to min_lr from the end of the warm-up to step decay_steps, min_lr afterwards
 //   cosine    half a cosine over the same stretch

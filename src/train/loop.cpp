@@ -18,6 +18,7 @@
 #include "report/jsonl_log.h"
 #include "report/table.h"
 #include "report/tensorboard.h"
+#include "schedule/pass/freeze.h"
 #include "train/bigram.h"
 #include "train/generate.h"
 #include "train/memory.h"
@@ -29,8 +30,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-double wall_now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
-double steady_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double wall_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+double steady_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void write_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
@@ -53,8 +58,9 @@ class Run {
     fs::create_directories(config_.log.run_dir);
     if (!options_.quiet) announce();
     resume();
-    log_.emplace(trainer_.run_state().step > 0 ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
-                                               : fresh_log());
+    log_.emplace(trainer_.run_state().step > 0
+                     ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
+                     : fresh_log());
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
     save_resolved();
@@ -63,10 +69,12 @@ class Run {
   LoopResult run() {
     const double start = steady_now();
     report::Progress progress(config_.train.steps, report::Progress::mode_of_stderr(),
-                              options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0, report::terminal_width());
+                              options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0,
+                              report::terminal_width());
     base::ExitCode code = base::ExitCode::Done;
     if (StopSignal::asked() && trainer_.run_state().step < config_.train.steps) {
-      progress.message("asked to stop before the first step: nothing to save, run the same command again to go on");
+      progress.message(
+          "asked to stop before the first step: nothing to save, run the same command again to go on");
       code = base::ExitCode::Retry;
     }
     while (code == base::ExitCode::Done && trainer_.run_state().step < config_.train.steps) {
@@ -75,10 +83,13 @@ class Run {
       StepOutcome outcome = trainer_.step(how);
       const int64_t step = trainer_.run_state().step;
       if (how.timing) write_timeline();
-      if (outcome.committed && !outcome.culprit.empty()) progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
-      if (!outcome.committed) progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
+      if (outcome.committed && !outcome.culprit.empty())
+        progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
+      if (!outcome.committed)
+        progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;
-      const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 && step % config_.train.eval_every == 0;
+      const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 &&
+                            step % config_.train.eval_every == 0;
       if (evaluate) add_eval(outcome.record, trainer_.evaluate(config_.train.eval_batches));
       if (last && trainer_.has_validation() && config_.train.eval_batches > 0) {
         final_eval_ = trainer_.evaluate(0);
@@ -86,9 +97,11 @@ class Run {
       }
       note(outcome.record);
       const int64_t every = config_.log.console_every;
-      if (every > 0 && (step % every == 0 || last || outcome.record.eval)) progress.step_done(outcome.record, steady_now());
+      if (every > 0 && (step % every == 0 || last || outcome.record.eval))
+        progress.step_done(outcome.record, steady_now());
       if (trainer_.run_state().refused_in_row >= config_.train.max_refused_steps) {
-        progress.message(fmt::format("{} steps in a row refused: stopping. Last: {}", trainer_.run_state().refused_in_row, outcome.culprit));
+        progress.message(fmt::format("{} steps in a row refused: stopping. Last: {}",
+                                     trainer_.run_state().refused_in_row, outcome.culprit));
         code = base::ExitCode::Numerical;
         break;
       }
@@ -96,7 +109,8 @@ class Run {
       const bool due = config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
       if (due || stop || (last && config_.checkpoint.save_at_end)) save(progress);
       if (stop) {
-        progress.message(fmt::format("asked to stop: saved step {}, run the same command again to go on", step));
+        progress.message(
+            fmt::format("asked to stop: saved step {}, run the same command again to go on", step));
         code = base::ExitCode::Retry;
         break;
       }
@@ -133,14 +147,16 @@ class Run {
   void announce() {
     const model::ParameterCount count = model::count_parameters(config_, trainer_.programs().table());
     const interpret::Plan& plan = trainer_.programs().train_plan().plan;
-    fmt::print(stderr, "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
+    fmt::print(stderr,
+               "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
                report::format_count(double(count.total)), report::format_count(double(count.active)),
-               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9, config_.device.threads,
-               device::blas_description());
+               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9,
+               config_.device.threads, device::blas_description());
     report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
     // What was set or derived; the rest is in the run's config.toml.
     for (const config::ResolvedRow& row : config::resolved(asked_))
-      if (row.why != "default" && !row.why.starts_with("not used")) table.add_row({row.key, row.asked, row.used, row.why});
+      if (row.why != "default" && !row.why.starts_with("not used"))
+        table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
     announce_classes();
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
@@ -157,16 +173,22 @@ class Run {
       const int64_t n = model::num_elements(p);
       classes[name].first += 1;
       classes[name].second += n;
-      frozen[name] = is_frozen(config_, p);
+      frozen[name] = schedule::is_frozen(config_, p);
       total += n;
       trained += frozen[name] ? 0 : n;
     }
-    report::Table table({{"class"}, {"tensors", report::Align::Right}, {"parameters", report::Align::Right}, {"trainable", report::Align::Right}, {"lr", report::Align::Right}});
+    report::Table table({{"class"},
+                         {"tensors", report::Align::Right},
+                         {"parameters", report::Align::Right},
+                         {"trainable", report::Align::Right},
+                         {"lr", report::Align::Right}});
     int64_t tensors = 0;
     for (const auto& [name, count] : classes) {
       const auto group = config_.optimizer.groups.find(name);
       const double mult = group == config_.optimizer.groups.end() ? 1.0 : group->second.lr_mult;
-      table.add_row({name, std::to_string(count.first), std::to_string(count.second), frozen[name] ? "frozen" : std::to_string(count.second), frozen[name] ? "-" : fmt::format("x {:g}", mult)});
+      table.add_row({name, std::to_string(count.first), std::to_string(count.second),
+                     frozen[name] ? "frozen" : std::to_string(count.second),
+                     frozen[name] ? "-" : fmt::format("x {:g}", mult)});
       tensors += count.first;
     }
     table.add_rule();
@@ -178,20 +200,25 @@ class Run {
     if (config_.checkpoint.resume == "never") {
       std::error_code ignored;
       if (fs::exists(config_.checkpoint.dir, ignored) && !fs::is_empty(config_.checkpoint.dir, ignored))
-        base::fail("checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, or remove them",
-                   config_.checkpoint.dir);
+        base::fail(
+            "checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, "
+            "or remove them",
+            config_.checkpoint.dir);
       return;
     }
     const checkpoint::Found found = checkpoint::find_newest(vfs_, config_.checkpoint.dir);
-    for (const checkpoint::Skipped& s : found.skipped) fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
+    for (const checkpoint::Skipped& s : found.skipped)
+      fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
     if (!found.newest) {
-      if (config_.checkpoint.resume == "must") base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies", config_.checkpoint.dir);
+      if (config_.checkpoint.resume == "must")
+        base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies",
+                   config_.checkpoint.dir);
       return;
     }
     const std::vector<std::string> differences = trainer_.restore(*found.newest);
     if (options_.quiet) return;
-    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", found.newest->path(), found.newest->step(),
-               trainer_.programs().tensors().size());
+    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n",
+               found.newest->path(), found.newest->step(), trainer_.programs().tensors().size());
     for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
   }
 
@@ -210,12 +237,14 @@ class Run {
   void save_resolved() const {
     std::string text = config::to_toml(config_) + "\n# asked / used / why\n";
     for (const config::ResolvedRow& row : config::resolved(asked_))
-      text += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked, row.why.empty() ? "" : ", ", row.why);
+      text += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked,
+                          row.why.empty() ? "" : ", ", row.why);
     write_file(path("config.toml"), text);
   }
 
   static void add_eval(report::StepRecord& record, const EvalOutcome& eval) {
-    record.eval = report::EvalRecord{eval.loss, eval.bits_per_byte > 0 ? eval.bits_per_byte : report::kUnknown};
+    record.eval =
+        report::EvalRecord{eval.loss, eval.bits_per_byte > 0 ? eval.bits_per_byte : report::kUnknown};
   }
 
   void note(report::StepRecord& record) {
@@ -224,7 +253,9 @@ class Run {
     train_seconds_ += record.step_seconds;
     steps_here_ += 1;
     report::StepRecord logged = record;
-    if (config_.log.health_every > 0 && record.step % config_.log.health_every != 0 && record.step != config_.train.steps) logged.health.clear();
+    if (config_.log.health_every > 0 && record.step % config_.log.health_every != 0 &&
+        record.step != config_.train.steps)
+      logged.health.clear();
     log_->append(logged);
     if (tensorboard_) tensorboard_->append(logged, wall_now());
   }
@@ -245,7 +276,8 @@ class Run {
 
   LoopResult finish(base::ExitCode code, double seconds) {
     // A run that was over before it was started again still tells how it ended.
-    if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation()) final_eval_ = trainer_.evaluate(0);
+    if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation())
+      final_eval_ = trainer_.evaluate(0);
     LoopResult out;
     out.code = code;
     out.step = trainer_.run_state().step;
@@ -261,14 +293,27 @@ class Run {
     for (size_t i = 0; i < planned.plan.at_peak.size(); ++i)
       owners[std::string(program::name_of(static_cast<program::Owner>(i)))] = planned.plan.at_peak[i];
     const double rate = steps_here_ > 0 ? double(steps_here_) / train_seconds_ : 0;
-    json summary = {{"run", config_.log.run_dir}, {"config", config::to_toml(config_)}, {"steps", out.step}, {"final_loss", last_loss_},
-                    {"tokens", out.step * trainer_.tokens_per_step()}, {"tokens_per_s", rate * double(trainer_.tokens_per_step())},
-                    {"model_tflops", rate * trainer_.model_flops_per_step() / 1e12}, {"hardware_tflops", rate * trainer_.hardware_flops_per_step() / 1e12},
-                    {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12}, {"planned_peak_bytes", arena.size()}, {"measured_peak_bytes", measured},
-                    {"live_peak_bytes", planned.plan.live_peak_bytes}, {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
-                    {"large_allocations_in_steps", trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
-                    {"memory_by_owner", owners}, {"blas", device::blas_description()}, {"state_sha256", out.state_sha256}, {"refused_steps", trainer_.run_state().refused_total},
-                    {"wall_seconds", seconds}, {"exit_code", static_cast<int>(code)}};
+    json summary = {{"run", config_.log.run_dir},
+                    {"config", config::to_toml(config_)},
+                    {"steps", out.step},
+                    {"final_loss", last_loss_},
+                    {"tokens", out.step * trainer_.tokens_per_step()},
+                    {"tokens_per_s", rate * double(trainer_.tokens_per_step())},
+                    {"model_tflops", rate * trainer_.model_flops_per_step() / 1e12},
+                    {"hardware_tflops", rate * trainer_.hardware_flops_per_step() / 1e12},
+                    {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12},
+                    {"planned_peak_bytes", arena.size()},
+                    {"measured_peak_bytes", measured},
+                    {"live_peak_bytes", planned.plan.live_peak_bytes},
+                    {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
+                    {"large_allocations_in_steps",
+                     trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
+                    {"memory_by_owner", owners},
+                    {"blas", device::blas_description()},
+                    {"state_sha256", out.state_sha256},
+                    {"refused_steps", trainer_.run_state().refused_total},
+                    {"wall_seconds", seconds},
+                    {"exit_code", static_cast<int>(code)}};
     if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
       summary["bits_per_byte"] = final_eval_->bits_per_byte;
@@ -292,16 +337,25 @@ class Run {
 
   void say_goodbye(const json& s) const {
     const auto bytes = [&](const char* key) { return report::format_bytes(s.at(key).get<double>()); };
-    fmt::print(stderr, "memory: planned {} ({} bytes), measured {} ({} bytes); outside the arena {}; {} allocations >= 4 KiB inside steps\n",
-               bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(), bytes("measured_peak_bytes"),
-               s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
-               s.at("large_allocations_in_steps").is_null() ? "unknown" : s.at("large_allocations_in_steps").dump());
-    fmt::print(stderr, "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
-               report::format_token_rate(s.at("tokens_per_s").get<double>()), s.at("model_tflops").get<double>(), s.at("hardware_tflops").get<double>(),
-               100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
+    fmt::print(
+        stderr,
+        "memory: planned {} ({} bytes), measured {} ({} bytes); outside the arena {}; {} allocations >= 4 "
+        "KiB inside steps\n",
+        bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(), bytes("measured_peak_bytes"),
+        s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
+        s.at("large_allocations_in_steps").is_null() ? "unknown" : s.at("large_allocations_in_steps").dump());
+    fmt::print(
+        stderr,
+        "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
+        report::format_token_rate(s.at("tokens_per_s").get<double>()), s.at("model_tflops").get<double>(),
+        s.at("hardware_tflops").get<double>(),
+        100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
     if (s.contains("bits_per_byte")) {
-      const double ours = s.at("bits_per_byte").get<double>(), bigram = s.at("bigram_bits_per_byte").get<double>();
-      fmt::print(stderr, "validation: {:.4f} bits per byte; byte bigram on the same split: {:.4f} ({:.1f} % lower)\n", ours, bigram, 100 * (1 - ours / bigram));
+      const double ours = s.at("bits_per_byte").get<double>(),
+                   bigram = s.at("bigram_bits_per_byte").get<double>();
+      fmt::print(stderr,
+                 "validation: {:.4f} bits per byte; byte bigram on the same split: {:.4f} ({:.1f} % lower)\n",
+                 ours, bigram, 100 * (1 - ours / bigram));
     }
     if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
     fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
@@ -321,6 +375,8 @@ class Run {
 
 }  // namespace
 
-LoopResult run_training(const config::Config& config, const LoopOptions& options) { return Run(config, options).run(); }
+LoopResult run_training(const config::Config& config, const LoopOptions& options) {
+  return Run(config, options).run();
+}
 
 }  // namespace pleat::train

@@ -25,12 +25,13 @@ struct LoopResult {
   std::string summary_path;
 };
 
-// Prepares text data when data.train names a .txt or .jsonl, opens the run folder, resumes by checkpoint.resume, and
-// trains to train.steps. SIGTERM and SIGINT finish the step, save, and end with ExitCode::Retry.
+// Prepares text data when data.train names a .txt or .jsonl, opens the run folder, resumes by
+// checkpoint.resume, and trains to train.steps. SIGTERM and SIGINT finish the step, save, and end with
+// ExitCode::Retry.
 LoopResult run_training(const config::Config& config, const LoopOptions& options = {});
 
-// data.train / data.valid become prefixes of .bin/.idx below `run_dir`; text is prepared once and reused when the
-// source has not changed. Not resolved.
+// data.train / data.valid become prefixes of .bin/.idx below `run_dir`; text is prepared once and reused when
+// the source has not changed. Not resolved.
 config::Config with_prepared_data(const config::Config& config, bool quiet);
 
 }  // namespace pleat::train

@@ -16,23 +16,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_text(const std::string& path) { return path.ends_with(".txt") || path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
+bool is_text(const std::string& path) {
+  return path.ends_with(".txt") || path.ends_with(".jsonl") || path.ends_with(".ndjson");
+}
 
 // What the prepared files were made from: when any of this changes, they are made again.
 std::string stamp_of(const std::string& path, const config::Config& c, double split) {
   struct stat st {};
   if (::stat(path.c_str(), &st) != 0) base::fail("data file '{}' cannot be opened", path);
-  return nlohmann::json{{"source", fs::absolute(path).string()}, {"bytes", st.st_size}, {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
-                        {"tokenizer", c.data.tokenizer}, {"jsonl_key", c.data.jsonl_key}, {"separator", c.data.separator}, {"valid_split", split}}.dump();
+  return nlohmann::json{{"source", fs::absolute(path).string()},
+                        {"bytes", st.st_size},
+                        {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
+                        {"tokenizer", c.data.tokenizer},
+                        {"jsonl_key", c.data.jsonl_key},
+                        {"separator", c.data.separator},
+                        {"valid_split", split}}
+      .dump();
 }
 
 // Prepares `path` under `prefix` unless it is there already; returns the prefixes of both sides.
-std::pair<std::string, std::string> prepare_once(const std::string& path, const std::string& prefix, const config::Config& c, double split, bool quiet) {
+std::pair<std::string, std::string> prepare_once(const std::string& path, const std::string& prefix,
+                                                 const config::Config& c, double split, bool quiet) {
   const std::string stamp = stamp_of(path, c, split), stamp_path = prefix + ".source.json";
-  const std::string train = split > 0 ? prefix + "-train" : prefix, valid = split > 0 ? prefix + "-validation" : "";
+  const std::string train = split > 0 ? prefix + "-train" : prefix,
+                    valid = split > 0 ? prefix + "-validation" : "";
   std::stringstream old;
   if (std::ifstream in(stamp_path); in) old << in.rdbuf();
-  if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx"))) return {train, valid};
+  if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx")))
+    return {train, valid};
   fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
   const data::ByteTokenizer tokenizer;
   data::PrepareOptions o;
@@ -44,8 +55,11 @@ std::pair<std::string, std::string> prepare_once(const std::string& path, const 
   const data::PrepareResult result = data::prepare(o, tokenizer);
   std::ofstream(stamp_path) << stamp;
   if (!quiet)
-    fmt::print(stderr, "prepared {}: {} tokens to train on{}\n", path, report::format_count(double(result.train.num_tokens)),
-               result.validation ? fmt::format(", {} to validate", report::format_count(double(result.validation->num_tokens))) : "");
+    fmt::print(stderr, "prepared {}: {} tokens to train on{}\n", path,
+               report::format_count(double(result.train.num_tokens)),
+               result.validation ? fmt::format(", {} to validate",
+                                               report::format_count(double(result.validation->num_tokens)))
+                                 : "");
   return {train, valid};
 }
 
@@ -53,7 +67,8 @@ std::pair<std::string, std::string> prepare_once(const std::string& path, const 
 
 config::Config with_prepared_data(const config::Config& config, bool quiet) {
   config::Config c = config;
-  if (c.data.train.empty()) base::fail("data.train is not set: give a .txt or .jsonl file, or the prefix of a .bin/.idx pair");
+  if (c.data.train.empty())
+    base::fail("data.train is not set: give a .txt or .jsonl file, or the prefix of a .bin/.idx pair");
   const std::string folder = c.log.run_dir + "/data";
   if (is_text(c.data.train) || is_text(c.data.valid)) fs::create_directories(folder);
   if (is_text(c.data.train)) {
@@ -62,7 +77,10 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
     c.data.train = train;
     if (!valid.empty()) c.data.valid = valid, c.data.valid_split = 0;
   } else if (c.data.valid_split > 0) {
-    base::fail("data.valid_split = {} needs text in data.train; '{}' is a prepared dataset: set data.valid to another one", c.data.valid_split, c.data.train);
+    base::fail(
+        "data.valid_split = {} needs text in data.train; '{}' is a prepared dataset: set data.valid to "
+        "another one",
+        c.data.valid_split, c.data.train);
   }
   if (is_text(c.data.valid)) c.data.valid = prepare_once(c.data.valid, folder + "/valid", c, 0, quiet).first;
   return c;

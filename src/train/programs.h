@@ -1,5 +1,5 @@
-// The programs of one run over one parameter table and one arena: a training step, an evaluation, logits for sampling.
-// All declare the same state first, so a weight lies at the same address in each.
+// The programs of one run over one parameter table and one arena: a training step, an evaluation, logits for
+// sampling. All declare the same state first, so a weight lies at the same address in each.
 #pragma once
 
 #include <memory>
@@ -34,16 +34,10 @@ struct Planned {
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice = {});
 
-// Takes optimizer.freeze out of a training step: no update of a frozen class, no part in the gradient norm, and nothing
-// computed that only they needed (the value of an auxiliary loss is a result and keeps its way backwards). State stays as
-// it is, so a checkpoint fits whatever is frozen. With router, balancing biases stay too. Throws when a class matches no
-// parameter or none is left to train.
-program::Program without_frozen(program::Program program, const config::Config& config, const std::vector<model::Parameter>& table);
-bool is_frozen(const config::Config& config, const model::Parameter& parameter);
-
 class Programs {
  public:
-  // `config` must be resolved. Allocates exactly the largest plan, filled with a pattern; weights are not initialised.
+  // `config` must be resolved. Allocates exactly the largest plan, filled with a pattern; weights are not
+  // initialised.
   Programs(const config::Config& config, const ProgramChoice& choice = {});
 
   // Weights from the seed, keyed by parameter name and element; norms one, biases and moments zero.

@@ -39,9 +39,13 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
     valid_data_.emplace(config_.data.valid, config_.model.vocab_size);
     valid_sampler_.emplace(*valid_data_, sampler_options(config_, false));
   }
-  model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()), static_cast<double>(config_.train.seq_len)).total();
-  if (choice.train) hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
-  gemm_rate_ = device::measure_gemm_rate(programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
+                                   static_cast<double>(config_.train.seq_len))
+                     .total();
+  if (choice.train)
+    hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
+  gemm_rate_ = device::measure_gemm_rate(
+      programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
   programs_.initialize();
 }
 
@@ -64,7 +68,8 @@ StepOutcome Trainer::step(const interpret::RunOptions& options) {
   base::start_allocation_watch();
   executor.run(options);
   const base::AllocationCount seen = base::stop_allocation_watch();
-  allocations_ = {seen.available, allocations_.large + seen.large, std::max(allocations_.largest, seen.largest)};
+  allocations_ = {seen.available, allocations_.large + seen.large,
+                  std::max(allocations_.largest, seen.largest)};
 
   StepOutcome out;
   out.committed = *static_cast<const int32_t*>(executor.data("commit")) != 0;
@@ -112,17 +117,20 @@ void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, re
   r.grad_norm = scale[0];
   r.clip_scale = scale[1];
   const model::AuxCoefficients aux = model::aux_coefficients(config_);
-  const std::pair<const char*, double> kinds[] = {{"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
+  const std::pair<const char*, double> kinds[] = {
+      {"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
   for (int layer = 0; layer < config_.model.num_layers; ++layer) {
     if (!config::is_moe_layer(config_, layer)) continue;
     const auto result = [&](const char* what) { return executor.data(fmt::format("L{}.{}", layer, what)); };
     const double* stats = static_cast<const double*>(result("router_stats"));
     std::span<const float> bias;
     if (model::balances_by(config_, "bias"))
-      bias = {static_cast<const float*>(executor.data(fmt::format("layers.{}.router.expert_bias", layer))), static_cast<size_t>(config_.moe.num_experts)};
-    r.health.push_back(report::router_health(layer, {static_cast<const int64_t*>(result("load")), static_cast<size_t>(config_.moe.num_experts)},
-                                             *static_cast<const int64_t*>(result("dropped")),
-                                             {stats[0], std::sqrt(stats[1] / std::max(stats[2], 1.0))}, bias));
+      bias = {static_cast<const float*>(executor.data(fmt::format("layers.{}.router.expert_bias", layer))),
+              static_cast<size_t>(config_.moe.num_experts)};
+    r.health.push_back(report::router_health(
+        layer, {static_cast<const int64_t*>(result("load")), static_cast<size_t>(config_.moe.num_experts)},
+        *static_cast<const int64_t*>(result("dropped")),
+        {stats[0], std::sqrt(stats[1] / std::max(stats[2], 1.0))}, bias));
     if (!aux.any()) continue;
     const double* losses = static_cast<const double*>(result("aux_losses"));
     for (int i = 0; i < 4; ++i)
@@ -149,7 +157,8 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
     BatchCounts counts;
     feed.load(executor, 0, position, counts);
     write_rng(executor, config_.train.seed, 0);
-    for (int64_t t = 0; bytes && t < counts.tokens; ++t) num_bytes += mask[t] && labels[t] < data::ByteTokenizer::kEndOfDocument;
+    for (int64_t t = 0; bytes && t < counts.tokens; ++t)
+      num_bytes += mask[t] && labels[t] < data::ByteTokenizer::kEndOfDocument;
     executor.run();
     const double* loss = static_cast<const double*>(executor.data("loss"));
     sum += loss[0];
@@ -176,7 +185,8 @@ std::string Trainer::data_identity() const {
     train_data_.read((total - length) / (kPlaces - 1) * i, tokens);
     sha.update(std::as_bytes(std::span(tokens)));
   }
-  return fmt::format("{} tokens in {} documents, sampled sha256 {}", total, train_data_.num_documents(), sha.hex().substr(0, 16));
+  return fmt::format("{} tokens in {} documents, sampled sha256 {}", total, train_data_.num_documents(),
+                     sha.hex().substr(0, 16));
 }
 
 checkpoint::StateView Trainer::state() const {
@@ -203,17 +213,23 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   const bool imported = loaded.step() == 0 && loaded.text("data") == kImportedData;
   std::vector<std::string> allowed, refused;
   for (const std::string& difference : config::differences(saved, config_)) {
-    // The position in the data counts sequences in a shuffled order: with another length, seed or order it would point
-    // elsewhere, and samples would be seen twice or never.
-    const bool orders_data = difference.starts_with("train.seq_len:") || difference.starts_with("train.seed:") || difference.starts_with("data.shuffle:");
-    const bool gives_meaning = difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && orders_data);
+    // The position in the data counts sequences in a shuffled order: with another length, seed or order it
+    // would point elsewhere, and samples would be seen twice or never.
+    const bool orders_data = difference.starts_with("train.seq_len:") ||
+                             difference.starts_with("train.seed:") || difference.starts_with("data.shuffle:");
+    const bool gives_meaning =
+        difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && orders_data);
     (gives_meaning ? refused : allowed).push_back(difference);
   }
   if (!refused.empty())
-    base::fail("{} was saved by another model or with another order of the data; these settings differ (saved -> now):\n  {}\nUse the saved settings, or "
-               "checkpoint.resume = \"never\" to start anew", loaded.path(), fmt::join(refused, "\n  "));
+    base::fail(
+        "{} was saved by another model or with another order of the data; these settings differ (saved -> "
+        "now):\n  {}\nUse the saved settings, or "
+        "checkpoint.resume = \"never\" to start anew",
+        loaded.path(), fmt::join(refused, "\n  "));
   if (!imported && loaded.text("data") != data_identity())
-    base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"), config_.data.train, data_identity());
+    base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"),
+               config_.data.train, data_identity());
   RunState run;
   run.step = loaded.step();
   run.data = {loaded.integer("data.epoch"), loaded.integer("data.next_sample")};

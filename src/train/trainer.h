@@ -1,9 +1,9 @@
 // One training run as a sequence of steps, with all state that makes its future in one place.
 //
-// A step is a transaction: inputs are written, the program runs, and only its update stages touch weights, each
-// predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more with a
-// look at every value to name the culprit, and is counted; the data moves on. A fault that does not repeat leaves
-// no trace: the second run is then the step.
+// A step is a transaction: inputs are written, the program runs, and only its update stages touch weights,
+// each predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more
+// with a look at every value to name the culprit, and is counted; the data moves on. A fault that does not
+// repeat leaves no trace: the second run is then the step.
 #pragma once
 
 #include <functional>
@@ -29,16 +29,18 @@ struct RunState {
 struct StepOutcome {
   report::StepRecord record;
   bool committed = true;
-  std::string culprit;  // of a step that was refused at first: stage, value, element, or that it did not repeat
+  std::string
+      culprit;  // of a step that was refused at first: stage, value, element, or that it did not repeat
 };
 
 struct EvalOutcome {
-  double loss = 0;  // nats per token
+  double loss = 0;           // nats per token
   double bits_per_byte = 0;  // 0 where labels are not bytes
   int64_t tokens = 0;
 };
 
-// The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its start.
+// The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its
+// start.
 inline constexpr const char* kImportedData = "imported";
 
 struct TrainerHooks {
@@ -48,20 +50,21 @@ struct TrainerHooks {
 
 class Trainer {
  public:
-  // Opens the data, builds and plans the programs, initialises the weights. `config` must be resolved and its data
-  // prepared (prefixes of .bin/.idx).
+  // Opens the data, builds and plans the programs, initialises the weights. `config` must be resolved and its
+  // data prepared (prefixes of .bin/.idx).
   Trainer(const config::Config& config, const ProgramChoice& choice = {}, TrainerHooks hooks = {});
 
   StepOutcome step(const interpret::RunOptions& options = {});
-  // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole microbatches only.
+  // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole
+  // microbatches only.
   EvalOutcome evaluate(int64_t num_batches);
   bool has_validation() const { return valid_data_.has_value(); }
 
   // The whole state: what is saved, and what the run's SHA-256 is taken over.
   checkpoint::StateView state() const;
   std::string state_sha256() const;
-  // Replaces the state. Throws when the checkpoint belongs to another model or other data; returns every config value
-  // that differs and is allowed to.
+  // Replaces the state. Throws when the checkpoint belongs to another model or other data; returns every
+  // config value that differs and is allowed to.
   std::vector<std::string> restore(const checkpoint::Loaded& loaded);
 
   const RunState& run_state() const { return run_; }

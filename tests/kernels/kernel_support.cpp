@@ -51,11 +51,16 @@ double Tensor::at(int64_t i) const {
     return static_cast<double>(v);
   };
   switch (dtype) {
-    case tensor::Dtype::U8: return get(uint8_t{});
-    case tensor::Dtype::I32: return get(int32_t{});
-    case tensor::Dtype::I64: return get(int64_t{});
-    case tensor::Dtype::F32: return get(float{});
-    case tensor::Dtype::F64: return get(double{});
+    case tensor::Dtype::U8:
+      return get(uint8_t{});
+    case tensor::Dtype::I32:
+      return get(int32_t{});
+    case tensor::Dtype::I64:
+      return get(int64_t{});
+    case tensor::Dtype::F32:
+      return get(float{});
+    case tensor::Dtype::F64:
+      return get(double{});
   }
   return 0;
 }
@@ -65,11 +70,16 @@ void Tensor::set(int64_t i, double number) {
     std::memcpy(bytes.data() + static_cast<size_t>(i) * sizeof(T), &v, sizeof(T));
   };
   switch (dtype) {
-    case tensor::Dtype::U8: return put(static_cast<uint8_t>(number));
-    case tensor::Dtype::I32: return put(static_cast<int32_t>(number));
-    case tensor::Dtype::I64: return put(static_cast<int64_t>(number));
-    case tensor::Dtype::F32: return put(static_cast<float>(number));
-    case tensor::Dtype::F64: return put(number);
+    case tensor::Dtype::U8:
+      return put(static_cast<uint8_t>(number));
+    case tensor::Dtype::I32:
+      return put(static_cast<int32_t>(number));
+    case tensor::Dtype::I64:
+      return put(static_cast<int64_t>(number));
+    case tensor::Dtype::F32:
+      return put(static_cast<float>(number));
+    case tensor::Dtype::F64:
+      return put(number);
   }
 }
 

@@ -21,13 +21,16 @@ struct Tensor {
   static Tensor zeros(tensor::Dtype dtype, std::vector<int64_t> shape);
   static Tensor normal(tensor::Dtype dtype, std::vector<int64_t> shape, uint64_t seed, double scale = 1.0);
   static Tensor of(tensor::Dtype dtype, std::vector<int64_t> shape, const std::vector<double>& numbers);
-  static Tensor nan(tensor::Dtype dtype, std::vector<int64_t> shape);  // floats: NaN; integers: a large odd pattern
+  static Tensor nan(tensor::Dtype dtype,
+                    std::vector<int64_t> shape);  // floats: NaN; integers: a large odd pattern
 
   int64_t size() const;
   double at(int64_t i) const;
   void set(int64_t i, double number);
   template <class T>
-  T* as() { return reinterpret_cast<T*>(bytes.data()); }
+  T* as() {
+    return reinterpret_cast<T*>(bytes.data());
+  }
   std::vector<double> numbers() const;
   bool operator==(const Tensor&) const = default;  // bitwise
 };
@@ -42,7 +45,8 @@ inline Pass out(Tensor& t) { return {&t, program::Access::Write}; }
 inline Pass add(Tensor& t) { return {&t, program::Access::Update}; }  // accumulate, or in place
 inline Pass none() { return {}; }
 
-// Resolves and runs the CPU kernel of (kind, phase); throws what the kernel throws, and base::Error when none is bound.
+// Resolves and runs the CPU kernel of (kind, phase); throws what the kernel throws, and base::Error when none
+// is bound.
 void call(program::KernelKind kind, program::Phase phase, std::vector<Pass> args, program::AttrSet attrs = {},
           int num_threads = 2);
 

@@ -52,7 +52,8 @@ TEST(Objective, TokenLossGradientsDoNotDependOnTheSplit) {
   const Snapshot whole = gradients_of(split(4, sets), false);
   for (int micro : {1, 2})
     for (const auto& [name, bytes] : gradients_of(split(micro, sets), false))
-      EXPECT_LE(error(as_doubles(bytes), as_doubles(whole.at(name))), 1e-10) << name << " micro_batch " << micro;
+      EXPECT_LE(error(as_doubles(bytes), as_doubles(whole.at(name))), 1e-10)
+          << name << " micro_batch " << micro;
 }
 
 // Auxiliary terms alone, on the router weight they reach first.
@@ -60,7 +61,8 @@ TEST(Objective, SequenceZAndExactGlobalDoNotDependOnTheSplit) {
   const std::vector<std::vector<std::string>> kinds = {
       {"moe.load_balancing=[\"seq_aux\"]", "moe.aux_coef=[0.1]"},
       {"moe.load_balancing=[\"none\"]", "moe.aux_coef=[]", "moe.z_coef=0.1"},
-      {"moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.1]", "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\""}};
+      {"moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.1]", "moe.global_aux_form=\"exact\"",
+       "train.order=\"gpipe\""}};
   for (const auto& sets : kinds) {
     const Snapshot whole = gradients_of(split(4, sets), true);
     const auto expected = as_doubles(whole.at("layers.1.router.weight.grad"));
@@ -68,7 +70,10 @@ TEST(Objective, SequenceZAndExactGlobalDoNotDependOnTheSplit) {
     for (double g : expected) norm += g * g;
     EXPECT_GT(norm, 0) << sets[0];
     for (int micro : {1, 2})
-      EXPECT_LE(error(as_doubles(gradients_of(split(micro, sets), true).at("layers.1.router.weight.grad")), expected), 1e-9) << sets[0] << micro;
+      EXPECT_LE(error(as_doubles(gradients_of(split(micro, sets), true).at("layers.1.router.weight.grad")),
+                      expected),
+                1e-9)
+          << sets[0] << micro;
   }
 }
 
@@ -85,13 +90,18 @@ TEST(Objective, ZeroCoefficientGivesNoAuxGradientAndAPositiveOneReachesTheRouter
     for (double x : g) sum += x * x;
     return sum;
   };
-  EXPECT_EQ(norm(as_doubles(gradients_of(split(2, {"moe.aux_coef=[0.0]"}), true).at("layers.0.router.weight.grad"))), 0);
-  EXPECT_GT(norm(as_doubles(gradients_of(split(2, {"moe.aux_coef=[0.01]"}), true).at("layers.0.router.weight.grad"))), 0);
+  EXPECT_EQ(norm(as_doubles(
+                gradients_of(split(2, {"moe.aux_coef=[0.0]"}), true).at("layers.0.router.weight.grad"))),
+            0);
+  EXPECT_GT(norm(as_doubles(
+                gradients_of(split(2, {"moe.aux_coef=[0.01]"}), true).at("layers.0.router.weight.grad"))),
+            0);
 }
 
 // users.md bug 3b: counters and bias do not see recompute, evaluation or the number of microbatches.
 TEST(BiasBalancing, CountsOncePerTokenWhateverElseRuns) {
-  const std::vector<std::string> base = {"moe.score=\"sigmoid\"", "moe.load_balancing=[\"bias\"]", "moe.aux_coef=[]", "optimizer.lr=0.01"};
+  const std::vector<std::string> base = {"moe.score=\"sigmoid\"", "moe.load_balancing=[\"bias\"]",
+                                         "moe.aux_coef=[]", "optimizer.lr=0.01"};
   std::string expected;
   for (int micro : {4, 2, 1})
     for (const char* recompute : {"recompute.modules=[]", "recompute.modules=[\"layer\"]"})
@@ -106,17 +116,21 @@ TEST(BiasBalancing, CountsOncePerTokenWhateverElseRuns) {
           write_random_batch(programs.train(), c, step);
           programs.train().run();
           for (int layer = 0; layer < 2; ++layer) {
-            const auto* load = static_cast<const int64_t*>(programs.train().data(fmt::format("L{}.load", layer)));
+            const auto* load =
+                static_cast<const int64_t*>(programs.train().data(fmt::format("L{}.load", layer)));
             int64_t sum = 0;
             for (int e = 0; e < 5; ++e) sum += load[e], seen += fmt::format("{} ", load[e]);
             EXPECT_EQ(sum, 4 * c.train.seq_len * c.moe.top_k);
-            const auto* bias = static_cast<const float*>(programs.train().data(fmt::format("layers.{}.router.expert_bias", layer)));
+            const auto* bias = static_cast<const float*>(
+                programs.train().data(fmt::format("layers.{}.router.expert_bias", layer)));
             for (int e = 0; e < 5; ++e) seen += fmt::format("{} ", bias[e]);
           }
           if (evaluate) {
             interpret::Executor& e = programs.evaluate();
-            for (const char* what : {"tokens", "labels", "positions", "doc_start", "valid", "loss_mask", "token_index"}) {
-              const program::Value& v = e.program().values[static_cast<size_t>(e.find(fmt::format("mb0.{}", what)))];
+            for (const char* what :
+                 {"tokens", "labels", "positions", "doc_start", "valid", "loss_mask", "token_index"}) {
+              const program::Value& v =
+                  e.program().values[static_cast<size_t>(e.find(fmt::format("mb0.{}", what)))];
               std::memset(e.data(fmt::format("mb0.{}", what)), 0, static_cast<size_t>(program::num_bytes(v)));
             }
             e.run();
@@ -129,26 +143,30 @@ TEST(BiasBalancing, CountsOncePerTokenWhateverElseRuns) {
 
 // users.md bug 4b: experts without tokens get a gradient of exactly zero and are still decayed.
 TEST(IdleExperts, ZeroGradientAndDecayStillApplies) {
-  const config::Config c = small_config("", {"optimizer.lr=0.5", "optimizer.schedule=\"constant\"", "optimizer.weight_decay=0.25",
-                                             "optimizer.clip=0.0", "moe.load_balancing=[\"none\"]", "moe.aux_coef=[]"});
+  const config::Config c =
+      small_config("", {"optimizer.lr=0.5", "optimizer.schedule=\"constant\"", "optimizer.weight_decay=0.25",
+                        "optimizer.clip=0.0", "moe.load_balancing=[\"none\"]", "moe.aux_coef=[]"});
   Programs start(c, train_only());
   start.initialize();
   for (const std::vector<int32_t>& used : {std::vector<int32_t>{0, 1}, {3, 4}, {1, 4}}) {
-    Bound bound(with_gradients_kept(schedule::build_training_step(c, start.table(), {model::RoutingUse::Replay})), 2);
+    Bound bound(
+        with_gradients_kept(schedule::build_training_step(c, start.table(), {model::RoutingUse::Replay})), 2);
     copy_state(start, bound);
     for (int step = 1; step <= 3; ++step) {
       write_random_batch(*bound.executor, c, step);
       for (const program::Value& v : bound.program.values)
         if (v.name.ends_with(".routing"))
           for (int64_t t = 0; t < v.shape[0]; ++t)
-            for (size_t k = 0; k < 2; ++k) static_cast<int32_t*>(bound.executor->data(v.name))[t * 2 + static_cast<int64_t>(k)] = used[k];
+            for (size_t k = 0; k < 2; ++k)
+              static_cast<int32_t*>(bound.executor->data(v.name))[t * 2 + static_cast<int64_t>(k)] = used[k];
       const auto before = as_doubles(snapshot(bound).at("layers.1.experts.up.weight"));
       interpret::RunOptions options;
       options.poison = true;
       bound.executor->run(options);
       ASSERT_EQ(*static_cast<const int32_t*>(bound.executor->data("commit")), 1);
       const auto after = as_doubles(snapshot(bound).at("layers.1.experts.up.weight"));
-      const auto grad = as_doubles(gradients(bound.program, *bound.executor).at("layers.1.experts.up.weight.grad"));
+      const auto grad =
+          as_doubles(gradients(bound.program, *bound.executor).at("layers.1.experts.up.weight.grad"));
       const size_t per_expert = grad.size() / 5;
       for (size_t i = 0; i < grad.size(); ++i) {
         const int32_t expert = static_cast<int32_t>(i / per_expert);

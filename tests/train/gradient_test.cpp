@@ -1,5 +1,5 @@
-// Every parameter gradient of whole models against central differences in double, with the routing of the first
-// forward replayed so that no decision flips under the probe.
+// Every parameter gradient of whole models against central differences in double, with the routing of the
+// first forward replayed so that no decision flips under the probe.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,9 @@ void expect_gradients_right(const config::Config& c, int64_t max_probes = 24, do
   const auto table = model::make_parameters(c);
 
   Bound record(without_update(schedule::build_training_step(c, table, {model::RoutingUse::Record})), 2);
-  Bound replay(without_update(with_gradients_kept(schedule::build_training_step(c, table, {model::RoutingUse::Replay}))), 2);
+  Bound replay(without_update(
+                   with_gradients_kept(schedule::build_training_step(c, table, {model::RoutingUse::Replay}))),
+               2);
   copy_state(programs, record);
   copy_state(programs, replay);
   write_random_batch(*record.executor, c, 1);
@@ -50,7 +52,8 @@ void expect_gradients_right(const config::Config& c, int64_t max_probes = 24, do
     write_random_batch(*replay.executor, c, 1);
     for (const program::Value& v : record.program.values)
       if (v.name.ends_with(".routing"))
-        std::memcpy(replay.executor->data(v.name), record.executor->data(v.name), static_cast<size_t>(program::num_bytes(v)));
+        std::memcpy(replay.executor->data(v.name), record.executor->data(v.name),
+                    static_cast<size_t>(program::num_bytes(v)));
   };
   const auto value = [&] {
     write_inputs();
@@ -89,41 +92,51 @@ void expect_gradients_right(const config::Config& c, int64_t max_probes = 24, do
 // An init_std well above the training default makes every path of the model matter.
 
 TEST(WholeModelGradient, EveryElementOfATwoLayerModel) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.z_coef=0.01", "moe.shared_ffn_hidden_size=6"}), 1 << 20);
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "moe.z_coef=0.01", "moe.shared_ffn_hidden_size=6"}), 1 << 20);
 }
 
 TEST(WholeModelGradient, EveryAttentionAndMlpOption) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.qk_norm=true", "model.qkv_bias=true", "model.attn_out_bias=true",
-                                           "model.mlp_bias=true", "model.rotary_dim=4", "model.rope_interleaved=true", "model.sliding_window=4",
-                                           "model.leading_dense_layers=1", "model.ffn_hidden_size=10", "moe.router_bias=true"}));
+  expect_gradients_right(small_config(
+      "",
+      {"model.init_std=0.3", "model.qk_norm=true", "model.qkv_bias=true", "model.attn_out_bias=true",
+       "model.mlp_bias=true", "model.rotary_dim=4", "model.rope_interleaved=true", "model.sliding_window=4",
+       "model.leading_dense_layers=1", "model.ffn_hidden_size=10", "moe.router_bias=true"}));
 }
 
 TEST(WholeModelGradient, TiedHeadSharedExpertsWithGate) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.tie_embeddings=true", "moe.shared_ffn_hidden_size=7", "moe.shared_gate=true"}));
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.tie_embeddings=true",
+                                           "moe.shared_ffn_hidden_size=7", "moe.shared_gate=true"}));
 }
 
 TEST(WholeModelGradient, SigmoidGroupsScaleSequenceAndGlobalAux) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.num_experts=6", "moe.score=\"sigmoid\"", "moe.num_groups=3", "moe.group_topk=2",
-                                           "moe.scaling_factor=2.5", "moe.load_balancing=[\"seq_aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.1,0.2]"}));
+  expect_gradients_right(small_config(
+      "", {"model.init_std=0.3", "moe.num_experts=6", "moe.score=\"sigmoid\"", "moe.num_groups=3",
+           "moe.group_topk=2", "moe.scaling_factor=2.5",
+           "moe.load_balancing=[\"seq_aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.1,0.2]"}));
 }
 
 TEST(WholeModelGradient, ExactGlobalAuxWithAllForwardsFirst) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.3]",
-                                           "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\""}));
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.3]",
+                        "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\""}));
 }
 
 TEST(WholeModelGradient, HuggingFaceAuxOverLayers) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.aux_convention=\"hf\"", "moe.aux_coef=[0.2]"}));
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "moe.aux_convention=\"hf\"", "moe.aux_coef=[0.2]"}));
 }
 
 TEST(WholeModelGradient, JitterPreSoftmaxAndCapacityDrop) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.input_jitter=0.1", "moe.pre_softmax=true", "moe.renormalize=false",
-                                           "moe.capacity_factor=0.8", "moe.drop_policy=\"position\""}));
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "moe.input_jitter=0.1", "moe.pre_softmax=true",
+                        "moe.renormalize=false", "moe.capacity_factor=0.8", "moe.drop_policy=\"position\""}));
 }
 
 TEST(WholeModelGradient, SqrtSoftplusPadToCapacity) {
-  expect_gradients_right(small_config("", {"model.init_std=0.3", "moe.score=\"sqrtsoftplus\"", "moe.capacity_factor=1.5", "moe.pad_to_capacity=true",
-                                           "moe.drop_policy=\"position\""}));
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "moe.score=\"sqrtsoftplus\"", "moe.capacity_factor=1.5",
+                        "moe.pad_to_capacity=true", "moe.drop_policy=\"position\""}));
 }
 
 }  // namespace pleat::train::testing

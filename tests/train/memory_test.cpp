@@ -16,12 +16,14 @@ ProgramChoice train_only() {
 }
 
 // The end of what a step changed in an arena larger than the plan, relative to the plan's end.
-int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const config::Config& c, const Programs& start) {
+int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const config::Config& c,
+                  const Programs& start) {
   device::Pool pool(2);
   device::Arena arena(plan.arena_bytes + (1 << 16));
   arena.fill_pattern();
   interpret::Executor executor(p, plan, arena.data(), pool);
-  for (const checkpoint::TensorRef& t : start.tensors()) std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
+  for (const checkpoint::TensorRef& t : start.tensors())
+    std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
   write_random_batch(executor, c, 1);
   executor.run();
   return arena.end_of_changes() - plan.arena_bytes;
@@ -30,7 +32,8 @@ int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const 
 }  // namespace
 
 TEST(Memory, MeasuredPeakEqualsThePlanUpToAlignment) {
-  for (const char* recompute : {"recompute.modules=[]", "recompute.modules=[\"layer\"]", "recompute.modules=[\"activation\",\"norm\"]"}) {
+  for (const char* recompute : {"recompute.modules=[]", "recompute.modules=[\"layer\"]",
+                                "recompute.modules=[\"activation\",\"norm\"]"}) {
     const config::Config c = small_config("", {"model.dtype=\"float32\"", recompute});
     Programs programs(c, train_only());
     programs.initialize();
@@ -56,7 +59,8 @@ TEST(Memory, AValueOneByteTooShortIsFound) {
 }
 
 TEST(Memory, AStepAllocatesNothingLarge) {
-  const config::Config c = small_config("", {"model.dtype=\"float32\"", "model.vocab_size=2000", "model.hidden_size=64"});
+  const config::Config c =
+      small_config("", {"model.dtype=\"float32\"", "model.vocab_size=2000", "model.hidden_size=64"});
   Programs programs(c, train_only());
   programs.initialize();
   write_random_batch(programs.train(), c, 1);

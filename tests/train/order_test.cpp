@@ -1,6 +1,6 @@
-// Shuffle: a step run in random legal orders gives the same bits, so the declared uses are all the order there is.
-// Poison: dead memory overwritten and lanes as threads with random pauses change nothing. Threads: bits do not depend
-// on their number.
+// Shuffle: a step run in random legal orders gives the same bits, so the declared uses are all the order
+// there is. Poison: dead memory overwritten and lanes as threads with random pauses change nothing. Threads:
+// bits do not depend on their number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,8 +47,8 @@ program::Program in_order(const program::Program& p, const std::vector<StageId>&
 }
 
 // Every bit of a step's outcome: gradients and updated state.
-std::string outcome(const program::Program& p, const config::Config& c, const Programs& start, const interpret::RunOptions& options = {},
-                    int num_steps = 1, int threads = 2) {
+std::string outcome(const program::Program& p, const config::Config& c, const Programs& start,
+                    const interpret::RunOptions& options = {}, int num_steps = 1, int threads = 2) {
   Bound bound(with_gradients_kept(p), threads);
   copy_state(start, bound);
   std::string all;
@@ -61,9 +61,10 @@ std::string outcome(const program::Program& p, const config::Config& c, const Pr
 }
 
 config::Config rich_config() {
-  return small_config("", {"model.dtype=\"float32\"", "model.num_layers=3", "model.leading_dense_layers=1", "model.ffn_hidden_size=20",
-                           "model.tie_embeddings=true", "model.qk_norm=true", "moe.shared_ffn_hidden_size=8", "moe.shared_gate=true",
-                           "moe.score=\"sigmoid\"", "moe.load_balancing=[\"aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.01,0.02]",
+  return small_config("", {"model.dtype=\"float32\"", "model.num_layers=3", "model.leading_dense_layers=1",
+                           "model.ffn_hidden_size=20", "model.tie_embeddings=true", "model.qk_norm=true",
+                           "moe.shared_ffn_hidden_size=8", "moe.shared_gate=true", "moe.score=\"sigmoid\"",
+                           "moe.load_balancing=[\"aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.01,0.02]",
                            "moe.z_coef=0.001", "moe.input_jitter=0.05"});
 }
 
@@ -106,7 +107,9 @@ TEST(Shuffle, APlantedMissingEdgeIsCaught) {
   bool planted = false;
   for (size_t s = start.program.stages.size(); s-- > 0 && !planted;) {
     const program::Stage& stage = start.program.stages[s];
-    if (stage.op != program::Op::router_gate || stage.phase != program::Phase::BackwardInput || stage.microbatch != 1) continue;
+    if (stage.op != program::Op::router_gate || stage.phase != program::Phase::BackwardInput ||
+        stage.microbatch != 1)
+      continue;
     // Its input gradient: without this edge it may run before the router's choice has written it.
     edges[s].clear();
     planted = true;
@@ -124,7 +127,8 @@ TEST(Shuffle, APlantedMissingEdgeIsCaught) {
   EXPECT_GT(caught, 0);
 }
 
-// The order of a sum is part of the program: an accumulation moved behind the next one is legal data flow and other bits.
+// The order of a sum is part of the program: an accumulation moved behind the next one is legal data flow and
+// other bits.
 TEST(Shuffle, ReorderedAccumulationChangesBits) {
   config::Config c = rich_config();
   c.train.num_microbatches = 3;
@@ -134,7 +138,8 @@ TEST(Shuffle, ReorderedAccumulationChangesBits) {
   const std::string expected = outcome(moved, c, programs);
   const auto find = [&](int mb) {
     return std::find_if(moved.stages.begin(), moved.stages.end(), [&](const program::Stage& s) {
-      return s.op == program::Op::qkv && s.phase == program::Phase::BackwardWeight && s.layer == 1 && s.microbatch == mb;
+      return s.op == program::Op::qkv && s.phase == program::Phase::BackwardWeight && s.layer == 1 &&
+             s.microbatch == mb;
     });
   };
   const auto first = find(1), second = find(2);
@@ -158,16 +163,16 @@ TEST(Poison, DeadMemoryAndLaneThreadsChangeNothing) {
   }
 }
 
-// A use the program does not declare keeps nothing alive: poison must reach it. A backward stage is made to read a
-// value through a use that is hidden from the plan and from the poison.
+// A use the program does not declare keeps nothing alive: poison must reach it. A backward stage is made to
+// read a value through a use that is hidden from the plan and from the poison.
 TEST(Poison, AnUndeclaredLateReadSeesTheNaNs) {
   Start start;
   const program::Program& p = start.program;
   interpret::Plan plan = interpret::plan(p);
   size_t victim = 0, other = 0;
   for (size_t i = 0; i < p.values.size(); ++i) {
-    if (p.values[i].name == "mb0.L2.attn_rstd") victim = i;       // read by the last layer's backward
-    if (p.values[i].name == "mb0.L2.shared_gated") other = i;     // dead long before that
+    if (p.values[i].name == "mb0.L2.attn_rstd") victim = i;    // read by the last layer's backward
+    if (p.values[i].name == "mb0.L2.shared_gated") other = i;  // dead long before that
   }
   ASSERT_TRUE(victim && other);
   ASSERT_GE(program::num_bytes(p.values[other]), program::num_bytes(p.values[victim]));
@@ -176,7 +181,8 @@ TEST(Poison, AnUndeclaredLateReadSeesTheNaNs) {
   device::Pool pool(2);
   device::Arena arena(plan.arena_bytes);
   interpret::Executor executor(p, plan, arena.data(), pool);
-  for (const checkpoint::TensorRef& t : start.programs.tensors()) std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
+  for (const checkpoint::TensorRef& t : start.programs.tensors())
+    std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
   write_random_batch(executor, start.config, 1);
   interpret::RunOptions options;
   options.poison = true;

@@ -21,7 +21,8 @@ std::string run(const program::Program& p, const config::Config& c, const Progra
   for (int layer = 0; layer < c.model.num_layers; ++layer)
     if (config::is_moe_layer(c, layer)) {
       const auto* load = static_cast<const int64_t*>(bound.executor->data(fmt::format("L{}.load", layer)));
-      for (int64_t e = 0; e < c.moe.num_experts; ++e) all += fmt::format(" {}", load[e]);  // counted once, replay or not
+      for (int64_t e = 0; e < c.moe.num_experts; ++e)
+        all += fmt::format(" {}", load[e]);  // counted once, replay or not
     }
   return all;
 }
@@ -29,10 +30,11 @@ std::string run(const program::Program& p, const config::Config& c, const Progra
 }  // namespace
 
 TEST(Recompute, All64CombinationsAreBitwiseEqualOverTenSteps) {
-  const config::Config c = small_config("", {"model.dtype=\"float32\"", "model.num_layers=3", "model.leading_dense_layers=1",
-                                             "model.ffn_hidden_size=20", "model.qk_norm=true", "moe.shared_ffn_hidden_size=8",
-                                             "moe.score=\"sigmoid\"", "moe.load_balancing=[\"aux\",\"bias\"]", "moe.aux_coef=[0.01]",
-                                             "moe.input_jitter=0.05"});
+  const config::Config c =
+      small_config("", {"model.dtype=\"float32\"", "model.num_layers=3", "model.leading_dense_layers=1",
+                        "model.ffn_hidden_size=20", "model.qk_norm=true", "moe.shared_ffn_hidden_size=8",
+                        "moe.score=\"sigmoid\"", "moe.load_balancing=[\"aux\",\"bias\"]",
+                        "moe.aux_coef=[0.01]", "moe.input_jitter=0.05"});
   ProgramChoice choice;
   choice.evaluate = false;
   Programs start(c, choice);
@@ -47,7 +49,8 @@ TEST(Recompute, All64CombinationsAreBitwiseEqualOverTenSteps) {
     const program::Program program = schedule::recompute(plain, options);
     EXPECT_GT(program.stages.size(), plain.stages.size()) << mask;
     smallest = std::min(smallest, interpret::plan(program).arena_bytes);
-    ASSERT_EQ(run(program, c, start, 10), expected) << "modules " << fmt::format("{}", fmt::join(options.modules, "+"));
+    ASSERT_EQ(run(program, c, start, 10), expected)
+        << "modules " << fmt::format("{}", fmt::join(options.modules, "+"));
   }
   EXPECT_LT(smallest, interpret::plan(plain).arena_bytes);
 }

@@ -31,7 +31,8 @@ threads = 2
 
 Snapshot snapshot(const Programs& programs) {
   Snapshot out;
-  for (const checkpoint::TensorRef& t : programs.tensors()) out[t.name].assign(t.bytes.begin(), t.bytes.end());
+  for (const checkpoint::TensorRef& t : programs.tensors())
+    out[t.name].assign(t.bytes.begin(), t.bytes.end());
   return out;
 }
 
@@ -42,7 +43,8 @@ std::string digest(const Snapshot& s) {
 }
 
 void copy_state(const Programs& from, Bound& to) {
-  for (const checkpoint::TensorRef& t : from.tensors()) std::memcpy(to.executor->data(t.name), t.bytes.data(), t.bytes.size());
+  for (const checkpoint::TensorRef& t : from.tensors())
+    std::memcpy(to.executor->data(t.name), t.bytes.data(), t.bytes.size());
   const program::Program& p = from.train_plan().program;
   for (size_t i = 0; i < p.values.size(); ++i)
     if (p.values[i].name == "rope.inv_freq")
@@ -62,7 +64,8 @@ Snapshot snapshot(const Bound& bound) {
 }
 
 program::Program with_gradients_kept(program::Program p) {
-  return interpret::with_results(std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
+  return interpret::with_results(
+      std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
 Snapshot gradients(const program::Program& p, interpret::Executor& executor) {

@@ -14,7 +14,8 @@
 
 namespace pleat::train::testing {
 
-// A two- or three-layer model that has every part of a real one. `extra` is appended TOML ("[moe]\nz_coef = 1e-3\n").
+// A two- or three-layer model that has every part of a real one. `extra` is appended TOML ("[moe]\nz_coef =
+// 1e-3\n").
 config::Config small_config(const std::string& extra = "", const std::vector<std::string>& sets = {});
 
 // Weights and everything else that persists, by name.

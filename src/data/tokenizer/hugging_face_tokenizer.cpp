@@ -111,8 +111,11 @@ void HuggingFaceTokenizer::read_added_tokens(const Json& json) {
   for (const AddedToken& token : tokens)
     if (token.special) special_[static_cast<size_t>(token.id)] = true;
   // Where two are spelled alike after normalization the special one is found.
-  std::stable_partition(tokens.begin(), tokens.end(), [](const AddedToken& t) { return t.special; });
-  make_matchers(tokens);
+  std::vector<AddedToken> ordered;
+  for (const bool special : {true, false})
+    for (const AddedToken& token : tokens)
+      if (token.special == special) ordered.push_back(token);
+  make_matchers(ordered);
 }
 
 void HuggingFaceTokenizer::make_matchers(const std::vector<AddedToken>& tokens) {

@@ -19,9 +19,11 @@ std::byte pattern_at(int64_t i) {
 
 Arena::Arena(int64_t bytes) : size_(bytes) {
   if (bytes <= 0) return;
-  void* p = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p =
+      mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED)
-    base::fail_with(base::ExitCode::BadInput, "the run needs an arena of {} bytes, the system refused: {}", bytes, std::strerror(errno));
+    base::fail_with(base::ExitCode::BadInput, "the run needs an arena of {} bytes, the system refused: {}",
+                    bytes, std::strerror(errno));
   madvise(p, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // a hint; its refusal changes nothing but speed
   data_ = static_cast<std::byte*>(p);
 }

@@ -16,8 +16,8 @@ class Arena {
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
 
-  // Finding out what a run really touches, knowing nothing of its plan: fill [from, size) with a pattern that depends
-  // on the address, run, then ask for the end of the last changed byte (from when nothing changed).
+  // Finding out what a run really touches, knowing nothing of its plan: fill [from, size) with a pattern that
+  // depends on the address, run, then ask for the end of the last changed byte (from when nothing changed).
   void fill_pattern(int64_t from = 0);
   int64_t end_of_changes(int64_t from = 0) const;
 

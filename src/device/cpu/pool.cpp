@@ -12,8 +12,8 @@
 namespace pleat::device {
 namespace {
 
-// Stages follow each other within microseconds, so a thread that finds nothing to do looks again for a short while
-// before it sleeps: waking a sleeper costs more than most tiles.
+// Stages follow each other within microseconds, so a thread that finds nothing to do looks again for a short
+// while before it sleeps: waking a sleeper costs more than most tiles.
 constexpr int kSpins = 4000;
 
 void pause_briefly() {
@@ -44,7 +44,10 @@ struct Pool::State {
   void work() {
     uint64_t seen = 0;
     while (true) {
-      for (int i = 0; i < spins && generation.load(std::memory_order_acquire) == seen && !stop.load(std::memory_order_relaxed); ++i) pause_briefly();
+      for (int i = 0; i < spins && generation.load(std::memory_order_acquire) == seen &&
+                      !stop.load(std::memory_order_relaxed);
+           ++i)
+        pause_briefly();
       if (generation.load(std::memory_order_acquire) == seen) {
         std::unique_lock lock(mutex);
         wake.wait(lock, [&] { return stop || generation != seen; });
@@ -61,7 +64,8 @@ struct Pool::State {
 };
 
 Pool::Pool(int num_threads) : state_(std::make_unique<State>()) {
-  if (num_threads < 1 || num_threads > 4096) base::fail("thread count {} is not between 1 and 4096", num_threads);
+  if (num_threads < 1 || num_threads > 4096)
+    base::fail("thread count {} is not between 1 and 4096", num_threads);
   blas_description();  // loads the library here, where a failure can be thrown, and not inside a tile
   // More threads than cores: a spinning thread would stand in the way of a working one.
   state_->spins = static_cast<unsigned>(num_threads) <= std::thread::hardware_concurrency() ? kSpins : 0;

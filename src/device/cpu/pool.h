@@ -13,7 +13,8 @@ class TileFunction {
  public:
   template <class F>
   TileFunction(const F& f)  // NOLINT: implicit on purpose
-      : object_(&f), call_([](const void* object, int64_t tile) { (*static_cast<const F*>(object))(tile); }) {}
+      : object_(&f),
+        call_([](const void* object, int64_t tile) { (*static_cast<const F*>(object))(tile); }) {}
   void operator()(int64_t tile) const { call_(object_, tile); }
 
  private:
@@ -29,8 +30,9 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
 
   int num_threads() const;
-  // Runs body(0) .. body(num_tiles - 1), each once, in any order, and returns when all are done. May be called
-  // from several threads at a time; calls are served one after the other. Not re-entrant. body must not throw.
+  // Runs body(0) .. body(num_tiles - 1), each once, in any order, and returns when all are done. May be
+  // called from several threads at a time; calls are served one after the other. Not re-entrant. body must
+  // not throw.
   void for_each_tile(int64_t num_tiles, TileFunction body);
 
  private:

@@ -84,7 +84,9 @@ Plan plan(const Program& program) {
 
   // Live bytes stage by stage, in list order: the bound the packing is measured against.
   std::vector<int64_t> change(program.stages.size() + 1, 0);
-  const auto begin_of = [&](size_t i) { return lives[i].from_start ? 0 : std::max(0, lives[i].first_in_list); };
+  const auto begin_of = [&](size_t i) {
+    return lives[i].from_start ? 0 : std::max(0, lives[i].first_in_list);
+  };
   const auto end_of = [&](size_t i) {
     return lives[i].to_end ? static_cast<StageId>(program.stages.size()) - 1 : lives[i].last_in_list;
   };

@@ -19,7 +19,7 @@ constexpr int64_t kArenaAlignment = 256;
 // When a root value is alive: its first and last use on every lane.
 struct Lifetime {
   bool used = false;
-  bool from_start = false, to_end = false;  // alive before the first stage / after the last
+  bool from_start = false, to_end = false;    // alive before the first stage / after the last
   std::vector<program::StageId> first, last;  // per lane, -1: not used there
   program::StageId first_in_list = -1, last_in_list = -1;
 };
@@ -35,8 +35,8 @@ struct Plan {
   int64_t persistent_bytes = 0;  // of which at the start, alive across steps
   int64_t live_peak_bytes = 0;   // the most that is alive at one stage of the list: no plan can be smaller
   program::StageId peak_stage = -1;
-  OwnerBytes at_peak{};  // live bytes at the peak stage by owner (persistent included)
-  OwnerBytes total{};    // sum over all values by owner, shared or not
+  OwnerBytes at_peak{};       // live bytes at the peak stage by owner (persistent included)
+  OwnerBytes total{};         // sum over all values by owner, shared or not
   std::vector<int64_t> live;  // live bytes at every stage
 };
 

@@ -84,7 +84,8 @@ class Parser {
 
   void attrs() {
     const auto index = number<size_t>(needed("a set number"), "a set number");
-    if (index != program_.attrs.size()) bad(fmt::format("attribute set {}", program_.attrs.size()), fmt::format("{}", index));
+    if (index != program_.attrs.size())
+      bad(fmt::format("attribute set {}", program_.attrs.size()), fmt::format("{}", index));
     AttrSet set;
     for (std::string_view w = word(); !w.empty(); w = word()) {
       const size_t eq = w.find('=');
@@ -106,7 +107,8 @@ class Parser {
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
-    if (!find_named(type.substr(0, open), tensor::Dtype::F64, v.dtype)) bad("a dtype (u8, i32, i64, f32 or f64)", type);
+    if (!find_named(type.substr(0, open), tensor::Dtype::F64, v.dtype))
+      bad("a dtype (u8, i32, i64, f32 or f64)", type);
     std::string_view dims = type.substr(open + 1, type.size() - open - 2);
     while (!dims.empty()) {
       const size_t comma = dims.find(',');
@@ -135,7 +137,8 @@ class Parser {
         bad("space=, view= or rows=", w);
       }
     }
-    if (!ids_.emplace(v.name, static_cast<ValueId>(program_.values.size())).second) bad("a new value name", v.name);
+    if (!ids_.emplace(v.name, static_cast<ValueId>(program_.values.size())).second)
+      bad("a new value name", v.name);
     program_.values.push_back(std::move(v));
   }
 
@@ -176,7 +179,8 @@ class Parser {
         if (!find_named(w, Peer::Previous, s.peer)) bad("a peer", w);
       } else if (eat(w, "attrs=")) {
         s.attrs = number<int32_t>(w, "an attribute set");
-        if (s.attrs < 0 || s.attrs >= static_cast<int32_t>(program_.attrs.size())) bad("a declared attribute set", w);
+        if (s.attrs < 0 || s.attrs >= static_cast<int32_t>(program_.attrs.size()))
+          bad("a declared attribute set", w);
       } else {
         bad("@LANE, group=, peer=, attrs= or ':'", w);
       }
@@ -193,9 +197,12 @@ class Parser {
       if (update) name.remove_suffix(1);
       size_t i = 0;
       while (i < arguments.size() && arguments[i].name != name) ++i;
-      if (i == arguments.size()) bad(fmt::format("an argument of {} {}", name_of(s.phase), name_of(s.op)), name);
+      if (i == arguments.size())
+        bad(fmt::format("an argument of {} {}", name_of(s.phase), name_of(s.op)), name);
       if (s.uses[i].value != kNoValue) bad("each argument once", name);
-      s.uses[i] = {find(w.substr(eq + 1)), update ? Access::Update : arguments[i].output ? Access::Write : Access::Read};
+      s.uses[i] = {find(w.substr(eq + 1)), update                ? Access::Update
+                                           : arguments[i].output ? Access::Write
+                                                                 : Access::Read};
     }
     program_.stages.push_back(std::move(s));
   }

@@ -13,7 +13,8 @@ void print_value(const Program& program, const Value& v, std::string& out) {
   for (size_t i = 0; i < v.shape.size(); ++i) out += fmt::format("{}{}", i ? "," : "", v.shape[i]);
   out += fmt::format("] {} {}", name_of(v.owner), name_of(v.life));
   if (v.space != Space::Device) out += fmt::format(" space={}", name_of(v.space));
-  if (v.view_of != kNoValue) out += fmt::format(" view={}+{}", program.values[static_cast<size_t>(v.view_of)].name, v.offset);
+  if (v.view_of != kNoValue)
+    out += fmt::format(" view={}+{}", program.values[static_cast<size_t>(v.view_of)].name, v.offset);
   if (v.expected_rows || v.maximum_rows) out += fmt::format(" rows={}/{}", v.expected_rows, v.maximum_rows);
   out += '\n';
 }

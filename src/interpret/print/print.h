@@ -5,7 +5,8 @@
 //   lane NAME RESOURCE
 //   attrs N key=number ...                     (set 0 is empty and not printed)
 //   value NAME dtype[dims] OWNER LIFE [space=SPACE] [view=NAME+BYTES] [rows=EXPECTED/MAXIMUM]
-//   PHASE [modelM] [mbM] [cC] [lL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] : arg=VALUE ... -> arg[+]=VALUE ...
+//   PHASE [modelM] [mbM] [cC] [lL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] : arg=VALUE ... ->
+//   arg[+]=VALUE ...
 // "+=" marks Access::Update; absent optional arguments are left out.
 #pragma once
 

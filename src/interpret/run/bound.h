@@ -1,4 +1,5 @@
-// A program together with its plan, its memory and its executor: for programs that live on their own (probes, tests).
+// A program together with its plan, its memory and its executor: for programs that live on their own (probes,
+// tests).
 #pragma once
 
 #include <memory>
@@ -20,11 +21,13 @@ struct Bound {
   Bound(program::Program p, int threads);
 };
 
-// The same program with the values for which `keep` holds alive to the end of the step, so that they can be read.
+// The same program with the values for which `keep` holds alive to the end of the step, so that they can be
+// read.
 template <class Keep>
 program::Program with_results(program::Program p, Keep keep) {
   for (program::Value& v : p.values)
-    if (v.life == program::Life::Step && v.view_of == program::kNoValue && keep(v)) v.life = program::Life::Result;
+    if (v.life == program::Life::Step && v.view_of == program::kNoValue && keep(v))
+      v.life = program::Life::Result;
   return p;
 }
 

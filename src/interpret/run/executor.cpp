@@ -20,7 +20,9 @@ using namespace program;
 namespace {
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 struct BoundStage {
@@ -82,19 +84,22 @@ struct Executor::State {
     const KernelKind kind = kernel_of(stage.op);
     const kernels::Resolve resolve = kernels::find_cpu_kernel(kind, stage.phase);
     if (!resolve)
-      base::fail_with(base::ExitCode::Internal, "{}: the CPU has no kernel {} for this phase", stage_name(stage), name_of(kind));
+      base::fail_with(base::ExitCode::Internal, "{}: the CPU has no kernel {} for this phase",
+                      stage_name(stage), name_of(kind));
     try {
       bound.kernel = resolve(bound.invocation);
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
     }
     if (!bound.kernel)
-      base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types", stage_name(stage), name_of(kind));
+      base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types",
+                      stage_name(stage), name_of(kind));
   }
 
   void fill_dead(ValueId root) {
     const Value& v = program.values[static_cast<size_t>(root)];
-    if (v.life == Life::Step || v.life == Life::Result) std::memset(address(root), 0xFF, static_cast<size_t>(num_bytes(v)));
+    if (v.life == Life::Step || v.life == Life::Result)
+      std::memset(address(root), 0xFF, static_cast<size_t>(num_bytes(v)));
   }
 
   void poison_before(const Stage& stage) {
@@ -111,7 +116,9 @@ struct Executor::State {
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const ValueId root = root_of(program, use.value);
-      if (--uses_left[static_cast<size_t>(root)] == 0 && program.values[static_cast<size_t>(root)].life == Life::Step) fill_dead(root);
+      if (--uses_left[static_cast<size_t>(root)] == 0 &&
+          program.values[static_cast<size_t>(root)].life == Life::Step)
+        fill_dead(root);
     }
   }
 
@@ -128,8 +135,8 @@ struct Executor::State {
       if (found.count == 0) continue;
       found.stage = id;
       found.value = use.value;
-      found.text = fmt::format("{} wrote {} non-finite of {} elements of '{}', the first is {} at element {}", stage_name(stage),
-                               found.count, n, v.name, found.number, found.element);
+      found.text = fmt::format("{} wrote {} non-finite of {} elements of '{}', the first is {} at element {}",
+                               stage_name(stage), found.count, n, v.name, found.number, found.element);
       std::lock_guard lock(mutex);
       if (!bad || id < bad->stage) bad = found;
       return;
@@ -163,13 +170,15 @@ struct Executor::State {
   }
 
   void run_lane(int lane, const RunOptions& options) {
-    const base::RandomStream random(options.delay_seed, base::RandomUse::Test, 0, static_cast<uint32_t>(lane));
+    const base::RandomStream random(options.delay_seed, base::RandomUse::Test, 0,
+                                    static_cast<uint32_t>(lane));
     for (size_t s = 0; s < program.stages.size(); ++s) {
       if (program.stages[s].lane != lane) continue;
       {
         std::unique_lock lock(mutex);
         progress.wait(lock, [&] {
-          return failure || std::all_of(waits[s].begin(), waits[s].end(), [&](StageId p) { return done[static_cast<size_t>(p)]; });
+          return failure || std::all_of(waits[s].begin(), waits[s].end(),
+                                        [&](StageId p) { return done[static_cast<size_t>(p)]; });
         });
         if (failure) return;
       }
@@ -197,7 +206,8 @@ Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, d
   const size_t n = program.stages.size();
   state_->stages.resize(n);
   for (size_t s = 0; s < n; ++s) state_->bind(s, pool);
-  for (size_t i = 0; i < program.values.size(); ++i) state_->names.emplace(program.values[i].name, static_cast<ValueId>(i));
+  for (size_t i = 0; i < program.values.size(); ++i)
+    state_->names.emplace(program.values[i].name, static_cast<ValueId>(i));
   state_->timeline.spans.resize(n);
   state_->uses_total.assign(program.values.size(), 0);
   for (const Stage& stage : program.stages)
@@ -205,7 +215,9 @@ Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, d
       if (use.value != kNoValue) ++state_->uses_total[static_cast<size_t>(root_of(program, use.value))];
   state_->waits = data_edges(program);
   for (size_t s = 0; s < n; ++s)
-    std::erase_if(state_->waits[s], [&](StageId p) { return program.stages[static_cast<size_t>(p)].lane == program.stages[s].lane; });
+    std::erase_if(state_->waits[s], [&](StageId p) {
+      return program.stages[static_cast<size_t>(p)].lane == program.stages[s].lane;
+    });
 }
 
 Executor::~Executor() = default;

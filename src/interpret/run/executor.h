@@ -1,5 +1,5 @@
-// Runs a planned program on the CPU. Names, addresses and kernels are resolved once, when the executor is made;
-// a step then allocates nothing. This is the only place that waits.
+// Runs a planned program on the CPU. Names, addresses and kernels are resolved once, when the executor is
+// made; a step then allocates nothing. This is the only place that waits.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 namespace pleat::interpret {
 
 struct RunOptions {
-  // Off: stages run in list order on the calling thread. On: every lane is a thread of its own, ordered only by the
-  // data edges of the program, with random pauses drawn from delay_seed (0: none).
+  // Off: stages run in list order on the calling thread. On: every lane is a thread of its own, ordered only
+  // by the data edges of the program, with random pauses drawn from delay_seed (0: none).
   bool lanes_as_threads = false;
   uint64_t delay_seed = 0;
   // Overwrite memory the moment the program says it is dead, and before its first write: nothing may notice.
@@ -38,8 +38,8 @@ struct NonFinite {
 
 class Executor {
  public:
-  // The program, the plan, the arena and the pool must outlive the executor. Throws base::Error naming the stage when
-  // a kernel is missing or its arguments do not fit.
+  // The program, the plan, the arena and the pool must outlive the executor. Throws base::Error naming the
+  // stage when a kernel is missing or its arguments do not fit.
   Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool);
   ~Executor();
 

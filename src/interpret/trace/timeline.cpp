@@ -30,12 +30,20 @@ const char* colour_of(Region region) {
 std::string to_chrome_json(const Program& program, const Timeline& timeline) {
   json events = json::array();
   for (size_t lane = 0; lane < program.lanes.size(); ++lane)
-    events.push_back({{"ph", "M"}, {"pid", 0}, {"tid", lane}, {"name", "thread_name"}, {"args", {{"name", program.lanes[lane].name}}}});
+    events.push_back({{"ph", "M"},
+                      {"pid", 0},
+                      {"tid", lane},
+                      {"name", "thread_name"},
+                      {"args", {{"name", program.lanes[lane].name}}}});
   const int64_t origin = origin_of(timeline);
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    events.push_back({{"ph", "X"}, {"pid", 0}, {"tid", stage.lane}, {"name", stage_name(stage)},
-                      {"cat", name_of(region_of(stage.op))}, {"ts", static_cast<double>(span.start_ns - origin) / 1e3},
+    events.push_back({{"ph", "X"},
+                      {"pid", 0},
+                      {"tid", stage.lane},
+                      {"name", stage_name(stage)},
+                      {"cat", name_of(region_of(stage.op))},
+                      {"ts", static_cast<double>(span.start_ns - origin) / 1e3},
                       {"dur", static_cast<double>(span.end_ns - span.start_ns) / 1e3}});
   }
   return json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
@@ -46,7 +54,8 @@ std::string to_report_json(const Program& program, const Timeline& timeline) {
   const int64_t origin = origin_of(timeline);
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    out.push_back({{"name", stage_name(stage)}, {"lane", program.lanes[static_cast<size_t>(stage.lane)].name},
+    out.push_back({{"name", stage_name(stage)},
+                   {"lane", program.lanes[static_cast<size_t>(stage.lane)].name},
                    {"start_us", static_cast<double>(span.start_ns - origin) / 1e3},
                    {"dur_us", static_cast<double>(span.end_ns - span.start_ns) / 1e3},
                    {"category", name_of(region_of(stage.op))}});
@@ -61,17 +70,24 @@ std::string to_svg(const Program& program, const Timeline& timeline) {
   constexpr double kWidth = 1600, kLane = 34, kLeft = 90, kTop = 30;
   const double scale = (kWidth - kLeft - 10) / static_cast<double>(end - origin);
   const double height = kTop + kLane * static_cast<double>(program.lanes.size()) + 20;
-  std::string out = fmt::format("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" font-size=\"12\">\n",
-                                kWidth, height);
-  out += fmt::format("<text x=\"{}\" y=\"18\">program {}: {:.3f} ms</text>\n", kLeft, program.name, static_cast<double>(end - origin) / 1e6);
+  std::string out = fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" font-family=\"sans-serif\" "
+      "font-size=\"12\">\n",
+      kWidth, height);
+  out += fmt::format("<text x=\"{}\" y=\"18\">program {}: {:.3f} ms</text>\n", kLeft, program.name,
+                     static_cast<double>(end - origin) / 1e6);
   for (size_t lane = 0; lane < program.lanes.size(); ++lane)
-    out += fmt::format("<text x=\"6\" y=\"{}\">{}</text>\n", kTop + kLane * static_cast<double>(lane) + 20, program.lanes[lane].name);
+    out += fmt::format("<text x=\"6\" y=\"{}\">{}</text>\n", kTop + kLane * static_cast<double>(lane) + 20,
+                       program.lanes[lane].name);
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{} {:.1f} us</title></rect>\n",
-                       kLeft + scale * static_cast<double>(span.start_ns - origin), kTop + kLane * stage.lane,
-                       std::max(0.3, scale * static_cast<double>(span.end_ns - span.start_ns)), kLane - 6,
-                       colour_of(region_of(stage.op)), stage_name(stage), static_cast<double>(span.end_ns - span.start_ns) / 1e3);
+    out += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\" fill=\"{}\"><title>{} {:.1f} "
+        "us</title></rect>\n",
+        kLeft + scale * static_cast<double>(span.start_ns - origin), kTop + kLane * stage.lane,
+        std::max(0.3, scale * static_cast<double>(span.end_ns - span.start_ns)), kLane - 6,
+        colour_of(region_of(stage.op)), stage_name(stage),
+        static_cast<double>(span.end_ns - span.start_ns) / 1e3);
   }
   return out + "</svg>\n";
 }
@@ -94,7 +110,8 @@ Breakdown breakdown(const Program& program, const Timeline& timeline) {
   }
   Breakdown out;
   out.regions.assign(by_region.begin(), by_region.end());
-  std::sort(out.regions.begin(), out.regions.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::sort(out.regions.begin(), out.regions.end(),
+            [](const auto& a, const auto& b) { return a.second > b.second; });
   out.gaps = static_cast<double>(gaps) / 1e9;
   out.total = static_cast<double>(end - begin) / 1e9;
   return out;

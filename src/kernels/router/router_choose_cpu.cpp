@@ -242,7 +242,8 @@ void check_choose_settings(const Invocation& call, bool has_bias) {
       base::fail("[router_choose] cannot choose {} experts from {} of {} groups of {}", set.top_k,
                  set.group_topk, set.groups, size);
     if (set.group_score_topk < 1 || set.group_score_topk > size)
-      base::fail("[router_choose] a group's score cannot be the sum of {} of its {} experts", set.group_score_topk, size);
+      base::fail("[router_choose] a group's score cannot be the sum of {} of its {} experts",
+                 set.group_score_topk, size);
   }
   if (set.sinkhorn && (set.score != Score::Softmax || set.pre_softmax || set.renormalize || set.grouped()))
     base::fail(

@@ -3,8 +3,8 @@
 
 namespace pleat::model {
 
-using program::Op;
 using program::none;
+using program::Op;
 using program::r;
 using program::w;
 
@@ -46,7 +46,8 @@ ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy) {
   d.b.dgrad(Op::mlp_act, {r(d_activated), r(s.gate_up), w(d_gate_up)}, {{"activation", 0}});
   d.b.dgrad(Op::mlp_up, {r(d_gate_up), r(W.mlp_up), w(d_normed)});
   d.b.wgrad(Op::mlp_up, {r(d_gate_up), r(s.mlp_normed), acc(G.mlp_up), acc(G.mlp_up_bias)});
-  d.b.dgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(W.mlp_norm), r(s.mlp_rstd), r(dy), w(dx)}, {{"eps", m.norm_eps}});
+  d.b.dgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(W.mlp_norm), r(s.mlp_rstd), r(dy), w(dx)},
+            {{"eps", m.norm_eps}});
   d.b.wgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(s.mlp_rstd), acc(G.mlp_norm)});
   return dx;
 }

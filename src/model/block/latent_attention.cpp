@@ -1,5 +1,6 @@
-// Multi-head latent attention: queries from an optionally compressed vector, keys and values from one narrow vector per
-// token, a rotated part of the key shared by all heads; then ordinary attention over the packed result.
+// Multi-head latent attention: queries from an optionally compressed vector, keys and values from one narrow
+// vector per token, a rotated part of the key shared by all heads; then ordinary attention over the packed
+// result.
 #include <cmath>
 
 #include "model/block/attention_attrs.h"
@@ -8,8 +9,8 @@
 namespace pleat::model {
 
 using program::AttrSet;
-using program::Op;
 using program::none;
+using program::Op;
 using program::r;
 using program::w;
 
@@ -62,8 +63,11 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer});
   d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, latent_eps);
   d.b.forward(Op::kv_up, {r(s.kv_normed), r(W.kv_up), none(), none(), w(key_value)});
-  d.b.forward(Op::mla_pack, {r(query), r(key_value), r(key_rope), r(d.cos_sin[size_t(mb)]), w(s.rotated)}, pack_attrs(m));
-  d.b.forward(Op::attention, {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), none(), w(s.attended), w(s.lse)}, attention_attrs(m, layer));
+  d.b.forward(Op::mla_pack, {r(query), r(key_value), r(key_rope), r(d.cos_sin[size_t(mb)]), w(s.rotated)},
+              pack_attrs(m));
+  d.b.forward(Op::attention,
+              {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), none(), w(s.attended), w(s.lse)},
+              attention_attrs(m, layer));
   d.b.forward(Op::attn_out, {r(s.attended), r(W.attn_out), r(W.attn_out_bias), r(x), w(s.x_mid)});
   return s.x_mid;
 }
@@ -89,11 +93,17 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
 
   d.b.dgrad(Op::attn_out, {r(dy), r(W.attn_out), w(d_attended)});
   d.b.wgrad(Op::attn_out, {r(dy), r(s.attended), acc(G.attn_out), acc(G.attn_out_bias)});
-  d.b.dgrad(Op::attention, {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(d.inputs[size_t(mb)].doc_start), w(d_rotated)}, attention_attrs(m, layer));
-  d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_key_rope)}, pack_attrs(m));
+  d.b.dgrad(
+      Op::attention,
+      {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(d.inputs[size_t(mb)].doc_start), w(d_rotated)},
+      attention_attrs(m, layer));
+  d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_key_rope)},
+            pack_attrs(m));
   d.b.dgrad(Op::kv_up, {r(d_key_value), r(W.kv_up), w(d_kv_normed)});
   d.b.wgrad(Op::kv_up, {r(d_key_value), r(s.kv_normed), acc(G.kv_up), none()});
-  d.b.dgrad(Op::kv_norm, {r(d_kv_normed), r(s.kv_compressed), r(W.kv_norm), r(s.kv_rstd), none(), w(d_kv_compressed)}, latent_eps);
+  d.b.dgrad(Op::kv_norm,
+            {r(d_kv_normed), r(s.kv_compressed), r(W.kv_norm), r(s.kv_rstd), none(), w(d_kv_compressed)},
+            latent_eps);
   d.b.wgrad(Op::kv_norm, {r(d_kv_normed), r(s.kv_compressed), r(s.kv_rstd), acc(G.kv_norm)});
   d.b.dgrad(Op::kv_down, {r(d_kv_compressed), r(W.kv_down), acc(d_normed)});
   d.b.wgrad(Op::kv_down, {r(d_kv_compressed), r(s.attn_normed), acc(G.kv_down), none()});
@@ -106,7 +116,9 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
     const ValueId d_q_normed = d.activation("d_q_normed", {T, rq});
     const ValueId d_q_compressed = d.activation("d_q_compressed", {T, rq});
     d.b.dgrad(Op::q_up, {r(d_query), r(W.q_up), w(d_q_normed)});
-    d.b.dgrad(Op::q_norm, {r(d_q_normed), r(s.q_compressed), r(W.q_down_norm), r(s.q_rstd), none(), w(d_q_compressed)}, latent_eps);
+    d.b.dgrad(Op::q_norm,
+              {r(d_q_normed), r(s.q_compressed), r(W.q_down_norm), r(s.q_rstd), none(), w(d_q_compressed)},
+              latent_eps);
     d.b.wgrad(Op::q_norm, {r(d_q_normed), r(s.q_compressed), r(s.q_rstd), acc(G.q_down_norm)});
     d.b.dgrad(Op::q_down, {r(d_q_compressed), r(W.q_down), acc(d_normed)});
     d.b.wgrad(Op::q_down, {r(d_q_compressed), r(s.attn_normed), acc(G.q_down), none()});

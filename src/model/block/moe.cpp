@@ -1,14 +1,14 @@
-// Mixture of experts: norm, router, rows sorted by expert, two grouped matrices with the probability multiplied into
-// the activation between them (so that expert outputs need not be kept), combine in ascending expert order. Shared
-// experts run beside it on the side lane.
+// Mixture of experts: norm, router, rows sorted by expert, two grouped matrices with the probability
+// multiplied into the activation between them (so that expert outputs need not be kept), combine in ascending
+// expert order. Shared experts run beside it on the side lane.
 #include "model/block/moe_attrs.h"
 #include "model/decoder.h"
 
 namespace pleat::model {
 
+using program::none;
 using program::Op;
 using program::Owner;
-using program::none;
 using program::r;
 using program::w;
 
@@ -41,8 +41,10 @@ void shared_backward(Decoder& d, int mb, int layer, ValueId dy, ValueId d_normed
   const Saved& s = d.saved[size_t(mb)][size_t(layer)];
   if (W.shared_gate != kNoValue) {
     const ValueId d_out = d.activation("d_shared_out", {T, h});
-    d.b.dgrad(Op::shared_gate, {r(dy), r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), d.b.acc(d_normed), w(d_out)});
-    d.b.wgrad(Op::shared_gate, {r(dy), r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), d.b.acc(G.shared_gate)});
+    d.b.dgrad(Op::shared_gate,
+              {r(dy), r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), d.b.acc(d_normed), w(d_out)});
+    d.b.wgrad(Op::shared_gate,
+              {r(dy), r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), d.b.acc(G.shared_gate)});
     dy = d_out;
   }
   const ValueId d_activated = d.activation("d_shared_activated", {T, f});
@@ -71,39 +73,52 @@ void route(Decoder& d, int mb, int layer) {
   ValueId x = s.mlp_normed;
   if (training && e.input_jitter > 0) {
     x = s.jittered = d.activation("jittered", {T, d.config.model.hidden_size});
-    d.b.forward(Op::jitter, {r(s.mlp_normed), r(d.step.rng), r(in.token_index), w(x)}, jitter_attrs(d.config, layer));
+    d.b.forward(Op::jitter, {r(s.mlp_normed), r(d.step.rng), r(in.token_index), w(x)},
+                jitter_attrs(d.config, layer));
   }
   s.logits = routing("router_logits", d.router, {T, E});
   d.b.forward(Op::router_gate, {r(x), r(W.router), r(W.router_bias), w(s.logits)});
   if (e.force_routing != "none") {
     const ValueId learned = s.logits;
     s.logits = routing("forced_logits", d.router, {T, E});
-    d.b.forward(Op::router_force, {r(learned), r(d.step.rng), r(in.token_index), w(s.logits)}, force_attrs(d.config, layer));
+    d.b.forward(Op::router_force, {r(learned), r(d.step.rng), r(in.token_index), w(s.logits)},
+                force_attrs(d.config, layer));
   }
 
   s.idx = routing("expert_idx", tensor::Dtype::I32, {T, k});
   s.probs = routing("expert_probs", d.router, {T, k});
   const bool sinkhorn = balances_by(d.config, "sinkhorn") && training;
-  const ValueId scratch = sinkhorn ? d.activation("sinkhorn_scratch", d.router, {T, E}, Owner::Workspace) : kNoValue;
-  const ValueId stored = d.routing_use == RoutingUse::Choose ? kNoValue
-                         : d.b.value(d.here("routing"), tensor::Dtype::I32, {T, k}, Owner::Routing,
-                                     d.routing_use == RoutingUse::Record ? program::Life::Result : program::Life::Input);
-  d.b.forward(Op::router_choose,
-              {r(s.logits), r(R.expert_bias), r(in.valid), d.routing_use == RoutingUse::Replay ? r(stored) : none(), w(s.idx),
-               w(s.probs), d.b.acc(R.load), d.b.acc(R.stats), w(scratch)},
-              choose_attrs(d.config, training));
+  const ValueId scratch =
+      sinkhorn ? d.activation("sinkhorn_scratch", d.router, {T, E}, Owner::Workspace) : kNoValue;
+  const ValueId stored =
+      d.routing_use == RoutingUse::Choose
+          ? kNoValue
+          : d.b.value(d.here("routing"), tensor::Dtype::I32, {T, k}, Owner::Routing,
+                      d.routing_use == RoutingUse::Record ? program::Life::Result : program::Life::Input);
+  d.b.forward(
+      Op::router_choose,
+      {r(s.logits), r(R.expert_bias), r(in.valid), d.routing_use == RoutingUse::Replay ? r(stored) : none(),
+       w(s.idx), w(s.probs), d.b.acc(R.load), d.b.acc(R.stats), w(scratch)},
+      choose_attrs(d.config, training));
   if (d.routing_use == RoutingUse::Record) d.b.forward(Op::router_record, {r(s.idx), w(stored)});
   if (training && aux.global != 0)
-    d.b.forward(Op::router_count, {r(s.logits), r(in.valid), d.b.acc(R.global_counts), d.b.acc(R.global_tokens)}, count_attrs(d.config));
+    d.b.forward(Op::router_count,
+                {r(s.logits), r(in.valid), d.b.acc(R.global_counts), d.b.acc(R.global_tokens)},
+                count_attrs(d.config));
   if (training && aux.hf)
-    d.b.forward(Op::router_count, {r(s.logits), r(in.valid), d.b.acc(d.hf_counts[size_t(mb)]), d.b.acc(d.hf_tokens[size_t(mb)])}, count_attrs(d.config));
+    d.b.forward(
+        Op::router_count,
+        {r(s.logits), r(in.valid), d.b.acc(d.hf_counts[size_t(mb)]), d.b.acc(d.hf_tokens[size_t(mb)])},
+        count_attrs(d.config));
 
   s.offsets = routing("expert_offsets", tensor::Dtype::I32, {E + 1});
   s.row_token = routing("row_token", tensor::Dtype::I32, {d.routed_rows});
   s.row_slot = routing("row_slot", tensor::Dtype::I32, {d.routed_rows});
   s.token_row = routing("token_row", tensor::Dtype::I32, {T, k});
-  d.b.forward(Op::dispatch_plan, {r(s.idx), r(s.probs), w(s.offsets), w(s.row_token), w(s.row_slot), w(s.token_row), d.b.acc(R.dropped)},
-              plan_attrs(d.config));
+  d.b.forward(
+      Op::dispatch_plan,
+      {r(s.idx), r(s.probs), w(s.offsets), w(s.row_token), w(s.row_slot), w(s.token_row), d.b.acc(R.dropped)},
+      plan_attrs(d.config));
 }
 
 void route_backward(Decoder& d, int mb, int layer, ValueId d_probs, ValueId d_normed) {
@@ -114,12 +129,16 @@ void route_backward(Decoder& d, int mb, int layer, ValueId d_probs, ValueId d_no
   const AuxCoefficients aux = aux_coefficients(d.config);
   const int64_t T = d.num_tokens;
 
-  const ValueId d_logits = d.activation("d_router_logits", d.router, {T, d.config.moe.num_experts}, Owner::Routing);
-  d.b.dgrad(Op::router_choose, {r(d_probs), r(s.logits), r(s.idx), w(d_logits)}, choose_attrs(d.config, true));
+  const ValueId d_logits =
+      d.activation("d_router_logits", d.router, {T, d.config.moe.num_experts}, Owner::Routing);
+  d.b.dgrad(Op::router_choose, {r(d_probs), r(s.logits), r(s.idx), w(d_logits)},
+            choose_attrs(d.config, true));
   if (aux.any()) {
     const ValueId counts = aux.hf ? d.hf_counts[size_t(mb)] : R.global_counts;
     const ValueId tokens = aux.hf ? d.hf_tokens[size_t(mb)] : R.global_tokens;
-    d.b.dgrad(Op::router_aux, {r(s.logits), r(in.valid), r(in.doc_start), r(d.step.norm), r(counts), r(tokens), d.b.acc(d_logits), d.b.acc(R.losses)},
+    d.b.dgrad(Op::router_aux,
+              {r(s.logits), r(in.valid), r(in.doc_start), r(d.step.norm), r(counts), r(tokens),
+               d.b.acc(d_logits), d.b.acc(R.losses)},
               aux_attrs(d.config));
   }
   const bool jittered = s.jittered != kNoValue;
@@ -127,7 +146,9 @@ void route_backward(Decoder& d, int mb, int layer, ValueId d_probs, ValueId d_no
   d.b.dgrad(Op::router_gate, {r(d_logits), r(W.router), d.b.acc(d_x)});
   d.b.wgrad(Op::router_gate, {r(d_logits), r(jittered ? s.jittered : s.mlp_normed), d.b.acc(G.router),
                               G.router_bias == kNoValue ? none() : d.b.acc(G.router_bias)});
-  if (jittered) d.b.dgrad(Op::jitter, {r(d_x), r(d.step.rng), r(in.token_index), d.b.acc(d_normed)}, jitter_attrs(d.config, layer));
+  if (jittered)
+    d.b.dgrad(Op::jitter, {r(d_x), r(d.step.rng), r(in.token_index), d.b.acc(d_normed)},
+              jitter_attrs(d.config, layer));
 }
 
 }  // namespace
@@ -154,11 +175,15 @@ ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x) {
   const ValueId out_rows = d.routed("expert_out", d.compute, {R, h}, Owner::Activations);
   const ValueId y = d.activation("x_out", {T, h});
 
-  d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot), w(s.rows), w(s.row_probs)});
-  d.b.forward(Op::expert_up, {r(s.rows), r(W.expert_up), r(s.offsets), r(W.expert_up_bias), none(), w(s.gate_up)});
-  d.b.forward(Op::expert_act, {r(s.gate_up), r(s.row_probs), r(s.offsets), w(s.activated)}, activation_attrs(d.config));
+  d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot),
+                            w(s.rows), w(s.row_probs)});
+  d.b.forward(Op::expert_up,
+              {r(s.rows), r(W.expert_up), r(s.offsets), r(W.expert_up_bias), none(), w(s.gate_up)});
+  d.b.forward(Op::expert_act, {r(s.gate_up), r(s.row_probs), r(s.offsets), w(s.activated)},
+              activation_attrs(d.config));
   // The probability is in the activation already; a bias after the second matrix still has to be weighted.
-  d.b.forward(Op::expert_down, {r(s.activated), r(W.expert_down), r(s.offsets), r(W.expert_down_bias), bias ? r(s.row_probs) : none(), w(out_rows)});
+  d.b.forward(Op::expert_down, {r(s.activated), r(W.expert_down), r(s.offsets), r(W.expert_down_bias),
+                                bias ? r(s.row_probs) : none(), w(out_rows)});
   d.b.forward(Op::combine, {r(out_rows), r(s.token_row), r(x), r(shared), w(y)});
   return y;
 }
@@ -183,16 +208,22 @@ ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const ValueId dx = d.activation("dx_mid", {T, h});
 
   d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(d_out_rows)});
-  d.b.dgrad(Op::expert_down, {r(d_out_rows), r(W.expert_down), r(s.offsets), r(W.expert_down_bias), w(d_activated), bias ? w(d_row_probs) : none()});
-  d.b.wgrad(Op::expert_down, {r(d_out_rows), r(s.activated), r(s.offsets), bias ? r(s.row_probs) : none(), d.b.acc(G.expert_down), acc(G.expert_down_bias)});
-  d.b.dgrad(Op::expert_act, {r(d_activated), r(s.gate_up), r(s.row_probs), r(s.offsets), w(d_gate_up), d.b.acc(d_row_probs)}, activation_attrs(d.config));
+  d.b.dgrad(Op::expert_down, {r(d_out_rows), r(W.expert_down), r(s.offsets), r(W.expert_down_bias),
+                              w(d_activated), bias ? w(d_row_probs) : none()});
+  d.b.wgrad(Op::expert_down, {r(d_out_rows), r(s.activated), r(s.offsets), bias ? r(s.row_probs) : none(),
+                              d.b.acc(G.expert_down), acc(G.expert_down_bias)});
+  d.b.dgrad(Op::expert_act,
+            {r(d_activated), r(s.gate_up), r(s.row_probs), r(s.offsets), w(d_gate_up), d.b.acc(d_row_probs)},
+            activation_attrs(d.config));
   d.b.dgrad(Op::expert_up, {r(d_gate_up), r(W.expert_up), r(s.offsets), none(), w(d_rows), none()});
-  d.b.wgrad(Op::expert_up, {r(d_gate_up), r(s.rows), r(s.offsets), none(), d.b.acc(G.expert_up), acc(G.expert_up_bias)});
+  d.b.wgrad(Op::expert_up,
+            {r(d_gate_up), r(s.rows), r(s.offsets), none(), d.b.acc(G.expert_up), acc(G.expert_up_bias)});
   d.b.dgrad(Op::permute, {r(d_rows), r(d_row_probs), r(s.token_row), w(d_normed), w(d_probs)});
   shared_backward(d, mb, layer, dy, d_normed);
   d.b.at({mb, layer});
   route_backward(d, mb, layer, d_probs, d_normed);
-  d.b.dgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(W.mlp_norm), r(s.mlp_rstd), r(dy), w(dx)}, {{"eps", m.norm_eps}});
+  d.b.dgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(W.mlp_norm), r(s.mlp_rstd), r(dy), w(dx)},
+            {{"eps", m.norm_eps}});
   d.b.wgrad(Op::mlp_norm, {r(d_normed), r(s.x_mid), r(s.mlp_rstd), d.b.acc(G.mlp_norm)});
   return dx;
 }

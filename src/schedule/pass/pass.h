@@ -1,7 +1,8 @@
 // The door every technique goes through: a pass takes a program and returns a program.
 //
-// An exact pass moves, rebuilds or stores elsewhere: results are compared bit for bit. A bounded pass states its
-// bound. The table in passes.cpp fixes the order; a pass that would change nothing is an error, never silent.
+// An exact pass moves, rebuilds or stores elsewhere: results are compared bit for bit. A bounded pass states
+// its bound. The table in passes.cpp fixes the order; a pass that would change nothing is an error, never
+// silent.
 #pragma once
 
 #include <functional>
@@ -36,7 +37,7 @@ using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 
 // Applies every wanted pass in table order, except those named in `disabled`.
 program::Program apply_passes(program::Program program, const config::Config& config,
-                              const std::vector<std::string>& disabled = {}, std::vector<PassReport>* reports = nullptr,
-                              const PassObserver& observe = {});
+                              const std::vector<std::string>& disabled = {},
+                              std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {});
 
 }  // namespace pleat::schedule

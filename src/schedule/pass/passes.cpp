@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "schedule/pass/freeze.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 
@@ -9,6 +10,8 @@ namespace pleat::schedule {
 
 const std::vector<Pass>& pass_table() {
   static const std::vector<Pass> table = {
+      {"freeze", Promise::Exact, [](const config::Config& c) { return !c.optimizer.freeze.empty(); },
+       [](program::Program p, const config::Config& c) { return freeze(std::move(p), c); }},
       {"recompute", Promise::Exact, [](const config::Config& c) { return !c.recompute.modules.empty(); },
        [](program::Program p, const config::Config& c) {
          return recompute(std::move(p), {c.recompute.modules, config::recompute_layers(c)});
@@ -24,7 +27,8 @@ program::Program apply_passes(program::Program program, const config::Config& co
     if (std::none_of(pass_table().begin(), pass_table().end(), [&](const Pass& p) { return p.name == name; }))
       base::fail("there is no pass '{}' to disable", name);
   for (const Pass& pass : pass_table()) {
-    if (!pass.wanted(config) || std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end()) continue;
+    if (!pass.wanted(config) || std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end())
+      continue;
     const auto start = std::chrono::steady_clock::now();
     PassReport report{std::string(pass.name), 0, program.stages.size(), 0};
     program = pass.apply(std::move(program), config);

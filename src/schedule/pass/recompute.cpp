@@ -13,13 +13,17 @@ using namespace program;
 bool selected(const Stage& stage, const std::vector<std::string>& modules, const std::vector<bool>& layers) {
   if (stage.phase != Phase::Forward || stage.layer < 0 || stage.replay) return false;
   if (!layers.empty() && !layers[static_cast<size_t>(stage.layer)]) return false;
-  return std::any_of(modules.begin(), modules.end(), [&](const std::string& m) { return in_module(stage.op, m); });
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const std::string& m) { return in_module(stage.op, m); });
 }
 
-bool is_backward(const Stage& s) { return s.phase == Phase::BackwardInput || s.phase == Phase::BackwardWeight; }
+bool is_backward(const Stage& s) {
+  return s.phase == Phase::BackwardInput || s.phase == Phase::BackwardWeight;
+}
 
 // value -> the one forward stage that writes it, for values that selected stages produce.
-std::unordered_map<ValueId, StageId> producers(const Program& program, const std::vector<std::string>& modules,
+std::unordered_map<ValueId, StageId> producers(const Program& program,
+                                               const std::vector<std::string>& modules,
                                                const std::vector<bool>& layers) {
   std::unordered_map<ValueId, StageId> out;
   for (size_t s = 0; s < program.stages.size(); ++s) {
@@ -85,13 +89,15 @@ class Rebuilder {
 
 }  // namespace
 
-std::vector<ValueId> freed_by(const Program& program, const std::string& module, const std::vector<bool>& layers) {
+std::vector<ValueId> freed_by(const Program& program, const std::string& module,
+                              const std::vector<bool>& layers) {
   const auto made = producers(program, {module}, layers);
   std::vector<ValueId> out;
   for (const Stage& stage : program.stages) {
     if (!is_backward(stage)) continue;
     for (const Use& use : stage.uses)
-      if (use.value != kNoValue && use.access == Access::Read && made.count(use.value)) out.push_back(use.value);
+      if (use.value != kNoValue && use.access == Access::Read && made.count(use.value))
+        out.push_back(use.value);
   }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
@@ -101,8 +107,11 @@ std::vector<ValueId> freed_by(const Program& program, const std::string& module,
 Program recompute(Program program, const RecomputeOptions& options) {
   for (const std::string& module : options.modules)
     if (freed_by(program, module, options.layers).empty())
-      base::fail("recompute.modules names '{}', which would free nothing: no layer in recompute.layers keeps an output of "
-                 "that module for its backward. Remove it, or choose layers that have it", module);
+      base::fail(
+          "recompute.modules names '{}', which would free nothing: no layer in recompute.layers keeps an "
+          "output of "
+          "that module for its backward. Remove it, or choose layers that have it",
+          module);
   return Rebuilder(std::move(program), options).run();
 }
 

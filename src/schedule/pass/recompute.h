@@ -1,6 +1,6 @@
-// Recompute: what the forward of a chosen module produced is freed after its forward consumers and rebuilt, by the same
-// kernels on the same inputs, right before the backward stage that first needs it. Exact: the same calls give the same
-// bits. Routing decisions are never rebuilt, so counters count once.
+// Recompute: what the forward of a chosen module produced is freed after its forward consumers and rebuilt,
+// by the same kernels on the same inputs, right before the backward stage that first needs it. Exact: the
+// same calls give the same bits. Routing decisions are never rebuilt, so counters count once.
 #pragma once
 
 #include <string>
