@@ -72,6 +72,10 @@ bool holds_integers(const Value& value) { return value.index() == 1 || value.ind
 std::string quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
+    if (c == '\n' || c == '\t') {
+      out += c == '\n' ? "\\n" : "\\t";  // the control characters a key may hold (Key::line_breaks)
+      continue;
+    }
     if (c == '"' || c == '\\') out += '\\';
     out += c;
   }
