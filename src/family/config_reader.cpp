@@ -127,7 +127,8 @@ void ConfigReader::read_rope(config::Config& c) const {
   if (type.empty()) type = type_of("type");
   if (type.empty()) type = "default";
   m.rope_theta = get("rope_theta", m.rope_theta);
-  // transformers ignores it in these families or fails on it; rotating a part of the head would be a third answer.
+  // transformers ignores it in these families or fails on it; rotating a part of the head would be a third
+  // answer.
   if (get("partial_rotary_factor", 1.0) != 1.0)
     base::fail("{}: partial_rotary_factor = {} is not supported in this family; needed is 1", source_,
                get("partial_rotary_factor", 1.0));
