@@ -146,7 +146,9 @@ std::string_view name_of(OpClass op_class) {
   return names[static_cast<size_t>(op_class)];
 }
 std::string_view name_of(Group group) {
-  static constexpr std::string_view names[] = {"none", "tp", "cp", "dp", "pp", "ep", "etp", "edp", "world"};
+  static constexpr std::string_view names[] = {"none",  "tp",       "cp",       "dp",    "pp",
+                                               "ep",    "etp",      "edp",      "world", "tp_cp",
+                                               "dp_cp", "tp_dp_cp", "dispatch", "ends"};
   return names[static_cast<size_t>(group)];
 }
 std::string_view name_of(Peer peer) {

@@ -61,8 +61,29 @@ enum class KernelKind : uint16_t {
 #include "program/ops.def"
 };
 
-// Symbolic axes of the layout; one rank resolves every one of them to itself.
-enum class Group : uint8_t { None, Tensor, Context, Data, Pipeline, Expert, ExpertTensor, ExpertData, World };
+// Symbolic groups of the layout; one rank resolves every one of them to itself. TensorContext: the ranks that
+// hold the tokens of one microbatch. DataContext: the replicas of a tensor-sharded weight. TensorDataContext:
+// all ranks of a pipeline stage, each with tokens of its own. Dispatch: expert-tensor x expert, the ranks
+// among which routed rows move. Ends: the first and the last pipeline stage.
+enum class Group : uint8_t {
+  None,
+  Tensor,
+  Context,
+  Data,
+  Pipeline,
+  Expert,
+  ExpertTensor,
+  ExpertData,
+  World,
+  TensorContext,
+  DataContext,
+  TensorDataContext,
+  Dispatch,
+  Ends,
+};
+// The value "coords" i64[kNumGroups] holds this rank's place in its group of every kind: what a kernel of one
+// program needs to know about the rank it runs on.
+constexpr int kNumGroups = 14;
 enum class Peer : uint8_t { None, Next, Previous };
 
 struct Use {

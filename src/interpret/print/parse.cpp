@@ -174,7 +174,7 @@ class Parser {
         s.lane = static_cast<int16_t>(lane);
         has_lane = true;
       } else if (eat(w, "group=")) {
-        if (!find_named(w, Group::World, s.group)) bad("a group", w);
+        if (!find_named(w, Group::Ends, s.group)) bad("a group", w);
       } else if (eat(w, "peer=")) {
         if (!find_named(w, Peer::Previous, s.peer)) bad("a peer", w);
       } else if (eat(w, "attrs=")) {
