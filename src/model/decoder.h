@@ -122,7 +122,7 @@ struct Decoder {
   // Per microbatch.
   std::vector<std::vector<ValueId>> chunk_in, chunk_out;  // [chunk][microbatch]; d_chunk_*: their gradients
   std::vector<std::vector<ValueId>> d_chunk_in;
-  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_normed, hf_counts, hf_tokens;
+  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_all, hf_counts, hf_tokens;
   std::vector<std::vector<Saved>> saved;
 
   ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type

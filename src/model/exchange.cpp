@@ -53,15 +53,20 @@ ValueId scatter_rows(Decoder& d, Op op, Phase phase, Group group, ValueId x, con
 }
 
 ValueId project_rows(Decoder& d, const RowParallel& ops, ValueId x, ValueId weight, ValueId bias,
-                     ValueId residual, ValueId y, const std::string& what) {
+                     ValueId residual, const std::string& y_name) {
+  const int64_t width = rows_of(d, weight);
   if (d.mesh.tp == 1) {
+    const ValueId y = d.activation(y_name, {d.num_tokens, width});
     d.b.forward(ops.linear, {r(x), r(weight), r(bias), r(residual), w(y)});
     return y;
   }
-  const ValueId partial = with_rows(d, y, d.attention_tokens, what + "_partial");
+  const bool add = bias != kNoValue || residual != kNoValue;
+  const ValueId partial = d.activation(y_name + "_partial", {d.attention_tokens, width});
   d.b.forward(ops.linear, {r(x), r(weight), none(), none(), w(partial)});
-  const ValueId sum = scatter_rows(d, ops.scatter, Phase::Forward, Group::Tensor, partial, what + "_sum");
-  if (bias == kNoValue && residual == kNoValue) return sum;
+  const ValueId sum =
+      scatter_rows(d, ops.scatter, Phase::Forward, Group::Tensor, partial, add ? y_name + "_sum" : y_name);
+  if (!add) return sum;
+  const ValueId y = d.activation(y_name, {d.num_tokens, width});
   d.b.forward(ops.add, {r(sum), r(bias), none(), r(residual), w(y)});
   return y;
 }

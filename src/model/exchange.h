@@ -21,7 +21,7 @@ struct RowParallel {
   program::Op linear, scatter, add;
 };
 ValueId project_rows(Decoder& d, const RowParallel& ops, ValueId x, ValueId weight, ValueId bias,
-                     ValueId residual, ValueId y, const std::string& what);
+                     ValueId residual, const std::string& y_name);
 // Gradients of project_rows: returns dx; adds to d_weight and d_bias.
 ValueId project_rows_backward(Decoder& d, const RowParallel& ops, program::Op gather, ValueId dy, ValueId x,
                               ValueId weight, ValueId d_weight, ValueId d_bias, ValueId dx,

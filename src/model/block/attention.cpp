@@ -54,8 +54,8 @@ ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
               {r(s.qkv), r(d.cos_sin[size_t(mb)]), r(W.q_norm), r(W.k_norm), w(s.rotated), w(s.qk_rstd)},
               rope_attrs(m, d.mesh.tp));
   core_attention_forward(d, mb, layer, W.sinks);
-  s.x_mid = d.activation("x_mid", {T, h});
-  return project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, s.x_mid, "attn_out");
+  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, "x_mid");
+  return s.x_mid;
 }
 
 ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy) {

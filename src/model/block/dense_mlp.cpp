@@ -32,8 +32,7 @@ ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x) {
   const ValueId all = gather_rows(d, Op::mlp_gather, Phase::Forward, Group::Tensor, s.mlp_normed, "mlp_all");
   d.b.forward(Op::mlp_up, {r(all), r(W.mlp_up), r(W.mlp_up_bias), none(), w(s.gate_up)});
   d.b.forward(Op::mlp_act, {r(s.gate_up), w(s.activated)}, {{"activation", 0}});
-  const ValueId y = d.activation("x_out", {T, h});
-  return project_rows(d, kDown, s.activated, W.mlp_down, W.mlp_down_bias, x, y, "mlp_down");
+  return project_rows(d, kDown, s.activated, W.mlp_down, W.mlp_down_bias, x, "x_out");
 }
 
 ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy) {

@@ -80,8 +80,8 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   d.b.forward(Op::mla_pack, {r(query), r(key_value), r(rope_in), r(d.cos_sin[size_t(mb)]), w(s.rotated)},
               pack_attrs(m, d.mesh.tp));
   core_attention_forward(d, mb, layer, kNoValue);
-  s.x_mid = d.activation("x_mid", {T, h});
-  return project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, s.x_mid, "attn_out");
+  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, "x_mid");
+  return s.x_mid;
 }
 
 ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {

@@ -31,9 +31,7 @@ ValueId shared_forward(Decoder& d, int mb, int layer) {
       gather_rows(d, Op::shared_gather, Phase::Forward, Group::Tensor, s.mlp_normed, "shared_all");
   d.b.forward(Op::shared_up, {r(all), r(W.shared_up), none(), none(), w(s.shared_gate_up)});
   d.b.forward(Op::shared_act, {r(s.shared_gate_up), w(s.shared_activated)}, {{"activation", 0}});
-  s.shared_out = d.mesh.tp == 1 ? d.activation("shared_out", {T, h}) : kNoValue;
-  s.shared_out = project_rows(d, kDown, s.shared_activated, W.shared_down, kNoValue, kNoValue, s.shared_out,
-                              "shared_out");
+  s.shared_out = project_rows(d, kDown, s.shared_activated, W.shared_down, kNoValue, kNoValue, "shared_out");
   if (W.shared_gate == kNoValue) return s.shared_out;
   const ValueId gated = d.activation("shared_gated", {T, h});
   d.b.forward(Op::shared_gate, {r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), w(gated)});
