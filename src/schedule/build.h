@@ -20,6 +20,11 @@ struct BuildOptions {
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options = {});
 
+// The same for one rank of a pipeline: 1F1B, or interleaved when a rank holds several chunks. Called by
+// build_training_step where mesh.pp > 1.
+program::Program build_pipeline_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                                     const BuildOptions& options);
+
 // One microbatch, forward only: the loss of its tokens.
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options = {});

@@ -4,6 +4,7 @@ namespace pleat::schedule {
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
+  if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
   program::Builder builder("train");
   const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
   model::Decoder decoder = model::declare(
@@ -37,7 +38,8 @@ program::Program build_logits(const config::Config& config, const std::vector<mo
   program::Builder builder("logits");
   config::Config one = config;
   one.train.micro_batch = num_sequences;
-  model::Decoder decoder = model::declare(one, table, builder, {model::Purpose::Logits, 1, model::RoutingUse::Choose, {}, {}});
+  model::Decoder decoder =
+      model::declare(one, table, builder, {model::Purpose::Logits, 1, model::RoutingUse::Choose, {}, {}});
   model::forward(decoder, 0);
   return builder.take();
 }
