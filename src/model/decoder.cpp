@@ -23,7 +23,7 @@ void forward(Decoder& d, int mb) {
   ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
   d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
               {{"scale", m.rope_attention_factor}});
-  d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
+  d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), none(), w(x)});
   for (int layer = 0; layer < m.num_layers; ++layer) {
     x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
     x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
@@ -41,7 +41,7 @@ void backward(Decoder& d, int mb) {
                                            : attention_backward(d, mb, layer, dx);
   }
   d.b.at({mb, -1});
-  d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), d.b.acc(d.d_embedding)});
+  d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), none(), d.b.acc(d.d_embedding)});
 }
 
 namespace {
@@ -82,7 +82,7 @@ void update(Decoder& d) {
     const int64_t parts = base::ceil_div(num_elements(d.table[i]), kNormBlock);
     d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
     d.b.update(Op::grad_norm,
-               {r(d.parameters[i].grad), w(d.b.rows(d.parts, begin, parts, fmt::format("[{}]", i)))});
+               {r(d.parameters[i].grad), none(), w(d.b.rows(d.parts, begin, parts, fmt::format("[{}]", i)))});
     begin += parts;
   }
   d.b.at({-1, -1});
@@ -92,10 +92,10 @@ void update(Decoder& d) {
     if (!d.table[i].tied_to.empty()) continue;
     const ParameterValues& v = d.parameters[i];
     d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
-    d.b.update(
-        Op::adamw,
-        {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), u(v.weight), u(v.moment1), u(v.moment2)},
-        adamw_attrs(d.config, d.table[i]));
+    d.b.update(Op::adamw,
+               {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), none(), u(v.weight), u(v.moment1),
+                u(v.moment2)},
+               adamw_attrs(d.config, d.table[i]));
   }
   for (int layer = 0; layer < d.config.model.num_layers; ++layer) {
     const LayerRouting& routing = d.routing[size_t(layer)];
