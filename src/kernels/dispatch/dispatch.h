@@ -17,6 +17,30 @@
 // combine        y[t] = ((sum over slots, ascending, of rows[token_row[t,slot]]) + shared[t]) + residual[t];
 // dropped slots add
 //                nothing. Backward: drows[r] = dy[row_token[r]], zero for fillers.
+//
+// Over a group of n ranks (rank j holds the experts of expert rank j / copies; copies of an expert rank split
+// the width of its experts, so each of them returns a part of every row). Rows of one expert rank are ordered
+// by (local expert, source rank, token, that source's fillers), whichever way they came.
+//
+// gather_plan    The tokens of all sources were gathered, source-major, T of them each. attrs
+// experts_per_rank,
+//                copies, ranks (n), capacity, pad. kept >= 0 marks a choice its source kept. With pad every
+//                source has exactly `capacity` rows per expert, and a source that kept more is an error.
+//                Otherwise as dispatch_plan, for the experts of this rank; choices of other experts have
+//                token_row = -1. Serial.
+// receive_plan   The rows came by exchange, by (source, expert, token): source_row says where a sorted row
+// lies among
+//                them, sorted_row is the inverse; both are -1 past the end. attrs experts_per_rank, copies.
+//                Serial.
+// combine_ranks, permute_ranks
+//                combine without its addends, and the backward of permute, on rows that came back: part j
+//                holds this rank's rows of expert rank j / copies, so row r of the local plan lies in
+//                `copies` parts. Slots of one part are summed ascending in C; parts are then summed ascending
+//                in double, starting from the first (a part without slots counts as +0), and rounded once.
+//                dprobs sums the copies of its row in double, rounded once. Bits are those of combine /
+//                permute backward on gathered tokens, summed over ranks. Only the first copies * offsets[E]
+//                rows are read.
+//
 // Rows from offsets[E] on are neither read nor written. x, dx, rows, y in the compute type; probabilities in
 // the router type.
 #pragma once
@@ -30,5 +54,9 @@ Kernel resolve_permute_forward(const Invocation& call);
 Kernel resolve_permute_backward_input(const Invocation& call);
 Kernel resolve_combine_forward(const Invocation& call);
 Kernel resolve_combine_backward_input(const Invocation& call);
+Kernel resolve_gather_plan(const Invocation& call);
+Kernel resolve_receive_plan(const Invocation& call);
+Kernel resolve_combine_ranks(const Invocation& call);
+Kernel resolve_permute_ranks(const Invocation& call);
 
 }  // namespace pleat::kernels

@@ -12,6 +12,10 @@ std::span<const Binding> dispatch_bindings() {
       {KernelKind::permute, Phase::BackwardInput, resolve_permute_backward_input},
       {KernelKind::combine, Phase::Forward, resolve_combine_forward},
       {KernelKind::combine, Phase::BackwardInput, resolve_combine_backward_input},
+      {KernelKind::gather_plan, Phase::Forward, resolve_gather_plan},
+      {KernelKind::receive_plan, Phase::Forward, resolve_receive_plan},
+      {KernelKind::combine_ranks, Phase::Forward, resolve_combine_ranks},
+      {KernelKind::permute_ranks, Phase::BackwardInput, resolve_permute_ranks},
   };
   return kRows;
 }

@@ -5,18 +5,13 @@
 #include <limits>
 
 #include "kernels/dispatch/dispatch.h"
+#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/router/router.h"
 
 namespace pleat::kernels {
 namespace {
 
-void check_budget(int64_t num_rows, int64_t budget) {
-  if (num_rows > budget)
-    base::fail(
-        "[dispatch_plan] routing needs {} rows, the budget is {}; a larger token budget or a capacity would "
-        "fit",
-        num_rows, budget);
-}
+using namespace dispatch;
 
 // Keeps the `capacity` choices of [first, last) with the largest probability, in token order, at the front.
 template <class R>
@@ -56,7 +51,7 @@ struct Plan {
       num_rows += pad ? capacity : kept;
       num_dropped += count[e] - kept;
     }
-    check_budget(num_rows, budget);
+    check_budget("dispatch_plan", num_rows, budget);
 
     if (num_dropped == 0) {
       int64_t row = 0;
@@ -104,11 +99,6 @@ struct Plan {
     fill_rows(row_token, row_slot, num_rows, budget);
     dropped[0] = (call[6].into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
   }
-
-  static void fill_rows(int32_t* row_token, int32_t* row_slot, int64_t begin, int64_t end) {
-    std::fill(row_token + begin, row_token + end, -1);
-    std::fill(row_slot + begin, row_slot + end, -1);
-  }
 };
 
 }  // namespace
@@ -136,8 +126,7 @@ Kernel resolve_dispatch_plan(const Invocation& call) {
                   program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
                   call[i], Dtype::I32);
   require_dtype(kName, "dropped", call[6], Dtype::I64);
-  if (T * k > std::numeric_limits<int32_t>::max() || call[3].dim(0) > std::numeric_limits<int32_t>::max())
-    base::fail("[dispatch_plan] {} choices and {} rows do not fit in 32 bits", T * k, call[3].dim(0));
+  check_index_range(kName, T * k, call[3].dim(0));
   return select_float<Plan>(call[1].dtype);
 }
 

@@ -1,15 +1,14 @@
 // Rows to experts and back: permute and combine, each the transpose of the other.
 #include <algorithm>
 
-#include "base/checked.h"
 #include "kernels/dispatch/dispatch.h"
+#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/router/type_pair.h"
 
 namespace pleat::kernels {
 namespace {
 
-constexpr int64_t kTileRows = 64;
-constexpr int64_t kChunk = 1024;  // columns summed at a time: the running sum stays in the nearest cache
+using namespace dispatch;
 
 template <class C>
 void copy_rows(const C* from, const int32_t* row_token, int64_t begin, int64_t end, int64_t width, C* rows) {
@@ -20,24 +19,6 @@ void copy_rows(const C* from, const int32_t* row_token, int64_t begin, int64_t e
       std::copy_n(from + row_token[r] * width, width, rows + r * width);
     }
   }
-}
-
-// sum[c] = sum over slots, ascending, of rows[row_of[slot], column + c].
-template <class C>
-void sum_rows(const C* rows, const int32_t* row_of, int64_t num_slots, int64_t width, int64_t column,
-              int64_t num_columns, C* __restrict sum) {
-  bool first = true;
-  for (int64_t s = 0; s < num_slots; ++s) {
-    if (row_of[s] < 0) continue;
-    const C* __restrict row = rows + row_of[s] * width + column;
-    if (first) {
-      std::copy_n(row, num_columns, sum);
-      first = false;
-    } else {
-      for (int64_t c = 0; c < num_columns; ++c) sum[c] += row[c];
-    }
-  }
-  if (first) std::fill_n(sum, num_columns, C(0));
 }
 
 template <class C, class R>
@@ -124,18 +105,6 @@ struct CombineBackward {
     });
   }
 };
-
-void check_rank(std::string_view kernel, std::string_view name, const Arg& arg, size_t rank) {
-  if (arg.shape.size() != rank)
-    base::fail("[{}] argument '{}' has {} dimensions, needed {}", kernel, name, arg.shape.size(), rank);
-}
-
-void check_offsets(std::string_view kernel, const Arg& offsets) {
-  require_dtype(kernel, "offsets", offsets, tensor::Dtype::I32);
-  check_rank(kernel, "offsets", offsets, 1);
-  if (offsets.dim(0) < 2)
-    base::fail("[{}] argument 'offsets' is [{}], needed one more than the experts", kernel, offsets.dim(0));
-}
 
 }  // namespace
 

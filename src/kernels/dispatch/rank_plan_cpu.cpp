@@ -1,0 +1,181 @@
+// Row plans of a rank's own experts when the tokens of several ranks meet there: gathered (gather_plan) or
+// exchanged (receive_plan). Both describe the same rows in the same order.
+#include "kernels/dispatch/dispatch.h"
+#include "kernels/dispatch/dispatch_rows.h"
+#include "kernels/router/router.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace dispatch;
+
+// The first of this rank's experts.
+int64_t first_expert(const Invocation& call, const Arg& coords) {
+  const int64_t place = coords.as<int64_t>()[static_cast<size_t>(program::Group::Dispatch)];
+  return place / call.integer("copies") * call.integer("experts_per_rank");
+}
+
+void gather_plan(const Invocation& call) {
+  const int32_t *idx = call[0].as<int32_t>(), *kept = call[1].as<int32_t>();
+  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
+          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), budget = call[4].dim(0);
+  const int64_t El = call.integer("experts_per_rank"), ranks = call.integer("ranks"),
+                capacity = call.integer("capacity");
+  const int64_t E = ranks / call.integer("copies") * El, begin = first_expert(call, call[2]);
+  const bool pad = call.integer("pad") != 0;
+  if (begin < 0 || begin + El > E)
+    base::fail_with(base::ExitCode::Internal, "[gather_plan] this rank's experts begin at {} of {}", begin,
+                    E);
+  const int64_t choices_per_source = num_tokens / ranks * k;
+  // The expert of a kept choice, counted from this rank's first, or -1.
+  const auto local = [&](int64_t i) -> int64_t {
+    const int64_t e = idx[i] - begin;
+    return kept[i] >= 0 && e >= 0 && e < El ? e : -1;
+  };
+
+  int64_t next[kMaxExperts];  // of an expert: rows counted, then the row of its next choice
+  std::fill_n(next, El, int64_t{0});
+  int64_t num_rows = pad ? ranks * El * capacity : 0;
+  for (int64_t source = 0, i = 0; source < ranks; ++source) {
+    if (pad) std::fill_n(next, El, int64_t{0});
+    for (const int64_t end = i + choices_per_source; i < end; ++i) {
+      if (idx[i] < 0 || idx[i] >= E)
+        base::fail_with(base::ExitCode::Internal, "[gather_plan] choice {} is expert {} of {}", i, idx[i], E);
+      const int64_t e = local(i);
+      if (e < 0) continue;
+      if (++next[e] > capacity && pad)
+        base::fail_with(base::ExitCode::Internal,
+                        "[gather_plan] source {} kept more than {} choices of expert {}", source, capacity,
+                        begin + e);
+      if (!pad) ++num_rows;
+    }
+  }
+  check_budget("gather_plan", num_rows, budget);
+
+  int64_t row = 0;
+  for (int64_t e = 0; e < El; ++e) {
+    const int64_t count = pad ? ranks * capacity : next[e];
+    offsets[e] = static_cast<int32_t>(row);
+    next[e] = row;
+    row += count;
+  }
+  offsets[El] = static_cast<int32_t>(row);
+  for (int64_t source = 0, i = 0; source < ranks; ++source) {
+    for (const int64_t end = i + choices_per_source; i < end; ++i) {
+      const int64_t e = local(i);
+      if (e < 0) {
+        token_row[i] = -1;
+        continue;
+      }
+      const int64_t r = next[e]++;
+      row_token[r] = static_cast<int32_t>(i / k);
+      row_slot[r] = static_cast<int32_t>(i % k);
+      token_row[i] = static_cast<int32_t>(r);
+    }
+    if (pad)
+      for (int64_t e = 0; e < El; ++e) {
+        const int64_t end = offsets[e] + (source + 1) * capacity;
+        fill_rows(row_token, row_slot, next[e], end);
+        next[e] = end;
+      }
+  }
+  fill_rows(row_token, row_slot, row, budget);
+}
+
+void receive_plan(const Invocation& call) {
+  const int32_t* all_offsets = call[0].as<int32_t>();
+  int32_t *offsets = call[2].as<int32_t>(), *source_row = call[3].as<int32_t>(),
+          *sorted_row = call[4].as<int32_t>();
+  const int64_t ranks = call[0].dim(0), stride = call[0].dim(1), budget = call[3].dim(0);
+  const int64_t El = call.integer("experts_per_rank"), begin = first_expert(call, call[1]);
+  if (begin < 0 || begin + El >= stride)
+    base::fail_with(base::ExitCode::Internal, "[receive_plan] this rank's experts begin at {} of {}", begin,
+                    stride - 1);
+  int64_t num_rows = 0;
+  for (int64_t source = 0; source < ranks; ++source) {
+    const int32_t* from = all_offsets + source * stride + begin;
+    for (int64_t e = 0; e < El; ++e)
+      if (from[0] < 0 || from[e + 1] < from[e])
+        base::fail_with(base::ExitCode::Internal, "[receive_plan] offsets of rank {} are not ascending",
+                        source);
+    num_rows += from[El] - from[0];
+  }
+  check_budget("receive_plan", num_rows, budget);
+
+  int64_t row = 0;
+  for (int64_t e = 0; e < El; ++e) {
+    offsets[e] = static_cast<int32_t>(row);
+    int64_t start = 0;  // of the source's rows among the received
+    for (int64_t source = 0; source < ranks; ++source) {
+      const int32_t* from = all_offsets + source * stride + begin;
+      for (int64_t at = start + from[e] - from[0]; at < start + from[e + 1] - from[0]; ++at, ++row) {
+        source_row[row] = static_cast<int32_t>(at);
+        sorted_row[at] = static_cast<int32_t>(row);
+      }
+      start += from[El] - from[0];
+    }
+  }
+  offsets[El] = static_cast<int32_t>(row);
+  fill_rows(source_row, sorted_row, row, budget);
+}
+
+void check_coords(std::string_view kernel, const Arg& coords) {
+  require_dtype(kernel, "coords", coords, tensor::Dtype::I64);
+  require_shape(kernel, "coords", coords, {program::kNumGroups});
+}
+
+// Returns the experts of all ranks.
+int64_t checked_experts(std::string_view kernel, const Invocation& call, int64_t ranks) {
+  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
+  if (copies < 1 || ranks < 1 || ranks % copies != 0)
+    base::fail("[{}] {} ranks with {} copies: needed a positive multiple", kernel, ranks, copies);
+  if (El < 1 || El > kMaxExperts)
+    base::fail("[{}] {} experts per rank, needed 1 to {}", kernel, El, kMaxExperts);
+  return ranks / copies * El;
+}
+
+}  // namespace
+
+Kernel resolve_gather_plan(const Invocation& call) {
+  constexpr std::string_view kName = "gather_plan";
+  const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity");
+  checked_experts(kName, call, ranks);
+  if (call.integer("pad") != 0 && capacity < 1)
+    base::fail("[{}] padding needs a capacity, got {}", kName, capacity);
+  check_rank(kName, "idx", call[0], 2);
+  check_rank(kName, "row_token", call[4], 1);
+  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), R = call[4].dim(0);
+  if (num_tokens % ranks != 0)
+    base::fail("[{}] {} tokens of {} ranks: needed a multiple", kName, num_tokens, ranks);
+  check_coords(kName, call[2]);
+  require_shape(kName, "kept", call[1], {num_tokens, k});
+  require_shape(kName, "offsets", call[3], {call.integer("experts_per_rank") + 1});
+  require_shape(kName, "row_slot", call[5], {R});
+  require_shape(kName, "token_row", call[6], {num_tokens, k});
+  for (size_t i : {0, 1, 3, 4, 5, 6})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::gather_plan, program::Phase::Forward)[i].name,
+                  call[i], tensor::Dtype::I32);
+  check_index_range(kName, num_tokens * k, R);
+  return &gather_plan;
+}
+
+Kernel resolve_receive_plan(const Invocation& call) {
+  constexpr std::string_view kName = "receive_plan";
+  check_rank(kName, "all_offsets", call[0], 2);
+  check_rank(kName, "source_row", call[3], 1);
+  const int64_t ranks = call[0].dim(0), R = call[3].dim(0);
+  require_shape(kName, "all_offsets", call[0], {ranks, checked_experts(kName, call, ranks) + 1});
+  check_coords(kName, call[1]);
+  require_shape(kName, "offsets", call[2], {call.integer("experts_per_rank") + 1});
+  require_shape(kName, "sorted_row", call[4], {R});
+  for (size_t i : {0, 2, 3, 4})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::receive_plan, program::Phase::Forward)[i].name,
+                  call[i], tensor::Dtype::I32);
+  check_index_range(kName, 0, R);
+  return &receive_plan;
+}
+
+}  // namespace pleat::kernels
