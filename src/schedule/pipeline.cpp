@@ -1,5 +1,7 @@
 // A pipeline rank's training step: its chunks in the order of the schedule, with what crosses a cut of the
 // model sent and received on lanes of their own, so that neither direction waits for the other.
+#include <fmt/format.h>
+
 #include "schedule/build.h"
 #include "schedule/pipeline_order.h"
 

@@ -10,6 +10,7 @@
 #include "interpret/check/check.h"
 #include "model/rope.h"
 #include "schedule/pass/pass.h"
+#include "train/initialize.h"
 
 namespace pleat::train {
 namespace {
@@ -24,29 +25,6 @@ Planned checked(program::Program program) {
   out.plan = interpret::plan(out.program);
   interpret::require_ok(interpret::check_plan(out.program, out.plan), "plan of program " + out.program.name);
   return out;
-}
-
-// A stream of its own for every parameter name, so that adding a parameter leaves all others as they were.
-uint64_t seed_of(uint64_t seed, const std::string& name) {
-  const base::Sha256Digest digest = base::sha256(name);
-  uint64_t mix = 0;
-  std::memcpy(&mix, digest.data(), sizeof(mix));
-  return seed ^ mix;
-}
-
-template <class T>
-void initialize_parameter(const model::Parameter& p, uint64_t seed, T* out, device::Pool& pool) {
-  const int64_t n = model::num_elements(p);
-  if (p.init != model::Init::Normal) {
-    std::fill(out, out + n, p.init == model::Init::Ones ? T(1) : T(0));
-    return;
-  }
-  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
-  constexpr int64_t kTile = 16384;
-  pool.for_each_tile((n + kTile - 1) / kTile, [&](int64_t tile) {
-    for (int64_t i = tile * kTile; i < std::min(n, (tile + 1) * kTile); ++i)
-      out[i] = static_cast<T>(p.init_std * stream.normal(static_cast<uint64_t>(i)));
-  });
 }
 
 }  // namespace
@@ -101,10 +79,9 @@ void Programs::initialize() {
     const int p = model::find_parameter(table_, t.name);
     if (p < 0) {
       std::memset(t.bytes.data(), 0, t.bytes.size());
-    } else if (t.dtype == tensor::Dtype::F64) {
-      initialize_parameter(table_[size_t(p)], seed, reinterpret_cast<double*>(t.bytes.data()), pool_);
     } else {
-      initialize_parameter(table_[size_t(p)], seed, reinterpret_cast<float*>(t.bytes.data()), pool_);
+      initialize_slice(table_[size_t(p)], seed, model::local_runs(table_[size_t(p)], {}, {}), t.dtype,
+                       t.bytes.data(), pool_);
     }
   }
 }

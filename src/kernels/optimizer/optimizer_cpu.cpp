@@ -119,6 +119,7 @@ std::span<const Binding> optimizer_bindings() {
   using program::Phase;
   static constexpr Binding rows[] = {
       {KernelKind::copy, Phase::Forward, resolve_copy},
+      {KernelKind::add_grad, Phase::BackwardInput, resolve_add_grad},
       {KernelKind::add_grad, Phase::BackwardWeight, resolve_add_grad},
       {KernelKind::grad_norm, Phase::Update, resolve_grad_norm},
       {KernelKind::clip, Phase::Update, resolve_clip},

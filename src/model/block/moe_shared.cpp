@@ -67,7 +67,7 @@ void shared_backward(Decoder& d, int mb, int layer, ValueId dy, ValueId d_normed
   d.b.dgrad(Op::shared_up, {r(d_gate_up), r(W.shared_up), w(d_all)});
   const ValueId own =
       scatter_rows(d, Op::shared_scatter, Phase::BackwardInput, Group::Tensor, d_all, "d_shared_own");
-  d.b.dgrad(Op::shared_into, {r(own), d.b.acc(d_normed)});
+  d.b.dgrad(Op::shared_into, {r(own), program::u(d_normed)});
   const ValueId all =
       gather_rows(d, Op::shared_gather, Phase::BackwardInput, Group::Tensor, s.mlp_normed, "shared_again", 1);
   d.b.wgrad(Op::shared_up, {r(d_gate_up), r(all), d.b.acc(G.shared_up), none()});

@@ -1,0 +1,48 @@
+#include "train/initialize.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/hash.h"
+#include "base/rng.h"
+
+namespace pleat::train {
+namespace {
+
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  const base::Sha256Digest digest = base::sha256(name);
+  uint64_t mix = 0;
+  std::memcpy(&mix, digest.data(), sizeof(mix));
+  return seed ^ mix;
+}
+
+template <class T>
+void initialize(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, T* out,
+                device::Pool& pool) {
+  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
+  constexpr int64_t kTile = 16384;
+  for (const model::Run& run : runs) {
+    T* to = out + run.local_begin;
+    if (p.init != model::Init::Normal) {
+      std::fill_n(to, run.count, p.init == model::Init::Ones ? T(1) : T(0));
+      continue;
+    }
+    pool.for_each_tile((run.count + kTile - 1) / kTile, [&](int64_t tile) {
+      for (int64_t i = tile * kTile; i < std::min(run.count, (tile + 1) * kTile); ++i)
+        to[i] = static_cast<T>(p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)));
+    });
+  }
+}
+
+}  // namespace
+
+void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs,
+                      tensor::Dtype dtype, std::byte* out, device::Pool& pool) {
+  if (dtype == tensor::Dtype::F64) {
+    initialize(p, seed, runs, reinterpret_cast<double*>(out), pool);
+  } else {
+    initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
+  }
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,30 @@
+// Two runs of one model side by side, class by class.
+#pragma once
+
+#include "model/parameter.h"
+#include "verify/layout_run.h"
+
+namespace pleat::verify {
+
+struct ClassRow {
+  std::string parameter_class;
+  double gradient_ratio = 1;        // |layout's gradient| / |reference's|, of the worst step
+  double gradient = 0, weight = 0;  // largest norm-wise difference of a tensor, over all steps
+  std::string worst_gradient, worst_weight;
+};
+
+struct Comparison {
+  std::vector<ClassRow> classes;
+  double loss = 0, norm = 0, clip = 0, aux = 0, moments = 0;  // largest relative differences
+  bool load_equal = true;
+  bool bitwise = true;  // gradients, weights, moments, loss and norm
+
+  double worst() const;
+  // Empty when every difference is at most `bound`; else what is wrong, the likely cause first.
+  std::string verdict(double bound) const;
+};
+
+Comparison compare(const LayoutRun& reference, const LayoutRun& run,
+                   const std::vector<model::Parameter>& table);
+
+}  // namespace pleat::verify

@@ -1,0 +1,95 @@
+// Layouts against one rank, in double.
+#include <gtest/gtest.h>
+
+#include "verify/compare.h"
+
+namespace pleat::verify {
+namespace {
+
+const char* const kBase = R"(
+[model]
+vocab_size = 64
+hidden_size = 32
+num_layers = 2
+num_heads = 4
+num_kv_heads = 4
+head_dim = 8
+qk_norm = true
+dtype = "float64"
+[moe]
+num_experts = 8
+top_k = 2
+ffn_hidden_size = 24
+shared_ffn_hidden_size = 16
+load_balancing = ["aux", "seq_aux"]
+aux_coef = [0.01, 0.02]
+z_coef = 0.001
+[train]
+micro_batch = 2
+num_microbatches = 4
+seq_len = 16
+loss_chunk = 24
+[optimizer]
+clip = 0.5
+)";
+
+config::Config make(const std::vector<std::string>& sets = {}) {
+  return config::resolve(config::parse(kBase, sets, "test.toml"));
+}
+
+std::vector<model::Role> even_roles(const config::Config& c, const model::Mesh& m) {
+  std::vector<model::Role> roles(static_cast<size_t>(m.pp));
+  const int stages = static_cast<int>(m.pp * m.vpp), layers = static_cast<int>(c.model.num_layers);
+  for (int s = 0; s < stages; ++s) {
+    model::Role& r = roles[static_cast<size_t>(s % m.pp)];
+    r.pipeline_rank = static_cast<int>(s % m.pp);
+    model::Chunk chunk;
+    chunk.embedding = s == 0;
+    chunk.head = s == stages - 1;
+    for (int l = s * layers / stages; l < (s + 1) * layers / stages; ++l) chunk.layers.push_back(l);
+    r.chunks.push_back(chunk);
+  }
+  return roles;
+}
+
+void expect_equal(const config::Config& c, const model::Mesh& mesh, double bound = 1e-10,
+                  bool bitwise = false) {
+  const LayoutRun reference = run_layout(c, {}, {}, {});
+  const LayoutRun run =
+      run_layout(c, mesh, mesh.pp > 1 ? even_roles(c, mesh) : std::vector<model::Role>{}, {});
+  const Comparison result = compare(reference, run, model::make_parameters(c));
+  EXPECT_EQ(result.verdict(bound), "") << "worst " << result.worst();
+  EXPECT_TRUE(!bitwise || result.bitwise);
+}
+
+model::Mesh mesh(int tp, int cp, int dp, int ep, int etp) {
+  model::Mesh m;
+  m.tp = tp, m.cp = cp, m.dp = dp, m.ep = ep, m.etp = etp;
+  m.edp = tp * cp * dp / (ep * etp);
+  return m;
+}
+
+TEST(Layout, Data) { expect_equal(make(), mesh(1, 1, 2, 1, 1)); }
+TEST(Layout, Tensor) { expect_equal(make(), mesh(2, 1, 1, 1, 1)); }
+TEST(Layout, ExpertAllToAll) { expect_equal(make(), mesh(1, 1, 2, 2, 1)); }
+TEST(Layout, ExpertAllGather) {
+  model::Mesh m = mesh(1, 1, 2, 2, 1);
+  m.dispatcher = model::Dispatcher::AllGather;
+  expect_equal(make(), m);
+}
+TEST(Layout, ExpertTensor) { expect_equal(make(), mesh(2, 1, 2, 2, 2)); }
+TEST(Layout, ContextAllToAll) {
+  model::Mesh m = mesh(1, 2, 1, 1, 1);
+  m.context = model::ContextKind::AllToAll;
+  expect_equal(make(), m);
+}
+TEST(Layout, ContextAllGather) { expect_equal(make(), mesh(1, 2, 1, 1, 1)); }
+TEST(Layout, Folded) { expect_equal(make(), mesh(2, 2, 2, 4, 2)); }
+TEST(Layout, Pipeline) {
+  model::Mesh m;
+  m.pp = 2;
+  expect_equal(make(), m, 0, true);
+}
+
+}  // namespace
+}  // namespace pleat::verify
