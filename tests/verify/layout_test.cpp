@@ -85,6 +85,25 @@ TEST(Layout, ContextAllToAll) {
 }
 TEST(Layout, ContextAllGather) { expect_equal(make(), mesh(1, 2, 1, 1, 1)); }
 TEST(Layout, Folded) { expect_equal(make(), mesh(2, 2, 2, 4, 2)); }
+TEST(Layout, Interleaved) {
+  model::Mesh m;
+  m.pp = 2, m.vpp = 2;
+  expect_equal(make({"model.num_layers=4"}), m, 0, true);
+}
+TEST(Layout, TiedPipeline) {
+  model::Mesh m = mesh(2, 1, 2, 2, 1);
+  m.pp = 2;
+  expect_equal(make({"model.tie_embeddings=true"}), m);
+}
+TEST(Layout, Latent) {
+  model::Mesh m = mesh(2, 1, 2, 2, 2);
+  m.pp = 2;
+  for (const char* rank : {"model.q_lora_rank=12", "model.q_lora_rank=0"})
+    expect_equal(make({"model.attention=\"mla\"", rank, "model.kv_lora_rank=8", "model.qk_nope_head_dim=8",
+                       "model.qk_rope_head_dim=4", "model.v_head_dim=6", "model.num_kv_heads=", "model.head_dim=",
+                       "model.qk_norm="}),
+                 m);
+}
 TEST(Layout, Pipeline) {
   model::Mesh m;
   m.pp = 2;

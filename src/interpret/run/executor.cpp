@@ -109,7 +109,11 @@ struct Executor::State {
 
   void bind_collective(const Stage& stage, BoundStage& bound) {
     bound.name = stage_name(stage);
-    bound.group = groups ? groups(stage.group, program.lanes[static_cast<size_t>(stage.lane)].name) : nullptr;
+    // Messages are told apart by their tags, and the two ends of one lie on different lanes.
+    const bool message = class_of(stage.op) == OpClass::Transfer;
+    if (groups)
+      bound.group =
+          groups(stage.group, message ? "messages" : program.lanes[static_cast<size_t>(stage.lane)].name);
     if (!bound.group)
       base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", bound.name,
                       name_of(stage.group));
