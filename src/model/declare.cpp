@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "model/decoder.h"
+#include "model/shard.h"
 
 namespace pleat::model {
 namespace {
@@ -45,38 +46,67 @@ constexpr Role kRoles[] = {
     {"shared.gate.weight", &LayerWeights::shared_gate},
 };
 
-void declare_state(Decoder& d) {
+// Which parameters this rank holds, and how much of each.
+void place_parameters(Decoder& d) {
   d.parameters.resize(d.table.size());
-  for (size_t i = 0; i < d.table.size(); ++i)
-    if (d.table[i].tied_to.empty())
-      d.parameters[i].weight =
-          d.b.value(d.table[i].name, d.compute, d.table[i].shape, Owner::Weights, Life::Persistent);
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
+    ParameterValues& v = d.parameters[i];
+    const bool embedding = p.name == "embedding.weight", outside = p.layer < 0 && !embedding;
+    const bool tied = d.config.model.tie_embeddings;
+    v.here = p.layer >= 0 ? d.role.has_layer(p.layer)
+             : outside    ? d.role.has_head()
+                          : d.role.has_embedding() || (tied && d.role.has_head());
+    v.group = reduction_group(p);
+    v.elements = 1;
+    for (const int64_t size : local_shape(p, d.mesh)) v.elements *= size;
+    v.shard = base::ceil_div(v.elements, d.mesh.size(v.group));
+  }
+}
+
+void declare_state(Decoder& d) {
+  place_parameters(d);
+  for (size_t i = 0; i < d.table.size(); ++i)
+    if (d.table[i].tied_to.empty() && d.parameters[i].here)
+      d.parameters[i].weight = d.b.value(d.table[i].name, d.compute, local_shape(d.table[i], d.mesh),
+                                         Owner::Weights, Life::Persistent);
+  for (size_t i = 0; i < d.table.size(); ++i) {
+    const Parameter& p = d.table[i];
+    ParameterValues& v = d.parameters[i];
+    if (!v.here) continue;
     if (!p.tied_to.empty()) {
-      d.parameters[i].weight = d.parameters[static_cast<size_t>(find_parameter(d.table, p.tied_to))].weight;
+      v.weight = d.parameters[static_cast<size_t>(find_parameter(d.table, p.tied_to))].weight;
       continue;
     }
-    d.parameters[i].moment1 =
-        d.b.value(p.name + ".moment1", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
-    d.parameters[i].moment2 =
-        d.b.value(p.name + ".moment2", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
+    // One rank updates all of it, or each of a group its share.
+    const std::vector<int64_t> shape =
+        d.mesh.size(v.group) == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.shard};
+    v.moment1 = d.b.value(p.name + ".moment1", d.compute, shape, Owner::Optimizer, Life::Persistent);
+    v.moment2 = d.b.value(p.name + ".moment2", d.compute, shape, Owner::Optimizer, Life::Persistent);
   }
   d.routing.resize(static_cast<size_t>(d.config.model.num_layers));
   if (balances_by(d.config, "bias"))
     for (int i = 0; i < d.config.model.num_layers; ++i)
-      if (config::is_moe_layer(d.config, i))
+      if (config::is_moe_layer(d.config, i) && d.role.has_layer(i))
         d.routing[static_cast<size_t>(i)].expert_bias =
             d.b.value(fmt::format("layers.{}.router.expert_bias", i), Dtype::F32, {d.config.moe.num_experts},
                       Owner::Routing, Life::Persistent);
   d.inv_freq = d.b.value("rope.inv_freq", Dtype::F64, {d.config.model.rotary_dim / 2}, Owner::Inputs,
                          Life::Persistent);
+  if (d.mesh.world() > 1)
+    d.coords = d.b.value("coords", Dtype::I64, {program::kNumGroups}, Owner::Inputs, Life::Persistent);
 }
 
 void declare_gradients(Decoder& d) {
-  for (size_t i = 0; i < d.table.size(); ++i)
-    d.parameters[i].grad =
-        d.b.value(d.table[i].name + ".grad", d.compute, d.table[i].shape, Owner::Gradients);
+  for (size_t i = 0; i < d.table.size(); ++i) {
+    const Parameter& p = d.table[i];
+    if (!d.parameters[i].here) continue;
+    // A tied weight without its embedding has one gradient here, the head's.
+    if (p.name == "embedding.weight" && !d.role.has_embedding()) continue;
+    d.parameters[i].grad = d.b.value(p.name + ".grad", d.compute, local_shape(p, d.mesh), Owner::Gradients);
+    if (!p.tied_to.empty() && !d.role.has_embedding())
+      d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
+  }
 }
 
 void assign_roles(Decoder& d) {
@@ -85,6 +115,7 @@ void assign_roles(Decoder& d) {
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
     const ParameterValues& v = d.parameters[i];
+    if (!v.here) continue;
     if (p.name == "embedding.weight") d.embedding = v.weight, d.d_embedding = v.grad;
     if (p.name == "final_norm.weight") d.final_norm = v.weight, d.d_final_norm = v.grad;
     if (p.name == "head.weight") d.head = v.weight, d.d_head = v.grad;
@@ -117,7 +148,7 @@ void declare_inputs(Decoder& d, int num_microbatches) {
     d.step.norm = input("norm", Dtype::F64, {4});
     d.step.hyper = input("hyper", Dtype::F64, {4});
   }
-  const int64_t t = d.num_tokens;
+  const int64_t own = d.num_tokens, t = d.attention_tokens, all = d.microbatch_tokens;
   for (int mb = 0; mb < num_microbatches; ++mb) {
     const auto name = [&](const char* what) { return fmt::format("mb{}.{}", mb, what); };
     MicrobatchInputs& in = d.inputs.emplace_back();
@@ -126,10 +157,17 @@ void declare_inputs(Decoder& d, int num_microbatches) {
       in.labels = input(name("labels"), Dtype::I32, {t});
       in.loss_mask = input(name("loss_mask"), Dtype::U8, {t});
     }
-    in.valid = input(name("valid"), Dtype::U8, {t});
+    in.valid = input(name("valid"), Dtype::U8, {own});
     in.positions = input(name("positions"), Dtype::I32, {t});
-    in.doc_start = input(name("doc_start"), Dtype::I32, {t});
-    in.token_index = input(name("token_index"), Dtype::I64, {t});
+    in.doc_start = input(name("doc_start"), Dtype::I32, {all});
+    in.token_index = input(name("token_index"), Dtype::I64, {own});
+    if (d.mesh.tp * d.mesh.cp > 1) {
+      in.all_valid = input(name("all_valid"), Dtype::U8, {all});
+      in.order = input(name("order"), Dtype::I32, {all});
+      in.inverse_order = input(name("inverse_order"), Dtype::I32, {all});
+      in.context_row = input(name("context_row"), Dtype::I32, {t});
+      in.own_row = input(name("own_row"), Dtype::I32, {own});
+    }
   }
 }
 
@@ -144,7 +182,7 @@ void declare_results(Decoder& d) {
   }
   const AuxCoefficients aux = aux_coefficients(d.config);
   for (int i = 0; i < d.config.model.num_layers; ++i) {
-    if (!config::is_moe_layer(d.config, i)) continue;
+    if (!config::is_moe_layer(d.config, i) || !d.role.has_layer(i)) continue;
     LayerRouting& r = d.routing[static_cast<size_t>(i)];
     const auto name = [&](const char* what) { return fmt::format("L{}.{}", i, what); };
     r.load = result(name("load"), Dtype::I64, {d.config.moe.num_experts});
@@ -177,10 +215,11 @@ ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::v
   return b.value(here(what), dtype, std::move(shape), owner);
 }
 
-ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
-                        Owner owner) {
-  const int64_t balanced = num_tokens * config.moe.top_k;
-  return b.routed(here(what), dtype, std::move(shape), owner, std::min(balanced, routed_rows), routed_rows);
+ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+                        int64_t num_rows) {
+  // Balanced: every expert rank of a group gets its part of all ranks' choices.
+  const int64_t balanced = num_tokens * config.moe.top_k * mesh.etp;
+  return b.routed(here(what), dtype, std::move(shape), owner, std::min(balanced, num_rows), num_rows);
 }
 
 bool balances_by(const config::Config& config, const std::string& type) {
@@ -206,40 +245,59 @@ AuxCoefficients aux_coefficients(const config::Config& config) {
   return out;
 }
 
-int64_t expert_capacity(const config::Config& config) {
+int64_t expert_capacity(const config::Config& config, int64_t num_tokens) {
   const auto& e = config.moe;
   if (e.num_experts == 0 || e.capacity_factor <= 0) return 0;
-  const double tokens = static_cast<double>(config.train.micro_batch * config.train.seq_len);
+  const double tokens = static_cast<double>(num_tokens);
   return static_cast<int64_t>(std::ceil(tokens * static_cast<double>(e.top_k) /
                                         static_cast<double>(e.num_experts) * e.capacity_factor));
 }
 
+namespace {
+
+// Rows this rank's tokens may take, and rows its experts may get from all ranks of its dispatch group.
+void set_rows(Decoder& d) {
+  const auto& e = d.config.moe;
+  if (e.num_experts == 0) return;
+  const int64_t capacity = expert_capacity(d.config, d.num_tokens), own = e.num_experts / d.mesh.ep;
+  const auto rows_for = [&](int64_t experts) {
+    const int64_t dropless = d.num_tokens * std::min(e.top_k, experts);
+    if (capacity == 0) return dropless;
+    return e.pad_to_capacity ? capacity * experts : std::min(dropless, capacity * experts);
+  };
+  d.routed_rows = rows_for(e.num_experts);
+  d.expert_rows = rows_for(own) * d.mesh.size(program::Group::Dispatch);
+}
+
+}  // namespace
+
 Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
-                Purpose purpose, int num_microbatches, RoutingUse routing_use) {
+                const DeclareOptions& options) {
   const Dtype compute = tensor::dtype_named(config.model.dtype == "float64" ? "f64" : "f32");
   const bool wide = compute == Dtype::F64 || config.moe.router_dtype == "float64";
-  const int64_t tokens = config.train.micro_batch * config.train.seq_len;
-  int64_t rows = tokens * config.moe.top_k;
-  if (const int64_t capacity = expert_capacity(config); capacity > 0)
-    rows = config.moe.pad_to_capacity ? capacity * config.moe.num_experts
-                                      : std::min(rows, capacity * config.moe.num_experts);
   Decoder d(config, table, b);
-  d.purpose = purpose;
+  d.purpose = options.purpose;
   d.compute = compute;
   d.router = wide ? Dtype::F64 : Dtype::F32;
-  d.num_tokens = tokens;
-  d.routed_rows = rows;
-  d.routing_use = routing_use;
+  d.mesh = options.mesh;
+  d.role = options.role ? *options.role : whole_model(config.model.num_layers);
+  d.microbatch_tokens = config.train.micro_batch * config.train.seq_len;
+  d.attention_tokens = d.microbatch_tokens / d.mesh.cp;
+  d.num_tokens = d.attention_tokens / d.mesh.tp;
+  d.routing_use = options.routing_use;
+  set_rows(d);
   if (config.moe.shared_ffn_hidden_size > 0) d.side_lane = b.lane("side", "compute");
   declare_state(d);
-  if (purpose == Purpose::Train) declare_gradients(d);
+  if (d.purpose == Purpose::Train) declare_gradients(d);
   assign_roles(d);
-  declare_inputs(d, num_microbatches);
+  declare_inputs(d, options.num_microbatches);
   declare_results(d);
-  const size_t n = static_cast<size_t>(num_microbatches);
-  for (auto* list : {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_normed, &d.hf_counts,
-                     &d.hf_tokens})
+  const size_t n = static_cast<size_t>(options.num_microbatches);
+  for (auto* list :
+       {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_all, &d.hf_counts, &d.hf_tokens})
     list->assign(n, kNoValue);
+  for (auto* list : {&d.chunk_in, &d.chunk_out, &d.d_chunk_in})
+    list->assign(d.role.chunks.size(), std::vector<ValueId>(n, kNoValue));
   d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config.model.num_layers)));
   return d;
 }

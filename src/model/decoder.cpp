@@ -1,47 +1,101 @@
-#include "model/decoder.h"
-
 #include "base/checked.h"
+#include "model/exchange.h"
 
 namespace pleat::model {
 
+using program::Group;
 using program::none;
 using program::Op;
+using program::Phase;
 using program::r;
 using program::u;
 using program::w;
 
-void forward(Decoder& d, int mb) {
+namespace {
+
+constexpr int64_t kNormBlock = 65536;
+
+program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(Group::Tensor))}}; }
+
+ValueId embed(Decoder& d, int mb) {
+  const bool cut = d.mesh.tp > 1;
+  const ValueId x = d.activation("embedded", {d.attention_tokens, d.config.model.hidden_size});
+  d.b.forward(Op::embedding,
+              {r(d.inputs[size_t(mb)].tokens), r(d.embedding), cut ? r(d.coords) : none(), w(x)},
+              cut ? vocabulary_part() : program::AttrSet{});
+  return scatter_rows(d, Op::embed_scatter, Phase::Forward, Group::Tensor, x, "embedded_own");
+}
+
+void embed_backward(Decoder& d, int mb, ValueId dx) {
+  const bool cut = d.mesh.tp > 1;
+  const ValueId all =
+      gather_rows(d, Op::embed_gather, Phase::BackwardInput, Group::Tensor, dx, "d_embedded_all");
+  d.b.wgrad(Op::embedding,
+            {r(d.inputs[size_t(mb)].tokens), r(all), cut ? r(d.coords) : none(), d.b.acc(d.d_embedding)},
+            cut ? vocabulary_part() : program::AttrSet{});
+}
+
+}  // namespace
+
+void forward(Decoder& d, int mb, int chunk) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
-  const size_t i = size_t(mb);
-  if (d.purpose == Purpose::Train && aux_coefficients(d.config).hf) {
+  const size_t i = size_t(mb), c = size_t(chunk);
+  const bool hf = d.purpose == Purpose::Train && aux_coefficients(d.config).hf;
+  if (hf && d.hf_counts[i] == kNoValue) {
     d.hf_counts[i] =
         d.activation("hf_counts", tensor::Dtype::I64, {d.config.moe.num_experts}, program::Owner::Routing);
     d.hf_tokens[i] = d.activation("hf_tokens", tensor::Dtype::I64, {1}, program::Owner::Routing);
   }
-  d.cos_sin[i] = d.activation("cos_sin", {d.num_tokens, m.rotary_dim});
-  ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
-  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
-              {{"scale", m.rope_attention_factor}});
-  d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
-  for (int layer = 0; layer < m.num_layers; ++layer) {
+  if (d.cos_sin[i] == kNoValue) {
+    d.cos_sin[i] = d.activation("cos_sin", {d.attention_tokens, m.rotary_dim});
+    d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
+                {{"scale", m.rope_attention_factor}});
+  }
+  ValueId x = d.role.chunks[c].embedding ? embed(d, mb) : d.chunk_in[c][i];
+  for (const int layer : d.role.chunks[c].layers) {
     x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
     x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
                                               : dense_mlp_forward(d, mb, layer, x);
   }
-  head_forward(d, mb, x);
+  d.chunk_out[c][i] = x;
+  if (hf && d.mesh.size(Group::TensorContext) > 1) {
+    d.b.at({mb, -1});
+    d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorContext, {u(d.hf_counts[i])});
+    d.b.at({mb, -1, 1});
+    d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorContext, {u(d.hf_tokens[i])});
+  }
+  if (d.role.chunks[c].head) head_forward(d, mb, x);
 }
 
-void backward(Decoder& d, int mb) {
-  ValueId dx = head_backward(d, mb);
-  for (int layer = static_cast<int>(d.config.model.num_layers) - 1; layer >= 0; --layer) {
+void backward(Decoder& d, int mb, int chunk, ValueId d_out) {
+  const Chunk& c = d.role.chunks[size_t(chunk)];
+  ValueId dx = c.head ? head_backward(d, mb) : d_out;
+  for (size_t i = c.layers.size(); i-- > 0;) {
+    const int layer = c.layers[i];
     dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx)
                                                : dense_mlp_backward(d, mb, layer, dx);
     dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx)
                                            : attention_backward(d, mb, layer, dx);
   }
   d.b.at({mb, -1});
-  d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), d.b.acc(d.d_embedding)});
+  if (c.embedding) {
+    embed_backward(d, mb, dx);
+  } else {
+    d.d_chunk_in[size_t(chunk)][size_t(mb)] = dx;
+  }
+}
+
+void finish_counts(Decoder& d) {
+  if (d.mesh.size(Group::TensorDataContext) == 1) return;
+  for (size_t layer = 0; layer < d.routing.size(); ++layer) {
+    const LayerRouting& routing = d.routing[layer];
+    if (routing.global_counts == kNoValue) continue;
+    d.b.at({-1, static_cast<int>(layer)});
+    d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorDataContext, {u(routing.global_counts)});
+    d.b.at({-1, static_cast<int>(layer), 1});
+    d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorDataContext, {u(routing.global_tokens)});
+  }
 }
 
 namespace {
@@ -62,45 +116,134 @@ program::AttrSet adamw_attrs(const config::Config& c, const Parameter& p) {
 
 }  // namespace
 
-void update(Decoder& d) {
-  // Every stage of the update carries its parameter's index as part.
+namespace {
+
+// The loss of the whole step on every rank: made where the head is, summed over the ranks that hold other
+// tokens, then handed along the pipeline, where the others add zero.
+void sum_loss(Decoder& d) {
+  d.b.at({-1, -1});
+  if (!d.role.has_head()) {
+    d.b.forward(Op::zero, {w(d.loss)});
+  } else if (d.mesh.size(Group::DataContext) > 1) {
+    d.b.exchange(Op::loss_reduce, Phase::Forward, Group::DataContext, {u(d.loss)});
+  }
+  d.b.at({-1, -1, 1});
+  if (d.mesh.pp > 1) d.b.exchange(Op::loss_reduce, Phase::Forward, Group::Pipeline, {u(d.loss)});
+  d.b.at({-1, -1});
+}
+
+// What the router counted, over all tokens of the step.
+void sum_routing(Decoder& d) {
+  for (size_t layer = 0; layer < d.routing.size(); ++layer) {
+    const LayerRouting& routing = d.routing[layer];
+    if (routing.load == kNoValue) continue;
+    int part = 0;
+    const auto reduce = [&](ValueId value, Group group, bool maximum) {
+      d.b.at({-1, static_cast<int>(layer), part++});
+      if (value != kNoValue && d.mesh.size(group) > 1)
+        d.b.exchange(Op::load_reduce, Phase::Update, group, {u(value)},
+                     maximum ? program::AttrSet{{"max", 1}} : program::AttrSet{});
+    };
+    const Group all = Group::TensorDataContext;
+    reduce(routing.load, all, false);
+    reduce(routing.dropped, all, false);
+    if (d.mesh.size(all) > 1) {
+      reduce(d.b.rows(routing.stats, 0, 1, "[max]"), all, true);
+      reduce(d.b.rows(routing.stats, 1, 3, "[sums]"), all, false);
+    }
+    // Every rank that holds a part of a microbatch has its whole losses.
+    reduce(routing.losses, Group::Data, false);
+  }
+}
+
+// Tied gradients: one sum, embedding first, wherever the two uses are.
+void sum_tied(Decoder& d) {
   for (size_t i = 0; i < d.table.size(); ++i) {
     if (d.table[i].tied_to.empty()) continue;
-    d.b.at({-1, -1, static_cast<int>(i)});
     const size_t owner = size_t(find_parameter(d.table, d.table[i].tied_to));
-    d.b.wgrad(Op::tie_grad, {r(d.parameters[i].grad), u(d.parameters[owner].grad)});
+    d.b.at({-1, -1, static_cast<int>(i)});
+    const bool both = d.role.has_embedding() && d.role.has_head();
+    if (both) {
+      d.b.wgrad(Op::tie_grad, {r(d.parameters[i].grad), u(d.parameters[owner].grad)});
+    } else if (d.parameters[owner].here) {
+      d.b.exchange(Op::tie_reduce, Phase::BackwardWeight, Group::Ends, {u(d.parameters[owner].grad)});
+    }
   }
-  constexpr int64_t kNormBlock = 65536;
+}
+
+program::AttrSet share_attrs(const ParameterValues& v) {
+  return {{"shard", double(v.shard)},
+          {"elements", double(v.elements)},
+          {"group", double(static_cast<int>(v.group))}};
+}
+
+}  // namespace
+
+void finish_evaluation(Decoder& d) {
+  if (d.mesh.world() == 1) return;
+  if (d.loss != kNoValue) sum_loss(d);
+  sum_routing(d);
+}
+
+void update(Decoder& d) {
+  // Every stage of the update carries its parameter's index as part.
+  sum_tied(d);
+  const bool alone = d.mesh.world() == 1;
+  const auto shared = [&](const ParameterValues& v) { return d.mesh.size(v.group) > 1; };
+  std::vector<int64_t> first_part(d.table.size(), 0);
   int64_t num_parts = 0;
-  for (const Parameter& p : d.table)
-    if (p.tied_to.empty()) num_parts += base::ceil_div(num_elements(p), kNormBlock);
+  for (size_t i = 0; i < d.table.size(); ++i) {
+    first_part[i] = num_parts;
+    if (d.table[i].tied_to.empty()) num_parts += base::ceil_div(d.parameters[i].elements, kNormBlock);
+  }
+  const auto each = [&](auto&& fn) {
+    for (size_t i = 0; i < d.table.size(); ++i) {
+      if (!d.table[i].tied_to.empty() || !d.parameters[i].here) continue;
+      d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
+      fn(i, d.parameters[i]);
+    }
+  };
+  each([&](size_t i, ParameterValues& v) {
+    v.reduced = v.grad;
+    if (!shared(v)) return;
+    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.compute, {v.shard}, program::Owner::Gradients);
+    d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.group, {r(v.grad), w(v.reduced)},
+                 {{"shard", double(v.shard)}});
+  });
   d.b.at({-1, -1});
   d.parts = d.b.value("norm_parts", tensor::Dtype::F64, {num_parts}, program::Owner::Workspace);
-  int64_t begin = 0;
-  for (size_t i = 0; i < d.table.size(); ++i) {
-    if (!d.table[i].tied_to.empty()) continue;
-    const int64_t parts = base::ceil_div(num_elements(d.table[i]), kNormBlock);
-    d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
-    d.b.update(Op::grad_norm,
-               {r(d.parameters[i].grad), w(d.b.rows(d.parts, begin, parts, fmt::format("[{}]", i)))});
-    begin += parts;
+  if (!alone) d.b.update(Op::zero, {w(d.parts)});
+  each([&](size_t i, ParameterValues& v) {
+    // A tied weight lives on two stages and counts once.
+    if (d.table[i].name == "embedding.weight" && !d.role.has_embedding()) return;
+    const ValueId parts =
+        d.b.rows(d.parts, first_part[i], base::ceil_div(v.elements, kNormBlock), fmt::format("[{}]", i));
+    d.b.update(Op::grad_norm, {r(v.reduced), shared(v) ? r(d.coords) : none(), w(parts)},
+               shared(v) ? share_attrs(v) : program::AttrSet{});
+  });
+  if (!alone) {
+    sum_loss(d);
+    d.b.exchange(Op::norm_reduce, Phase::Update, Group::World, {u(d.parts)});
   }
   d.b.at({-1, -1});
   d.b.update(Op::clip, {r(d.parts), r(d.loss), w(d.grad_scale), w(d.commit)},
              {{"clip", d.config.optimizer.clip}});
-  for (size_t i = 0; i < d.table.size(); ++i) {
-    if (!d.table[i].tied_to.empty()) continue;
-    const ParameterValues& v = d.parameters[i];
-    d.b.at({-1, d.table[i].layer, static_cast<int>(i)});
-    d.b.update(
-        Op::adamw,
-        {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), u(v.weight), u(v.moment1), u(v.moment2)},
-        adamw_attrs(d.config, d.table[i]));
-  }
-  for (int layer = 0; layer < d.config.model.num_layers; ++layer) {
-    const LayerRouting& routing = d.routing[size_t(layer)];
+  each([&](size_t i, ParameterValues& v) {
+    program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
+    if (shared(v))
+      attrs.insert(attrs.end(), {{"shard", double(v.shard)}, {"group", double(static_cast<int>(v.group))}});
+    d.b.update(Op::adamw,
+               {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), shared(v) ? r(d.coords) : none(),
+                u(v.weight), u(v.moment1), u(v.moment2)},
+               attrs);
+    if (shared(v))
+      d.b.exchange(Op::weight_gather, Phase::Update, v.group, {u(v.weight)}, {{"shard", double(v.shard)}});
+  });
+  if (!alone) sum_routing(d);
+  for (size_t layer = 0; layer < d.routing.size(); ++layer) {
+    const LayerRouting& routing = d.routing[layer];
     if (routing.expert_bias == kNoValue) continue;
-    d.b.at({-1, layer});
+    d.b.at({-1, static_cast<int>(layer)});
     d.b.update(Op::bias_update, {r(routing.load), r(d.commit), u(routing.expert_bias)},
                {{"rate", d.config.moe.bias_update_rate}});
   }

@@ -4,10 +4,12 @@
 // in the same order, so that all programs of a run agree on where it lies), then emits blocks per microbatch.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "config/config.h"
+#include "model/mesh.h"
 #include "model/parameters.h"
 #include "program/builder.h"
 
@@ -17,9 +19,14 @@ using program::Builder;
 using program::kNoValue;
 using program::ValueId;
 
-// Values of one parameter. A tied parameter shares weight and moments with the one it is tied to.
+// Values of one parameter, as this rank holds it. A tied parameter shares weight and moments with the one it
+// is tied to where both are here. `reduced`: the gradient summed over all ranks that hold a part of the sum;
+// with several, only this rank's share of the elements.
 struct ParameterValues {
-  ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue;
+  ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue, reduced = kNoValue;
+  bool here = false;
+  program::Group group{};
+  int64_t elements = 0, shard = 0;  // of the local tensor; of the share the optimizer updates
 };
 
 // The parameters of one layer by role; kNoValue where the layer has none. `d_` are their gradients.
@@ -49,6 +56,10 @@ struct StepInputs {
 struct MicrobatchInputs {
   ValueId tokens = kNoValue, labels = kNoValue, loss_mask = kNoValue, valid = kNoValue, positions = kNoValue,
           doc_start = kNoValue, token_index = kNoValue;
+  // Several ranks hold a microbatch: facts of all its rows in natural order, where natural row t lies among
+  // the rows gathered from the ranks (and back), and the natural rows this rank owns.
+  ValueId all_valid = kNoValue, order = kNoValue, inverse_order = kNoValue, context_row = kNoValue,
+          own_row = kNoValue;
 };
 
 // What a forward leaves behind for its backward, one per (microbatch, layer).
@@ -62,6 +73,12 @@ struct Saved {
   ValueId jittered = kNoValue, logits = kNoValue, idx = kNoValue, probs = kNoValue, offsets = kNoValue,
           row_token = kNoValue, row_slot = kNoValue, token_row = kNoValue, rows = kNoValue,
           row_probs = kNoValue;
+  // Experts on several ranks: the local plan (offsets above), those of all ranks, and what the rows of this
+  // rank's experts need.
+  ValueId all_offsets = kNoValue, expert_offsets = kNoValue, source_row = kNoValue, sorted_row = kNoValue,
+          expert_row_token = kNoValue, expert_token_row = kNoValue;
+  // Context ranks: keys and values of all rows, or all rows of some heads.
+  ValueId context_kv = kNoValue, context_qkv = kNoValue, context_out = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;
 };
 
@@ -81,9 +98,15 @@ struct Decoder {
   Builder& b;
   Purpose purpose{};
   tensor::Dtype compute{}, router{};
-  int64_t num_tokens = 0;   // per microbatch
-  int64_t routed_rows = 0;  // rows of expert buffers
-  int side_lane = 0;        // where shared experts run
+  Mesh mesh;
+  Role role;
+  int64_t num_tokens = 0;         // rows of a microbatch this rank owns between the blocks
+  int64_t attention_tokens = 0;   // rows the ranks of a tensor group work on together
+  int64_t microbatch_tokens = 0;  // rows of the whole microbatch
+  int64_t routed_rows = 0;        // rows this rank's tokens may take
+  int64_t expert_rows = 0;        // rows this rank's experts may get
+  ValueId coords = kNoValue;      // with several ranks only
+  int side_lane = 0;              // where shared experts run
   RoutingUse routing_use{};
 
   std::vector<ParameterValues> parameters;  // in table order
@@ -97,27 +120,40 @@ struct Decoder {
   std::vector<ValueId> logits_out;  // Purpose::Logits
 
   // Per microbatch.
-  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_normed, hf_counts, hf_tokens;
+  std::vector<std::vector<ValueId>> chunk_in, chunk_out;  // [chunk][microbatch]; d_chunk_*: their gradients
+  std::vector<std::vector<ValueId>> d_chunk_in;
+  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_all, hf_counts, hf_tokens;
   std::vector<std::vector<Saved>> saved;
 
   ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type
   ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
                      program::Owner owner);
   ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
-                 program::Owner owner);
+                 program::Owner owner, int64_t num_rows);
   std::string here(const std::string& what) const;
 };
 
 // Declares lanes, state, inputs and results. num_microbatches inputs are declared.
+struct DeclareOptions {
+  Purpose purpose = Purpose::Train;
+  int num_microbatches = 1;  // of this rank
+  RoutingUse routing_use = RoutingUse::Choose;
+  Mesh mesh;
+  std::optional<Role> role;  // absent: the whole model
+};
 Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
-                Purpose purpose, int num_microbatches, RoutingUse routing_use = RoutingUse::Choose);
+                const DeclareOptions& options);
 
-// One microbatch through the whole model; emits the head's backward right behind each loss chunk when
-// training.
-void forward(Decoder& d, int microbatch);
-// From the gradient of the final norm's output down to the embedding.
-void backward(Decoder& d, int microbatch);
-// Tied gradients, norm, clip, AdamW, router bias.
+// One microbatch through one chunk of this rank's layers; emits the head's backward right behind each loss
+// chunk when training. What a neighbour needs or gives is in d.chunk_in, d.chunk_out and d.d_chunk_in.
+void forward(Decoder& d, int microbatch, int chunk = 0);
+// The same chunk back, from the gradient of what its forward gave (kNoValue where the head is).
+void backward(Decoder& d, int microbatch, int chunk = 0, ValueId d_out = program::kNoValue);
+// Once all forwards of the step are written, before the first backward: counts that span microbatches.
+void finish_counts(Decoder& d);
+// Sums that ranks share after a forward-only program.
+void finish_evaluation(Decoder& d);
+// Sums over ranks, tied gradients, norm, clip, AdamW, weights to all who hold them, router bias.
 void update(Decoder& d);
 
 // The blocks (model/block): x in, x out; gradient of x out in, gradient of x in out.
@@ -140,6 +176,7 @@ struct AuxCoefficients {
 };
 AuxCoefficients aux_coefficients(const config::Config& config);
 bool balances_by(const config::Config& config, const std::string& type);
-int64_t expert_capacity(const config::Config& config);  // rows an expert may take per microbatch; 0: dropless
+// Rows an expert may take of `num_tokens` tokens routed together; 0: dropless.
+int64_t expert_capacity(const config::Config& config, int64_t num_tokens);
 
 }  // namespace pleat::model

@@ -68,6 +68,7 @@ void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet a
   stage.microbatch = place_.microbatch;
   stage.layer = place_.layer;
   stage.part = place_.part;
+  stage.chunk = place_.chunk;
   stage.attrs = program_.intern(std::move(attrs));
   stage.uses = uses;
   for (Use& use : stage.uses)
@@ -75,6 +76,17 @@ void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet a
   for (const Use& use : stage.uses)
     if (use.value != kNoValue && use.access != Access::Read) written_[static_cast<size_t>(use.value)] = true;
   program_.stages.push_back(std::move(stage));
+}
+
+void Builder::exchange(Op op, Phase phase, Group group, std::initializer_list<Use> uses, AttrSet attrs) {
+  add(op, phase, uses, std::move(attrs));
+  program_.stages.back().group = group;
+}
+
+void Builder::transfer(Op op, Phase phase, Peer peer, std::initializer_list<Use> uses) {
+  add(op, phase, uses, {});
+  program_.stages.back().group = Group::Pipeline;
+  program_.stages.back().peer = peer;
 }
 
 }  // namespace pleat::program

@@ -12,7 +12,7 @@ namespace pleat::program {
 
 // Where the stages being written belong.
 struct Place {
-  int microbatch = -1, layer = -1, part = 0;
+  int microbatch = -1, layer = -1, part = 0, chunk = 0;
 };
 
 class Builder {
@@ -30,6 +30,7 @@ class Builder {
 
   void at(Place place, int lane_idx = 0) { place_ = place, lane_ = lane_idx; }
   const Place& place() const { return place_; }
+  int lane_idx() const { return lane_; }
 
   void forward(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
     add(op, Phase::Forward, uses, std::move(attrs));
@@ -43,6 +44,10 @@ class Builder {
   void update(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
     add(op, Phase::Update, uses, std::move(attrs));
   }
+
+  // A stage of a group, or towards a neighbour in the pipeline; `chunk` tells apart what several chunks send.
+  void exchange(Op op, Phase phase, Group group, std::initializer_list<Use> uses, AttrSet attrs = {});
+  void transfer(Op op, Phase phase, Peer peer, std::initializer_list<Use> uses);
 
   // Overwrites the first time the program writes the value, accumulates afterwards: the first microbatch
   // needs no zeroing.

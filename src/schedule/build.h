@@ -10,6 +10,8 @@ namespace pleat::schedule {
 
 struct BuildOptions {
   model::RoutingUse routing = model::RoutingUse::Choose;
+  model::Mesh mesh;
+  std::optional<model::Role> role;  // absent: the whole model
 };
 
 // One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one
@@ -17,6 +19,11 @@ struct BuildOptions {
 // order. `config` must be resolved.
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options = {});
+
+// The same for one rank of a pipeline: 1F1B, or interleaved when a rank holds several chunks. Called by
+// build_training_step where mesh.pp > 1.
+program::Program build_pipeline_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                                     const BuildOptions& options);
 
 // One microbatch, forward only: the loss of its tokens.
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,

@@ -4,11 +4,14 @@ namespace pleat::schedule {
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
+  if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
   program::Builder builder("train");
-  const int n = static_cast<int>(config.train.num_microbatches);
-  model::Decoder decoder = model::declare(config, table, builder, model::Purpose::Train, n, options.routing);
+  const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
+  model::Decoder decoder = model::declare(
+      config, table, builder, {model::Purpose::Train, n, options.routing, options.mesh, options.role});
   if (config.train.order == "gpipe") {
     for (int mb = 0; mb < n; ++mb) model::forward(decoder, mb);
+    model::finish_counts(decoder);
     for (int mb = 0; mb < n; ++mb) model::backward(decoder, mb);
   } else {
     for (int mb = 0; mb < n; ++mb) {
@@ -23,9 +26,10 @@ program::Program build_training_step(const config::Config& config, const std::ve
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options) {
   program::Builder builder("evaluate");
-  model::Decoder decoder =
-      model::declare(config, table, builder, model::Purpose::Evaluate, 1, options.routing);
+  model::Decoder decoder = model::declare(
+      config, table, builder, {model::Purpose::Evaluate, 1, options.routing, options.mesh, options.role});
   model::forward(decoder, 0);
+  model::finish_evaluation(decoder);
   return builder.take();
 }
 
@@ -34,7 +38,8 @@ program::Program build_logits(const config::Config& config, const std::vector<mo
   program::Builder builder("logits");
   config::Config one = config;
   one.train.micro_batch = num_sequences;
-  model::Decoder decoder = model::declare(one, table, builder, model::Purpose::Logits, 1);
+  model::Decoder decoder =
+      model::declare(one, table, builder, {model::Purpose::Logits, 1, model::RoutingUse::Choose, {}, {}});
   model::forward(decoder, 0);
   return builder.take();
 }

@@ -8,10 +8,10 @@ using program::Phase;
 using tensor::Dtype;
 
 void forward(Tensor& tokens, Tensor& table, Tensor& y, int threads = 2) {
-  call(KernelKind::embedding, Phase::Forward, {in(tokens), in(table), out(y)}, {}, threads);
+  call(KernelKind::embedding, Phase::Forward, {in(tokens), in(table), none(), out(y)}, {}, threads);
 }
 void backward(Tensor& tokens, Tensor& dy, Pass dtable, int threads = 2) {
-  call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), dtable}, {}, threads);
+  call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), none(), dtable}, {}, threads);
 }
 Tensor some_tokens(int64_t count, int64_t vocabulary) {
   Tensor t = Tensor::zeros(Dtype::I32, {count});
@@ -77,6 +77,60 @@ TEST(EmbeddingKernel, NoTokens) {
   Tensor dtable = Tensor::nan(Dtype::F32, {3, 4});
   backward(tokens, dy, out(dtable));
   for (double v : dtable.numbers()) EXPECT_EQ(v, 0.0);
+}
+
+// Place 1 of group 3 in all that follows; other groups hold numbers that must not be taken.
+Tensor coords_of(int64_t place) {
+  Tensor coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+  for (int64_t i = 0; i < coords.size(); ++i) coords.set(i, static_cast<double>(7 + i));
+  coords.set(3, static_cast<double>(place));
+  return coords;
+}
+const program::AttrSet kGroup = {{"group", 3}};
+
+TEST_P(Embedding, PiecesOfTheVocabularySumToTheWhole) {
+  const int64_t num_tokens = 203, piece = 5, num_pieces = 4, vocabulary = piece * num_pieces, width = 37;
+  Tensor tokens = some_tokens(num_tokens, vocabulary - 2),
+         table = Tensor::normal(GetParam(), {vocabulary, width}, 1);
+  Tensor dy = Tensor::normal(GetParam(), {num_tokens, width}, 2),
+         y = Tensor::nan(GetParam(), {num_tokens, width});
+  Tensor dtable = Tensor::nan(GetParam(), {vocabulary, width});
+  forward(tokens, table, y);
+  backward(tokens, dy, out(dtable));
+  std::vector<double> sum(static_cast<size_t>(y.size()));
+  for (int64_t c = 0; c < num_pieces; ++c) {
+    Tensor coords = coords_of(c), part = Tensor::nan(GetParam(), {piece, width}), dpart = part;
+    for (int64_t i = 0; i < part.size(); ++i) part.set(i, table.at(c * piece * width + i));
+    Tensor out_part = Tensor::nan(GetParam(), {num_tokens, width});
+    call(KernelKind::embedding, Phase::Forward, {in(tokens), in(part), in(coords), out(out_part)}, kGroup);
+    for (int64_t i = 0; i < y.size(); ++i) {
+      const int64_t owner = static_cast<int64_t>(tokens.at(i / width)) / piece;
+      ASSERT_EQ(out_part.at(i), owner == c ? y.at(i) : 0.0);
+      sum[static_cast<size_t>(i)] += out_part.at(i);
+    }
+    call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), in(coords), out(dpart)}, kGroup);
+    for (int64_t i = 0; i < part.size(); ++i) ASSERT_EQ(dpart.at(i), dtable.at(c * piece * width + i));
+    call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), in(coords), add(dpart)}, kGroup);
+    for (int64_t i = 0; i < part.size(); ++i)
+      ASSERT_NEAR(dpart.at(i), 2 * dtable.at(c * piece * width + i), 1e-4);
+  }
+  EXPECT_EQ(sum, y.numbers());
+}
+
+TEST(EmbeddingKernel, RefusesBadCoords) {
+  Tensor tokens = Tensor::of(Dtype::I32, {2}, {0, 9}), table = Tensor::normal(Dtype::F32, {3, 4}, 1);
+  Tensor y = Tensor::zeros(Dtype::F32, {2, 4}), coords = coords_of(1), few = Tensor::zeros(Dtype::I64, {2});
+  const auto run = [&](Tensor& where, program::AttrSet attrs) {
+    call(KernelKind::embedding, Phase::Forward, {in(tokens), in(table), in(where), out(y)}, std::move(attrs));
+  };
+  expect_refused([&] { run(few, kGroup); }, "[embedding] argument 'coords' is [2], needed [14]");
+  expect_refused([&] { run(tokens, kGroup); }, "[embedding] argument 'coords' is i32, needed i64");
+  expect_refused([&] { run(coords, {}); }, "stage attribute 'group' is missing");
+  expect_refused([&] { run(coords, {{"group", 14}}); }, "[embedding] attribute 'group' is 14");
+  Tensor before_first = coords_of(-1);
+  expect_refused([&] { run(before_first, kGroup); }, "[embedding] the place in group 3 is -1");
+  tokens.set(1, -2);
+  expect_refused([&] { run(coords, kGroup); }, "token -2 at position 1 is outside the vocabulary");
 }
 
 TEST(EmbeddingKernel, RefusesBadArguments) {

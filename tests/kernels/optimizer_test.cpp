@@ -52,7 +52,7 @@ TEST(GradNorm, FixedBlocksInDouble) {
       Tensor g = Tensor::normal(dtype, {n}, 1);
       const int64_t blocks = (n + 65535) / 65536;
       Tensor parts = Tensor::nan(Dtype::F64, {blocks});
-      call(KernelKind::grad_norm, Phase::Update, {in(g), out(parts)});
+      call(KernelKind::grad_norm, Phase::Update, {in(g), none(), out(parts)});
       for (int64_t b = 0; b < blocks; ++b) {
         long double want = 0;
         for (int64_t i = b * 65536; i < std::min(n, (b + 1) * 65536); ++i)
@@ -63,15 +63,67 @@ TEST(GradNorm, FixedBlocksInDouble) {
   Tensor g = Tensor::normal(Dtype::F32, {300000}, 1);
   expect_same_bits([&](int threads) {
     Tensor parts = Tensor::nan(Dtype::F64, {5});
-    call(KernelKind::grad_norm, Phase::Update, {in(g), out(parts)}, {}, threads);
+    call(KernelKind::grad_norm, Phase::Update, {in(g), none(), out(parts)}, {}, threads);
     return std::vector{parts};
   });
   Tensor short_parts = Tensor::zeros(Dtype::F64, {4});
   expect_refused(
       [&] {
-        call(KernelKind::grad_norm, Phase::Update, {in(g), out(short_parts)});
+        call(KernelKind::grad_norm, Phase::Update, {in(g), none(), out(short_parts)});
       },
       "[grad_norm] argument 'parts' is [4], needed [5]");
+}
+
+Tensor coords_of(int64_t place) {
+  Tensor coords = Tensor::nan(Dtype::I64, {program::kNumGroups});
+  coords.set(5, static_cast<double>(place));
+  return coords;
+}
+
+// Pieces whose borders lie inside blocks: every block's sum is that of its pieces, and what no piece touches
+// is 0.
+TEST(GradNorm, PiecesOfACutTensor) {
+  for (Dtype dtype : {Dtype::F32, Dtype::F64})
+    for (auto [n, num_pieces] : {std::pair<int64_t, int64_t>{200000, 3}, {65536 * 2, 4}, {5, 4}, {0, 2}}) {
+      const int64_t shard = n == 0 ? 1 : (n + num_pieces - 1) / num_pieces, blocks = (n + 65535) / 65536;
+      Tensor g = Tensor::normal(dtype, {n}, 1), want = Tensor::nan(Dtype::F64, {blocks});
+      call(KernelKind::grad_norm, Phase::Update, {in(g), none(), out(want)});
+      std::vector<double> sum(static_cast<size_t>(blocks));
+      for (int64_t c = 0; c < num_pieces; ++c) {
+        // Elements past the end of the tensor are NaN: they must not be read.
+        Tensor piece = Tensor::nan(dtype, {shard}), coords = coords_of(c);
+        for (int64_t i = 0; i < shard && c * shard + i < n; ++i) piece.set(i, g.at(c * shard + i));
+        const program::AttrSet attrs = {
+            {"elements", static_cast<double>(n)}, {"group", 5}, {"shard", static_cast<double>(shard)}};
+        const auto run = [&](int threads) {
+          Tensor parts = Tensor::nan(Dtype::F64, {blocks});
+          call(KernelKind::grad_norm, Phase::Update, {in(piece), in(coords), out(parts)}, attrs, threads);
+          return std::vector{parts};
+        };
+        expect_same_bits(run);
+        const Tensor parts = run(2)[0];
+        for (int64_t b = 0; b < blocks; ++b) {
+          const bool touched =
+              std::max(b * 65536, c * shard) < std::min({(b + 1) * 65536, (c + 1) * shard, n});
+          EXPECT_EQ(parts.at(b) != 0, touched);
+          sum[static_cast<size_t>(b)] += parts.at(b);
+        }
+      }
+      for (int64_t b = 0; b < blocks; ++b) EXPECT_NEAR(sum[static_cast<size_t>(b)] / want.at(b), 1.0, 1e-13);
+    }
+  Tensor g = Tensor::zeros(Dtype::F32, {7}), coords = coords_of(0), parts = Tensor::zeros(Dtype::F64, {1});
+  expect_refused(
+      [&] {
+        call(KernelKind::grad_norm, Phase::Update, {in(g), in(coords), out(parts)},
+             {{"elements", 20}, {"group", 5}, {"shard", 8}});
+      },
+      "[grad_norm] argument 'g' has 7 elements, needed 8 as attribute 'shard' says");
+  expect_refused(
+      [&] {
+        call(KernelKind::grad_norm, Phase::Update, {in(g), in(coords), out(parts)},
+             {{"elements", 70000}, {"group", 5}, {"shard", 7}});
+      },
+      "[grad_norm] argument 'parts' is [1], needed [2]");
 }
 
 TEST(Clip, ScalesAndDecides) {
@@ -108,8 +160,8 @@ struct AdamwRun {
         v(m) {}
   void step(int number, int threads = 2, program::AttrSet attrs = kAdamw) {
     hyper.set(1, number);
-    call(KernelKind::adamw, Phase::Update, {in(g), in(hyper), in(scale), in(commit), add(w), add(m), add(v)},
-         attrs, threads);
+    call(KernelKind::adamw, Phase::Update,
+         {in(g), in(hyper), in(scale), in(commit), none(), add(w), add(m), add(v)}, attrs, threads);
   }
 };
 
@@ -164,6 +216,59 @@ TEST(Adamw, SameBitsForAnyThreadsAndRefusals) {
   program::AttrSet bad = kAdamw;
   bad[0].number = 1.0;
   expect_refused([&] { r.step(1, 2, bad); }, "[adamw] attribute 'beta1' is 1, needed 0 <= beta1 < 1");
+}
+
+TEST(Adamw, PiecesGiveTheBitsOfTheWhole) {
+  for (Dtype dtype : {Dtype::F32, Dtype::F64})
+    for (auto [n, num_pieces] :
+         {std::pair<int64_t, int64_t>{70001, 2}, {4099, 7}, {1001, 13}, {5, 4}, {3, 8}}) {
+      AdamwRun whole(dtype, n);
+      Tensor w = whole.w;
+      for (int step = 1; step <= 3; ++step) whole.step(step);
+      const int64_t shard = (n + num_pieces - 1) / num_pieces;
+      program::AttrSet attrs = kAdamw;
+      attrs.push_back({"group", 5});
+      attrs.push_back({"shard", static_cast<double>(shard)});
+      for (int64_t c = 0; c < num_pieces; ++c) {
+        AdamwRun part(dtype, shard);
+        Tensor coords = coords_of(c);
+        part.g = part.m = part.v = Tensor::nan(dtype, {shard});
+        for (int64_t i = 0; i < shard && c * shard + i < n; ++i)
+          part.g.set(i, whole.g.at(c * shard + i)), part.m.set(i, 0), part.v.set(i, 0);
+        for (int step = 1; step <= 3; ++step) {
+          part.hyper.set(1, step);
+          call(KernelKind::adamw, Phase::Update,
+               {in(part.g), in(part.hyper), in(part.scale), in(part.commit), in(coords), add(w), add(part.m),
+                add(part.v)},
+               attrs);
+        }
+        const size_t bytes = static_cast<size_t>(tensor::size_of(dtype));
+        for (int64_t i = 0; i < shard && c * shard + i < n; ++i) {
+          ASSERT_EQ(part.m.at(i), whole.m.at(c * shard + i));
+          ASSERT_EQ(part.v.at(i), whole.v.at(c * shard + i));
+        }
+        // The rest of w is as it was: later pieces have not been updated yet.
+        const size_t done = static_cast<size_t>(std::min(n, (c + 1) * shard)) * bytes;
+        const AdamwRun fresh(dtype, n);
+        ASSERT_TRUE(std::equal(w.bytes.begin(), w.bytes.begin() + static_cast<ptrdiff_t>(done),
+                               whole.w.bytes.begin()));
+        ASSERT_TRUE(std::equal(w.bytes.begin() + static_cast<ptrdiff_t>(done), w.bytes.end(),
+                               fresh.w.bytes.begin() + static_cast<ptrdiff_t>(done)));
+      }
+      EXPECT_TRUE(w == whole.w);
+    }
+  AdamwRun r(Dtype::F32, 10);
+  Tensor coords = coords_of(0);
+  program::AttrSet attrs = kAdamw;
+  attrs.push_back({"group", 5});
+  attrs.push_back({"shard", 9});
+  expect_refused(
+      [&] {
+        call(KernelKind::adamw, Phase::Update,
+             {in(r.g), in(r.hyper), in(r.scale), in(r.commit), in(coords), add(r.w), add(r.m), add(r.v)},
+             attrs);
+      },
+      "[adamw] argument 'g' has 10 elements, needed 9 as attribute 'shard' says");
 }
 
 TEST(BiasUpdate, SignOfTheExactMean) {

@@ -27,6 +27,9 @@ int64_t now_ns() {
 
 struct BoundStage {
   kernels::Kernel kernel = nullptr;
+  Collective collective = nullptr;  // instead of a kernel
+  comm::Communicator* group = nullptr;
+  std::string name;  // of a collective, for who waits for it
   kernels::Invocation invocation;
   std::vector<kernels::Arg> args;
 };
@@ -62,7 +65,10 @@ struct Executor::State {
   std::condition_variable progress;
   std::exception_ptr failure;
 
-  State(const Program& p, const Plan& q, std::byte* a) : program(p), plan(q), arena(a) {}
+  FindGroup groups;
+
+  State(const Program& p, const Plan& q, std::byte* a, const FindGroup& g)
+      : program(p), plan(q), arena(a), groups(g) {}
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
@@ -81,6 +87,11 @@ struct Executor::State {
       bound.args.push_back(arg);
     }
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
+    const OpClass op_class = class_of(stage.op);
+    if (op_class == OpClass::Collective || op_class == OpClass::Transfer) {
+      bind_collective(stage, bound);
+      return;
+    }
     const KernelKind kind = kernel_of(stage.op);
     const kernels::Resolve resolve = kernels::find_cpu_kernel(kind, stage.phase);
     if (!resolve)
@@ -94,6 +105,18 @@ struct Executor::State {
     if (!bound.kernel)
       base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types",
                       stage_name(stage), name_of(kind));
+  }
+
+  void bind_collective(const Stage& stage, BoundStage& bound) {
+    bound.name = stage_name(stage);
+    bound.group = groups ? groups(stage.group, program.lanes[static_cast<size_t>(stage.lane)].name) : nullptr;
+    if (!bound.group)
+      base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", bound.name,
+                      name_of(stage.group));
+    bound.collective = find_collective(stage, bound.invocation, *bound.group);
+    if (!bound.collective)
+      base::fail_with(base::ExitCode::Internal, "{}: no collective {} on the host", bound.name,
+                      name_of(kernel_of(stage.op)));
   }
 
   void fill_dead(ValueId root) {
@@ -160,7 +183,11 @@ struct Executor::State {
     if (options.poison) poison_before(stage);
     const int64_t start = options.timing ? now_ns() : 0;
     try {
-      stages[s].kernel(stages[s].invocation);
+      if (stages[s].collective) {
+        stages[s].collective(*stages[s].group, stage, stages[s].invocation, stages[s].name);
+      } else {
+        stages[s].kernel(stages[s].invocation);
+      }
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
     }
@@ -201,8 +228,9 @@ struct Executor::State {
   }
 };
 
-Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, device::Pool& pool)
-    : state_(std::make_unique<State>(program, plan, arena)) {
+Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, device::Pool& pool,
+                   const FindGroup& groups)
+    : state_(std::make_unique<State>(program, plan, arena, groups)) {
   const size_t n = program.stages.size();
   state_->stages.resize(n);
   for (size_t s = 0; s < n; ++s) state_->bind(s, pool);

@@ -10,6 +10,7 @@
 
 #include "device/cpu/pool.h"
 #include "interpret/plan/plan.h"
+#include "interpret/run/collectives.h"
 #include "interpret/trace/timeline.h"
 #include "kernels/invocation.h"
 #include "program/program.h"
@@ -40,7 +41,9 @@ class Executor {
  public:
   // The program, the plan, the arena and the pool must outlive the executor. Throws base::Error naming the
   // stage when a kernel is missing or its arguments do not fit.
-  Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool);
+  // Collectives and transfers need `groups`.
+  Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool,
+           const FindGroup& groups = {});
   ~Executor();
 
   // One pass over the program. What a kernel throws is rethrown with the stage's name in front.

@@ -4,9 +4,13 @@
 //   backward_weight  tokens i32[T], dy [T,h]     ->  dtable [V,h] (+)= sum of dy[t] over the tokens that use
 //   the row
 //
+// With coords i64[kNumGroups] the table is one piece of the vocabulary's rows, those from c V on, c =
+// coords[attr group]: tokens of other pieces give zero rows and no gradient.
+//
 // Float or double. Overwriting dtable zeroes rows no token uses. A row's sum is taken over ascending t in the
-// element type, starting from what is in the table when accumulating. A token outside [0,V) throws
-// base::Error before anything is written. Arguments do not overlap.
+// element type, starting from what is in the table when accumulating: a row has the same bits in a piece as
+// in the whole table. A token outside [0,V), or a negative one where the table is a piece, throws base::Error
+// before anything is written. Arguments do not overlap.
 #pragma once
 
 #include "kernels/bind.h"

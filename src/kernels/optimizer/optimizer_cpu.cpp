@@ -2,10 +2,12 @@
 // update_cpu.cpp.
 #include "kernels/optimizer/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
+#include "kernels/math/coords.h"
 #include "kernels/math/reduce.h"
 #include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
@@ -42,11 +44,16 @@ template <class T>
 struct GradNorm {
   static void run(const Invocation& call) {
     const T* g = call[0].as<T>();
-    double* parts = call[1].as<double>();
-    const Tiling tiling{call[0].size(), kNormBlock};
+    double* parts = call[2].as<double>();
+    const bool cut = call[1].present;
+    const int64_t elements = cut ? call.integer("elements") : call[0].size();
+    const Piece piece =
+        cut ? piece_of(elements, call[0].size(), coordinate("grad_norm", call, call[1])) : Piece{0, elements};
+    const Tiling tiling{elements, kNormBlock};
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
-      const int64_t begin = tiling.begin(tile_idx);
-      parts[tile_idx] = sum_of_squares(g + begin, tiling.end(tile_idx) - begin);
+      const int64_t begin = std::max(tiling.begin(tile_idx), piece.first);
+      const int64_t end = std::min(tiling.end(tile_idx), piece.first + piece.count);
+      parts[tile_idx] = begin < end ? sum_of_squares(g + (begin - piece.first), end - begin) : 0.0;
     });
   }
 };
@@ -80,8 +87,15 @@ Kernel resolve_add_grad(const Invocation& call) {
 
 Kernel resolve_grad_norm(const Invocation& call) {
   require_same_dtype("grad_norm", call, {"g"});
-  require_dtype("grad_norm", "parts", call[1], tensor::Dtype::F64);
-  require_shape("grad_norm", "parts", call[1], {base::ceil_div(call[0].size(), kNormBlock)});
+  require_coords("grad_norm", call, call[1]);
+  int64_t elements = call[0].size();
+  if (call[1].present) {
+    require_shard("grad_norm", "g", call, call[0]);
+    elements = call.integer("elements");
+    if (elements < 0) base::fail("[grad_norm] attribute 'elements' is {}, needed 0 or more", elements);
+  }
+  require_dtype("grad_norm", "parts", call[2], tensor::Dtype::F64);
+  require_shape("grad_norm", "parts", call[2], {base::ceil_div(elements, kNormBlock)});
   return select_float<GradNorm>(call[0].dtype);
 }
 

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/math/coords.h"
+#include "kernels/math/exp.h"
 #include "kernels/math/require.h"
 #include "kernels/math/sqrt.h"
 #include "kernels/math/tiles.h"
@@ -15,20 +17,22 @@ struct AdamwScalars {
   T gradient_scale, beta1, beta2, one_minus_beta1, one_minus_beta2, decay, rate, inverse_root2, eps;
 };
 
-// One pass over memory: a block of all four arrays stays in the first-level cache between the loops.
+// One pass over memory: a block of all four arrays stays in the first-level cache between the loops. Fused
+// multiply-adds are written out, so that an element's bits do not depend on its place in a block: pieces of a
+// cut tensor are updated exactly as the whole.
 constexpr int64_t kBlock = 1024;
 template <class T>
 void adamw_block(const AdamwScalars<T> s, int64_t count, const T* __restrict g, T* __restrict w,
                  T* __restrict m, T* __restrict v) {
   for (int64_t i = 0; i < count; ++i) {
     const T gradient = g[i] * s.gradient_scale;
-    m[i] = s.beta1 * m[i] + s.one_minus_beta1 * gradient;
-    v[i] = s.beta2 * v[i] + s.one_minus_beta2 * (gradient * gradient);
+    m[i] = multiply_add(s.beta1, m[i], s.one_minus_beta1 * gradient);
+    v[i] = multiply_add(s.beta2, v[i], s.one_minus_beta2 * (gradient * gradient));
   }
   T root[kBlock];
   square_roots(v, count, root);
   for (int64_t i = 0; i < count; ++i)
-    w[i] = w[i] * s.decay - s.rate * m[i] / (root[i] * s.inverse_root2 + s.eps);
+    w[i] = multiply_add(w[i], s.decay, -(s.rate * m[i] / multiply_add(root[i], s.inverse_root2, s.eps)));
 }
 
 template <class T>
@@ -37,9 +41,12 @@ struct Adamw {
     if (*call[3].as<int32_t>() == 0) return;
     const T* g = call[0].as<T>();
     const double* hyper = call[1].as<double>();
-    T* w = call[4].as<T>();
-    T* m = call[5].as<T>();
-    T* v = call[6].as<T>();
+    const Piece piece = call[4].present
+                            ? piece_of(call[5].size(), call[0].size(), coordinate("adamw", call, call[4]))
+                            : Piece{0, call[0].size()};
+    T* w = call[5].as<T>() + piece.first;
+    T* m = call[6].as<T>();
+    T* v = call[7].as<T>();
     const double lr = hyper[0] * call.attr("lr_mult"), step = hyper[1];
     const double beta1 = call.attr("beta1"), beta2 = call.attr("beta2");
     const AdamwScalars<T> scalars{
@@ -53,7 +60,7 @@ struct Adamw {
         .inverse_root2 = static_cast<T>(1 / std::sqrt(1 - std::pow(beta2, step))),
         .eps = static_cast<T>(call.attr("eps")),
     };
-    const Tiling tiling = element_tiling(call[0].size());
+    const Tiling tiling = element_tiling(piece.count);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       const int64_t end = tiling.end(tile_idx);
       for (int64_t at = tiling.begin(tile_idx); at < end; at += kBlock)
@@ -85,17 +92,19 @@ void require_open_unit(std::string_view key, double number) {
 }  // namespace
 
 Kernel resolve_adamw(const Invocation& call) {
-  require_same_dtype("adamw", call, {"g", "", "", "", "w", "m", "v"});
+  require_same_dtype("adamw", call, {"g", "", "", "", "", "w", "m", "v"});
   require_dtype("adamw", "hyper", call[1], tensor::Dtype::F64);
   require_shape("adamw", "hyper", call[1], {4});
   require_dtype("adamw", "grad_scale", call[2], tensor::Dtype::F64);
   require_shape("adamw", "grad_scale", call[2], {2});
   require_dtype("adamw", "commit", call[3], tensor::Dtype::I32);
   require_shape("adamw", "commit", call[3], {1});
+  require_coords("adamw", call, call[4]);
+  if (call[4].present) require_shard("adamw", "g", call, call[0]);
   constexpr std::string_view names[] = {"w", "m", "v"};
   for (size_t i = 0; i < 3; ++i) {
-    require_like("adamw", names[i], call[4 + i], "g", call[0]);
-    require_in_place("adamw", names[i], call[4 + i]);
+    if (i > 0 || !call[4].present) require_like("adamw", names[i], call[5 + i], "g", call[0]);
+    require_in_place("adamw", names[i], call[5 + i]);
   }
   require_open_unit("beta1", call.attr("beta1"));
   require_open_unit("beta2", call.attr("beta2"));

@@ -6,7 +6,8 @@
 
 namespace pleat::model {
 
-program::AttrSet attention_attrs(const config::ModelConfig& model, int layer);
+// `parts`: over how many ranks the heads are cut.
+program::AttrSet attention_attrs(const config::ModelConfig& model, int layer, int64_t parts = 1);
 // Whether a layer attends through the sliding window.
 bool has_window(const config::ModelConfig& model, int layer);
 

@@ -1,56 +1,92 @@
 // Final norm, vocabulary projection and loss, in chunks of rows so that the logits of a long sequence are
 // never all in memory. When training, each chunk's backward follows its forward at once: the logits become
-// their gradient in place.
+// their gradient in place. Tensor ranks hold some of the vocabulary each and work on all rows of their group;
+// three numbers per row and rank make the loss whole.
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "model/decoder.h"
+#include "base/error.h"
+#include "model/exchange.h"
 
 namespace pleat::model {
 
+using program::Group;
 using program::none;
 using program::Op;
+using program::Phase;
 using program::r;
 using program::u;
 using program::w;
 
+namespace {
+
+program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(Group::Tensor))}}; }
+
+// The statistics of all tensor ranks for one chunk of rows.
+ValueId all_stats(Decoder& d, ValueId logits, ValueId labels, ValueId mask, int64_t rows,
+                  const std::string& tag) {
+  const ValueId own =
+      d.activation("loss_stats" + tag, tensor::Dtype::F64, {rows, 3}, program::Owner::Workspace);
+  const ValueId all = d.activation("all_loss_stats" + tag, tensor::Dtype::F64, {d.mesh.tp, rows, 3},
+                                   program::Owner::Workspace);
+  d.b.forward(Op::vocab_stats, {r(logits), r(labels), r(mask), r(d.coords), w(own)}, vocabulary_part());
+  d.b.exchange(Op::loss_gather, Phase::Forward, Group::Tensor, {r(own), w(all)});
+  return all;
+}
+
+}  // namespace
+
 void head_forward(Decoder& d, int mb, ValueId x) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
-  const int64_t T = d.num_tokens, h = m.hidden_size;
+  const int64_t T = d.num_tokens, all_rows = d.attention_tokens, h = m.hidden_size,
+                V = m.vocab_size / d.mesh.tp;
   const size_t i = size_t(mb);
   d.final_x[i] = x;
   d.final_rstd[i] = d.activation("final_rstd", {T});
   d.final_normed[i] = d.activation("final_normed", {T, h});
   d.b.forward(Op::final_norm, {r(x), r(d.final_norm), w(d.final_normed[i]), w(d.final_rstd[i])},
               {{"eps", m.norm_eps}});
+  const ValueId all =
+      gather_rows(d, Op::head_gather, Phase::Forward, Group::Tensor, d.final_normed[i], "final_all");
   if (d.purpose == Purpose::Logits) {
+    PLEAT_CHECK(d.mesh.tp == 1, "logits of a vocabulary cut over ranks");
     d.logits_out.push_back(d.b.value(d.here("logits"), d.compute, {T, m.vocab_size}, program::Owner::Results,
                                      program::Life::Result));
-    d.b.forward(Op::head, {r(d.final_normed[i]), r(d.head), none(), none(), w(d.logits_out.back())});
+    d.b.forward(Op::head, {r(all), r(d.head), none(), none(), w(d.logits_out.back())});
     return;
   }
 
-  const bool training = d.purpose == Purpose::Train;
-  if (training) d.d_final_normed[i] = d.activation("d_final_normed", {T, h});
-  const int64_t chunk = std::min(d.config.train.loss_chunk, T);
-  for (int64_t begin = 0, part = 0; begin < T; begin += chunk, ++part) {
-    const int64_t rows = std::min(chunk, T - begin);
+  const bool training = d.purpose == Purpose::Train, cut = d.mesh.tp > 1;
+  if (training) d.d_final_all[i] = d.activation("d_final_normed", {all_rows, h});
+  const int64_t chunk = std::min(d.config.train.loss_chunk, all_rows);
+  for (int64_t begin = 0, part = 0; begin < all_rows; begin += chunk, ++part) {
+    const int64_t rows = std::min(chunk, all_rows - begin);
     const std::string tag = fmt::format("[{}]", part);
-    const ValueId normed = d.b.rows(d.final_normed[i], begin, rows, tag);
+    const ValueId normed = d.b.rows(all, begin, rows, tag);
     const ValueId labels = d.b.rows(d.inputs[i].labels, begin, rows, tag);
     const ValueId mask = d.b.rows(d.inputs[i].loss_mask, begin, rows, tag);
-    const ValueId logits =
-        d.activation("logits" + tag, d.compute, {rows, m.vocab_size}, program::Owner::Workspace);
+    const ValueId logits = d.activation("logits" + tag, d.compute, {rows, V}, program::Owner::Workspace);
     d.b.at({mb, -1, static_cast<int>(part)});
     d.b.forward(Op::head, {r(normed), r(d.head), none(), none(), w(logits)});
+    const ValueId stats = cut ? all_stats(d, logits, labels, mask, rows, tag) : kNoValue;
     if (!training) {
-      d.b.forward(Op::loss, {r(logits), r(labels), r(mask), d.b.acc(d.loss), none()});
+      if (cut) {
+        d.b.forward(Op::vocab_loss, {r(stats), r(mask), d.b.acc(d.loss), none()});
+      } else {
+        d.b.forward(Op::loss, {r(logits), r(labels), r(mask), d.b.acc(d.loss), none()});
+      }
       continue;
     }
-    const ValueId d_normed = d.b.rows(d.d_final_normed[i], begin, rows, tag);
-    d.b.dgrad(Op::loss, {r(labels), r(mask), r(d.step.norm), u(logits), d.b.acc(d.loss)});
+    const ValueId d_normed = d.b.rows(d.d_final_all[i], begin, rows, tag);
+    if (cut) {
+      d.b.dgrad(Op::vocab_loss,
+                {r(stats), r(labels), r(mask), r(d.step.norm), r(d.coords), u(logits), d.b.acc(d.loss)},
+                vocabulary_part());
+    } else {
+      d.b.dgrad(Op::loss, {r(labels), r(mask), r(d.step.norm), u(logits), d.b.acc(d.loss)});
+    }
     d.b.dgrad(Op::head, {r(logits), r(d.head), w(d_normed)});
     d.b.wgrad(Op::head, {r(logits), r(normed), d.b.acc(d.d_head), none()});
   }
@@ -60,11 +96,12 @@ ValueId head_backward(Decoder& d, int mb) {
   d.b.at({mb, -1});
   const size_t i = size_t(mb);
   const ValueId dx = d.activation("d_final_x", {d.num_tokens, d.config.model.hidden_size});
+  const ValueId d_normed =
+      scatter_rows(d, Op::head_scatter, Phase::BackwardInput, Group::Tensor, d.d_final_all[i], "d_final_own");
   d.b.dgrad(Op::final_norm,
-            {r(d.d_final_normed[i]), r(d.final_x[i]), r(d.final_norm), r(d.final_rstd[i]), none(), w(dx)},
+            {r(d_normed), r(d.final_x[i]), r(d.final_norm), r(d.final_rstd[i]), none(), w(dx)},
             {{"eps", d.config.model.norm_eps}});
-  d.b.wgrad(Op::final_norm,
-            {r(d.d_final_normed[i]), r(d.final_x[i]), r(d.final_rstd[i]), d.b.acc(d.d_final_norm)});
+  d.b.wgrad(Op::final_norm, {r(d_normed), r(d.final_x[i]), r(d.final_rstd[i]), d.b.acc(d.d_final_norm)});
   return dx;
 }
 

@@ -60,10 +60,10 @@ program::AttrSet aux_attrs(const config::Config& c) {
   return out;
 }
 
-program::AttrSet plan_attrs(const config::Config& c) {
+program::AttrSet plan_attrs(const config::Config& c, int64_t num_tokens) {
   return {{"experts", double(c.moe.num_experts)},
           {"top_k", double(c.moe.top_k)},
-          {"capacity", double(expert_capacity(c))},
+          {"capacity", double(expert_capacity(c, num_tokens))},
           {"policy", c.moe.drop_policy == "probs" ? 0.0 : 1.0},
           {"pad", double(c.moe.pad_to_capacity)}};
 }

@@ -11,7 +11,7 @@ program::AttrSet force_attrs(const config::Config& config, int layer);
 program::AttrSet choose_attrs(const config::Config& config, bool training);
 program::AttrSet count_attrs(const config::Config& config);
 program::AttrSet aux_attrs(const config::Config& config);
-program::AttrSet plan_attrs(const config::Config& config);
+program::AttrSet plan_attrs(const config::Config& config, int64_t num_tokens);
 program::AttrSet activation_attrs(const config::Config& config);  // of routed experts
 
 }  // namespace pleat::model

@@ -1,0 +1,118 @@
+// The communication contract: what the ranks of a group say to each other, whatever carries it.
+//
+// A Communicator is one rank's end of one group. Every call blocks the calling thread until this rank's part
+// is done: its output is complete and its input may be overwritten. Asynchrony comes from running lanes as
+// threads:
+// - different communicators of a rank may be used from different threads at the same time;
+// - the collectives of one communicator must be called one after the other, on every rank of the group in the
+//   same order (from whichever thread); send, receive and send_receive of one communicator may run beside
+//   them and beside each other as long as two of them at a time differ in peer or tag.
+// A collective may return before other ranks have theirs; only barrier says that all have come. send may
+// return before the receiver has come, but may also wait for it: never rely on either.
+//
+// Reductions have one order: element by element, ((r0 + r1) + r2) + ... by ascending rank in the group. Sums
+// of f32 are carried in f64 and rounded once at the end; f64 in f64; integers modulo 2^n. A NaN of any rank
+// makes Max and Min NaN; of equal values (0 and -0) the lowest rank's is taken. Every rank gets the same
+// bits, they do not depend on timing, and they are the same over threads and over MPI (unless
+// Options::mpi_native).
+//
+// A rank with nothing to say (zero bytes) makes the same calls and takes the same path.
+//
+// Every call names its stage. Operation, stage, sequence number in the group and shape hash are kept in the
+// rank's flight recorder (flight.h); Options::check compares them across the group before each collective and
+// throws on the first difference; a call that does not end is reported by the watchdog (watchdog.h).
+//
+// Errors are base::Error: wrong arguments and calls that do not match (BadInput, on every rank of the group
+// that can see it), a failed rank while waiting (Retry, naming it). After an error the group is not usable.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/flight.h"
+
+namespace pleat::comm {
+
+using Bytes = std::span<const std::byte>;
+using MutableBytes = std::span<std::byte>;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }  // position in the group
+  int size() const { return static_cast<int>(world_ranks_.size()); }
+  const std::string& name() const { return name_; }
+  std::span<const int> world_ranks() const { return world_ranks_; }
+
+  // out = reduction over ranks of in; equal sizes on all ranks. in and out may be the same memory.
+  void all_reduce(std::string_view stage, Bytes in, MutableBytes out, tensor::Dtype dtype, Reduce reduce);
+  // in is cut into parts in rank order; out = reduction over ranks of my part. Equal parts, or `counts`
+  // elements (not bytes) per rank. out may be my part of in.
+  void reduce_scatter(std::string_view stage, Bytes in, MutableBytes out, tensor::Dtype dtype, Reduce reduce);
+  void reduce_scatter_v(std::string_view stage, Bytes in, MutableBytes out, std::span<const int64_t> counts,
+                        tensor::Dtype dtype, Reduce reduce);
+  // out = the ranks' inputs one after the other. Equal sizes, or `counts` bytes per rank. in may be my part
+  // of out.
+  void all_gather(std::string_view stage, Bytes in, MutableBytes out);
+  void all_gather_v(std::string_view stage, Bytes in, MutableBytes out, std::span<const int64_t> counts);
+  // Part r of in goes to rank r; part r of out comes from rank r; counts and offsets in bytes. in and out
+  // must not overlap, parts of out must not overlap each other.
+  void all_to_all_v(std::string_view stage, Bytes in, Parts send, MutableBytes out, Parts receive);
+  // data of `root` to all.
+  void broadcast(std::string_view stage, MutableBytes data, int root);
+  void barrier(std::string_view stage);
+
+  // Messages between two ranks, matched by tag, in order per (sender, receiver, tag); sizes must agree.
+  void send(std::string_view stage, int to, int tag, Bytes data);
+  void receive(std::string_view stage, int from, int tag, MutableBytes data);
+  // Both at once, as a ring needs; to and from may be this rank itself (then both).
+  void send_receive(std::string_view stage, int to, Bytes out_going, int from, MutableBytes in_coming,
+                    int tag);
+
+  // The same for typed memory.
+  template <class T>
+  void all_reduce(std::string_view stage, std::span<T> values, Reduce reduce) {
+    all_reduce(stage, std::as_bytes(values), std::as_writable_bytes(values), tensor::DtypeOf<T>::value,
+               reduce);
+  }
+
+ protected:
+  // `flight` outlives the communicator.
+  Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight);
+
+  // One call whose arguments are already checked. Ends before the caller's memory may be touched again, also
+  // when it throws.
+  virtual void execute(const Call& call) = 0;
+
+ private:
+  void record_and_execute(Call& call);
+  void reduce_scatter_parts(std::string_view stage, Bytes in, MutableBytes out,
+                            std::span<const int64_t> bytes, tensor::Dtype dtype, Reduce reduce);
+  void all_gather_parts(std::string_view stage, Bytes in, MutableBytes out, std::span<const int64_t> bytes);
+
+  std::string name_;
+  std::vector<int> world_ranks_;
+  int rank_;
+  uint64_t group_hash_;
+  RankFlight& flight_;
+  std::atomic<uint64_t> next_collective_{0}, next_message_{0};
+};
+
+// One rank's door to the others: makes its end of any group.
+class Endpoint {
+ public:
+  virtual ~Endpoint() = default;
+  virtual int rank() const = 0;  // in the world
+  virtual int size() const = 0;
+  // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
+  // Two groups of one name must not overlap unless they are the same. May wait for the other members.
+  virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks) = 0;
+};
+
+uint64_t group_hash(std::string_view name, std::span<const int> world_ranks);
+
+}  // namespace pleat::comm

@@ -1,0 +1,49 @@
+// What the thread ranks of one group share.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/local/barrier.h"
+#include "comm/local/mailbox.h"
+
+namespace pleat::comm::local {
+
+struct Group {
+  Group(std::string group_name, std::vector<int> world_ranks);
+
+  void call_off();
+
+  const std::string name;
+  const std::vector<int> ranks;
+  // enter: all have posted, unless called off. leave: all have read; never called off, since by then no rank
+  // waits for anything but copies.
+  Barrier enter, leave;
+  std::vector<const Call*> calls;
+  std::vector<Signature> signatures;
+  std::vector<Mailbox> mailboxes;
+  std::vector<char> open;  // by member; guarded by the world
+};
+
+// One rank's end. `closed` runs at the end of its life; `fail_aborted` throws why the world was called off.
+class GroupEnd : public Communicator {
+ public:
+  GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, CompareStage compare_stage,
+           std::function<void(const std::string& here)> fail_aborted, std::function<void()> closed);
+  ~GroupEnd() override;
+
+ private:
+  void execute(const Call& call) override;
+  void collective(const Call& call);
+  void work(const Call& call);
+  void message(const Call& call);
+  [[noreturn]] void turned_away(const Call& call) const;
+
+  std::shared_ptr<Group> group_;
+  CompareStage compare_stage_;
+  std::function<void(const std::string&)> fail_aborted_;
+  std::function<void()> closed_;
+};
+
+}  // namespace pleat::comm::local

@@ -1,0 +1,191 @@
+#include "comm/watchdog.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "comm/communicator.h"
+
+namespace pleat::comm {
+namespace {
+
+double seconds_since(int64_t ns) { return static_cast<double>(steady_ns() - ns) * 1e-9; }
+
+bool is_message(const FlightEntry& e) { return e.operation >= Operation::Send; }
+
+std::string named(const FlightEntry& e) {
+  std::string text =
+      fmt::format("group '{}' {} #{} stage '{}'", e.group, name_of(e.operation), e.sequence, e.stage);
+  if (e.operation == Operation::Broadcast || e.operation == Operation::Receive)
+    text += fmt::format(" from rank {}", e.peer);
+  if (e.operation == Operation::Send) text += fmt::format(" to rank {}", e.peer);
+  if (e.operation == Operation::SendReceive) text += fmt::format(" to rank {}, from rank {}", e.peer, e.from);
+  return text;
+}
+
+std::string where(const std::vector<FlightEntry>& entries) {
+  std::string text;
+  for (const FlightEntry& e : entries) {
+    if (e.state != FlightState::InFlight) continue;
+    text += fmt::format("{}in {}, {:.1f} s", text.empty() ? "" : "; ", named(e), seconds_since(e.started_ns));
+  }
+  if (!text.empty()) return text;
+  for (const FlightEntry& e : entries) {
+    if (e.state == FlightState::Failed)
+      return fmt::format("failed in {}, {:.1f} s ago", named(e), seconds_since(e.ended_ns));
+    if (e.state == FlightState::Done)
+      return fmt::format("in no call; last was {}, {:.1f} s ago", named(e), seconds_since(e.ended_ns));
+  }
+  return "in no call; none made yet";
+}
+
+// Whether the owner of `entries` (world rank `rank`) has come to the call `waiting` of rank `waiter`.
+bool arrived(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
+  if (rank == waiter) return true;
+  for (const FlightEntry& e : entries) {
+    if (e.group_hash != waiting.group_hash || is_message(e) != is_message(waiting)) continue;
+    if (!is_message(waiting)) {
+      if (e.sequence >= waiting.sequence && e.state != FlightState::Failed) return true;
+    } else if (e.state == FlightState::InFlight && (e.peer == waiter || e.from == waiter)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_gone(const RankFlight& flight) {
+  return flight.state() == RankState::Running && flight.process() > 0 && kill(flight.process(), 0) != 0 &&
+         errno == ESRCH;
+}
+
+}  // namespace
+
+Watchdog::Watchdog(View view, Options options) : view_(std::move(view)), options_(std::move(options)) {
+  if (options_.timeout_seconds < 0)
+    base::fail("the communication time-out is {} seconds, needed 0 (never) or more",
+               options_.timeout_seconds);
+  if (options_.timeout_seconds > 0 || view_.processes) thread_ = std::thread([this] { watch(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Watchdog::add_group(const std::string& name, std::span<const int> world_ranks) {
+  const std::lock_guard lock(mutex_);
+  groups_.try_emplace(group_hash(name, world_ranks), world_ranks.begin(), world_ranks.end());
+}
+
+void Watchdog::watch() {
+  const double timeout = options_.timeout_seconds;
+  const double tick = timeout > 0 ? std::clamp(timeout / 10, 0.001, 0.1) : 0.1;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      if (wake_.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stopping_; })) return;
+    }
+    std::string table = view_.processes ? find_lost() : "";
+    if (table.empty() && timeout > 0) table = find_stall(timeout);
+    if (table.empty()) continue;
+    report(table);
+    return;
+  }
+}
+
+std::string Watchdog::find_lost() const {
+  for (size_t r = 0; r < view_.flights.size(); ++r) {
+    const RankFlight* flight = view_.flights[r];
+    if (flight == nullptr ||
+        std::find(view_.own.begin(), view_.own.end(), static_cast<int>(r)) != view_.own.end())
+      continue;
+    if (flight->state() == RankState::Failed)
+      return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), rows(std::nullopt));
+    if (is_gone(*flight))
+      return fmt::format("pleat: rank {} is gone (process {} has ended)\n{}", r, flight->process(),
+                         rows(std::nullopt));
+  }
+  return "";
+}
+
+std::string Watchdog::find_stall(double timeout_seconds) const {
+  std::optional<Stuck> stuck;
+  for (const int rank : view_.own) {
+    for (const FlightEntry& e : view_.flights[static_cast<size_t>(rank)]->entries()) {
+      if (e.state == FlightState::InFlight && (!stuck || e.started_ns < stuck->entry.started_ns))
+        stuck = Stuck{rank, e};
+    }
+  }
+  if (!stuck || seconds_since(stuck->entry.started_ns) < timeout_seconds) return "";
+  const FlightEntry& e = stuck->entry;
+  return fmt::format("pleat: stall: {}, {} bytes: rank {} has waited {:.1f} s, the time-out is {:g} s\n{}",
+                     named(e), e.bytes, stuck->rank, seconds_since(e.started_ns), timeout_seconds,
+                     rows(stuck));
+}
+
+std::string Watchdog::table() const { return rows(std::nullopt); }
+
+std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
+  std::vector<int> members;
+  if (stuck && is_message(stuck->entry)) {
+    members = {stuck->rank, stuck->entry.peer};
+    if (stuck->entry.from >= 0) members.push_back(stuck->entry.from);
+  } else if (stuck) {
+    const std::lock_guard lock(mutex_);
+    const auto found = groups_.find(stuck->entry.group_hash);
+    if (found != groups_.end()) members = found->second;
+  }
+  std::string text = fmt::format("  {:>4}  {:<11}  {}\n", "rank", stuck ? "arrived" : "state", "where");
+  for (int rank = 0; rank < static_cast<int>(view_.flights.size()); ++rank) {
+    const RankFlight* flight = view_.flights[static_cast<size_t>(rank)];
+    const bool member = std::find(members.begin(), members.end(), rank) != members.end();
+    if (flight == nullptr) {
+      if (member || !stuck) text += fmt::format("  {:>4}  {:<11}  on another machine\n", rank, "?");
+      continue;
+    }
+    const std::vector<FlightEntry> entries = flight->entries();
+    std::string at = where(entries);
+    if (flight->state() == RankState::Failed) at = fmt::format("failed: {}; {}", flight->why_failed(), at);
+    if (flight->state() == RankState::Left) at = "has ended; " + at;
+    if (view_.processes && is_gone(*flight))
+      at = fmt::format("process {} is gone; {}", flight->process(), at);
+    const char* state = !stuck                                              ? ""
+                        : !member                                           ? "no member"
+                        : arrived(entries, rank, stuck->entry, stuck->rank) ? "yes"
+                                                                            : "NOT ARRIVED";
+    text += fmt::format("  {:>4}  {:<11}  {}\n", rank, state, at);
+  }
+  return text;
+}
+
+void Watchdog::report(const std::string& table) {
+  if (options_.on_stall) {
+    options_.on_stall(table);
+    return;
+  }
+  uint32_t free = 0;
+  const bool mine = view_.claim == nullptr || view_.claim->compare_exchange_strong(free, 1);
+  if (mine) {
+    std::fflush(stdout);
+    std::fputs(table.c_str(), stderr);
+    std::fflush(stderr);
+  } else {
+    // Ending at once could take the machine's launcher, and with it the writer of the table, down too early.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  // Threads are stuck in calls: nothing can be unwound or joined any more.
+  std::_Exit(static_cast<int>(base::ExitCode::Retry));
+}
+
+}  // namespace pleat::comm

@@ -1,0 +1,65 @@
+#include "model/mesh.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace pleat::model {
+
+int64_t Mesh::size(program::Group group) const {
+  using program::Group;
+  switch (group) {
+    case Group::None:
+      return 1;
+    case Group::Tensor:
+      return tp;
+    case Group::Context:
+      return cp;
+    case Group::Data:
+      return dp;
+    case Group::Pipeline:
+      return pp;
+    case Group::Expert:
+      return ep;
+    case Group::ExpertTensor:
+      return etp;
+    case Group::ExpertData:
+      return edp;
+    case Group::World:
+      return world();
+    case Group::TensorContext:
+      return tp * cp;
+    case Group::DataContext:
+      return dp * cp;
+    case Group::TensorDataContext:
+      return tp * dp * cp;
+    case Group::Dispatch:
+      return ep * etp;
+    case Group::Ends:
+      return pp > 1 ? 2 : 1;
+  }
+  return 1;
+}
+
+bool Role::has_embedding() const {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.embedding; });
+}
+
+bool Role::has_head() const {
+  return std::any_of(chunks.begin(), chunks.end(), [](const Chunk& c) { return c.head; });
+}
+
+bool Role::has_layer(int layer) const {
+  return std::any_of(chunks.begin(), chunks.end(), [layer](const Chunk& c) {
+    return std::find(c.layers.begin(), c.layers.end(), layer) != c.layers.end();
+  });
+}
+
+Role whole_model(int64_t num_layers) {
+  Role role;
+  role.chunks.resize(1);
+  role.chunks[0].layers.resize(static_cast<size_t>(num_layers));
+  std::iota(role.chunks[0].layers.begin(), role.chunks[0].layers.end(), 0);
+  return role;
+}
+
+}  // namespace pleat::model

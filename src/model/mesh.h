@@ -1,0 +1,43 @@
+// How many ranks share the work along each axis, and which part of the pipeline one program is for. Plain
+// numbers: which rank sits where is the layout's business (src/layout), and one program serves every rank of
+// a pipeline stage.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "program/program.h"
+
+namespace pleat::model {
+
+enum class Dispatcher : uint8_t { AllGather, AllToAll };
+enum class ContextKind : uint8_t { AllGather, AllToAll };
+
+struct Mesh {
+  int64_t tp = 1, cp = 1, dp = 1, pp = 1, vpp = 1;  // attention side
+  int64_t ep = 1, etp = 1, edp = 1;                 // expert side
+  Dispatcher dispatcher = Dispatcher::AllToAll;
+  ContextKind context = ContextKind::AllGather;
+
+  int64_t world() const { return tp * cp * dp * pp; }
+  int64_t size(program::Group group) const;
+};
+
+// One run of consecutive layers a pipeline rank computes at a time.
+struct Chunk {
+  bool embedding = true, head = true;
+  std::vector<int> layers;
+};
+
+// What one pipeline rank holds. A tied weight lives where the embedding is and where the head is.
+struct Role {
+  int pipeline_rank = 0;
+  std::vector<Chunk> chunks;
+
+  bool has_embedding() const;
+  bool has_head() const;
+  bool has_layer(int layer) const;
+};
+Role whole_model(int64_t num_layers);
+
+}  // namespace pleat::model

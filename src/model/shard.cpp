@@ -1,0 +1,117 @@
+#include "model/shard.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace pleat::model {
+namespace {
+
+int64_t ranks_along(const Mesh& mesh, Axis axis) {
+  switch (axis) {
+    case Axis::Tensor:
+      return mesh.tp;
+    case Axis::Expert:
+      return mesh.ep;
+    case Axis::ExpertTensor:
+      return mesh.etp;
+    default:
+      return 1;
+  }
+}
+
+int64_t place_along(const Place& place, Axis axis) {
+  switch (axis) {
+    case Axis::Tensor:
+      return place.tensor;
+    case Axis::Expert:
+      return place.expert;
+    case Axis::ExpertTensor:
+      return place.expert_tensor;
+    default:
+      return 0;
+  }
+}
+
+const char* axis_key(Axis axis) {
+  return axis == Axis::Tensor ? "parallel.tp" : axis == Axis::Expert ? "parallel.ep" : "parallel.etp";
+}
+
+// The pieces of one dimension, in physical order: its blocks, or all of it.
+std::vector<Block> pieces_of(const Parameter& p, int64_t dim) {
+  std::vector<Block> out;
+  for (const Block& b : p.blocks)
+    if (b.dim == dim) out.push_back(b);
+  if (out.empty()) out.push_back({"", dim, 0, p.shape[static_cast<size_t>(dim)]});
+  return out;
+}
+
+// Half-open ranges of one dimension a rank holds, in its own order.
+std::vector<std::pair<int64_t, int64_t>> ranges_of(const Parameter& p, int64_t dim, const Mesh& mesh,
+                                                   const Place& place) {
+  for (const Shard& s : p.sharded) {
+    if (s.dim != dim) continue;
+    const int64_t n = ranks_along(mesh, s.axis), at = place_along(place, s.axis);
+    if (n == 1) break;
+    std::vector<std::pair<int64_t, int64_t>> out;
+    for (const Block& b : pieces_of(p, dim)) {
+      if (b.size % n != 0)
+        base::fail("{}: {} of {} does not divide the {} rows or columns{} of dimension {}", p.name,
+                   axis_key(s.axis), n, b.size, b.name.empty() ? "" : " of " + b.name, dim);
+      const int64_t part = b.size / n;
+      out.emplace_back(b.begin + at * part, b.begin + (at + 1) * part);
+    }
+    return out;
+  }
+  return {{0, p.shape[static_cast<size_t>(dim)]}};
+}
+
+}  // namespace
+
+std::vector<int64_t> local_shape(const Parameter& p, const Mesh& mesh) {
+  std::vector<int64_t> out;
+  for (size_t dim = 0; dim < p.shape.size(); ++dim) {
+    int64_t size = 0;
+    for (const auto& [begin, end] : ranges_of(p, static_cast<int64_t>(dim), mesh, {})) size += end - begin;
+    out.push_back(size);
+  }
+  return out;
+}
+
+std::vector<Run> local_runs(const Parameter& p, const Mesh& mesh, const Place& place) {
+  // From the last dimension outwards: runs of the inner dimensions repeat for every index of this one, and
+  // grow together where a dimension is held whole.
+  std::vector<Run> runs = {{0, 0, 1}};
+  int64_t logical_stride = 1, local_stride = 1;
+  for (size_t dim = p.shape.size(); dim-- > 0;) {
+    std::vector<Run> next;
+    int64_t local_idx = 0;
+    const auto ranges = ranges_of(p, static_cast<int64_t>(dim), mesh, place);
+    for (const auto& [begin, end] : ranges) {
+      const bool dense = runs.size() == 1 && runs[0].count == logical_stride && runs[0].count == local_stride;
+      if (dense) {
+        next.push_back({begin * logical_stride, local_idx * local_stride, (end - begin) * logical_stride});
+        local_idx += end - begin;
+        continue;
+      }
+      for (int64_t i = begin; i < end; ++i, ++local_idx)
+        for (const Run& r : runs)
+          next.push_back(
+              {i * logical_stride + r.logical_begin, local_idx * local_stride + r.local_begin, r.count});
+    }
+    logical_stride *= p.shape[dim];
+    local_stride *= local_idx;
+    runs = std::move(next);
+  }
+  return runs;
+}
+
+program::Group reduction_group(const Parameter& p) {
+  const auto partial = [&](Axis axis) {
+    return std::find(p.gradient_partial.begin(), p.gradient_partial.end(), axis) != p.gradient_partial.end();
+  };
+  if (partial(Axis::ExpertData)) return program::Group::ExpertData;
+  return partial(Axis::Tensor) ? program::Group::TensorDataContext : program::Group::DataContext;
+}
+
+}  // namespace pleat::model

@@ -1,0 +1,111 @@
+// Calls that do not end: the table, the exit code, the time it takes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/comm_support.h"
+#include "comm/local/local_world.h"
+
+namespace pleat {
+namespace {
+
+using comm::LocalWorld;
+using comm::Reduce;
+using testing::bytes_of;
+
+comm::Options short_timeout(double seconds) {
+  comm::Options options;
+  options.timeout_seconds = seconds;
+  return options;
+}
+
+// Rank 2 skips a collective and sleeps.
+void stall() {
+  LocalWorld world(3, short_timeout(0.3));
+  comm::run_ranks(world, [&](int rank) {
+    const std::vector<int> all = {0, 1, 2};
+    const auto c = world.group("dp", all, rank);
+    std::vector<float> v(4);
+    c->all_reduce("first", std::span(v), Reduce::Sum);
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(30));
+    c->all_reduce("second", std::span(v), Reduce::Sum);
+  });
+}
+
+TEST(StallDeathTest, EndsWithCode75AndATableThatNamesWhoIsMissingAndWhere) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EXIT(stall(), ::testing::ExitedWithCode(75),
+              "stall: group 'dp' all_reduce #1 stage 'second', 16 bytes: rank [01] has waited 0.[34] s, the "
+              "time-out is "
+              "0.3 s(.|\n)*"
+              "0  yes +in group 'dp' all_reduce #1 stage 'second'(.|\n)*"
+              "1  yes +in group 'dp' all_reduce #1 stage 'second'(.|\n)*"
+              "2  NOT ARRIVED  in no call; last was group 'dp' all_reduce #0 stage 'first'");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+// The table of a stall that a rank ends itself, through the hook.
+std::string table_of(int size, const std::function<void(LocalWorld&, int)>& fn) {
+  std::string table;
+  LocalWorld* stuck = nullptr;
+  comm::Options options = short_timeout(0.2);
+  options.on_stall = [&](const std::string& text) {
+    table = text;
+    stuck->abort(-1, "stalled");
+  };
+  LocalWorld world(size, options);
+  stuck = &world;
+  try {
+    comm::run_ranks(world, [&](int rank) { fn(world, rank); });
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::Retry);
+  }
+  return table;
+}
+
+TEST(Stall, RanksInOtherGroupsAreShownThere) {
+  // 0 waits for 1 in "a"; 1 waits for 2 in "b"; 2 has left.
+  const std::string table = table_of(3, [](LocalWorld& world, int rank) {
+    const std::vector<int> first = {0, 1}, second = {1, 2};
+    float v = 0;
+    if (rank == 0) world.group("a", first, rank)->all_reduce("norm", std::span(&v, 1), Reduce::Sum);
+    if (rank == 1) world.group("b", second, rank)->barrier("save");
+  });
+  EXPECT_NE(table.find("in group 'a' all_reduce #0 stage 'norm'"), std::string::npos) << table;
+  EXPECT_NE(table.find("in group 'b' barrier #0 stage 'save'"), std::string::npos) << table;
+  EXPECT_NE(table.find("none made yet"), std::string::npos) << table;
+}
+
+TEST(Stall, MessagesNameTheirPartner) {
+  const std::string table = table_of(3, [](LocalWorld& world, int rank) {
+    const std::vector<int> all = {0, 1, 2};
+    const auto c = world.group("pp", all, rank);
+    std::vector<float> v(4);
+    if (rank == 1) c->receive("fwd mb0 receive", 0, 0, bytes_of(v));
+  });
+  EXPECT_NE(
+      table.find("group 'pp' receive #0 stage 'fwd mb0 receive' from rank 0, 16 bytes: rank 1 has waited"),
+      std::string::npos)
+      << table;
+  EXPECT_NE(table.find("0  NOT ARRIVED"), std::string::npos) << table;
+  EXPECT_NE(table.find("2  no member"), std::string::npos) << table;
+}
+
+TEST(Stall, ManyShortCallsAreNone) {
+  const std::string table = table_of(2, [](LocalWorld& world, int rank) {
+    const std::vector<int> all = {0, 1};
+    const auto c = world.group("dp", all, rank);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(600);
+    for (int32_t go_on = 1; go_on != 0;) {
+      go_on = std::chrono::steady_clock::now() < end ? 1 : 0;
+      c->all_reduce("again", std::span(&go_on, 1), Reduce::Min);
+    }
+  });
+  EXPECT_EQ(table, "");
+}
+
+}  // namespace
+}  // namespace pleat
