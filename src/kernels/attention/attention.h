@@ -60,6 +60,9 @@ struct AttentionShape {
   int64_t v_column(int kv_head) const {
     return k_column(kv_heads) + static_cast<int64_t>(kv_head) * v_head_dim;
   }
+  // Of rows that hold keys and values only (context_attention.h).
+  int64_t kv_width() const { return static_cast<int64_t>(kv_heads) * (head_dim + v_head_dim); }
+  int64_t kv_v_column() const { return static_cast<int64_t>(kv_heads) * head_dim; }
 };
 
 constexpr int kMaxHeadDim = 256;

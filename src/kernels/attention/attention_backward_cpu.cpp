@@ -1,14 +1,17 @@
-// Attention backward on the CPU: key rows in vector lanes (contract and reasons: attention.h).
+// Attention backward on the CPU: key rows in vector lanes (contracts and reasons: attention.h,
+// context_attention.h).
 //
 // One tile of work is one key/value head and one chunk of rows, and owns their dq (of every query head in the
 // group), dk and dv. It walks the blocks of keys from the first one its rows see to the end of the chunk:
 //   keys before the chunk: queries of the chunk, dq only;
 //   keys in the chunk: all later queries that see them, dk and dv; dq too where the query lies in the chunk.
+// Queries come in runs: rows one after another both in the microbatch and in memory. Plain attention has one.
 #include <cmath>
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_rows.h"
 #include "kernels/attention/attention_tile.h"
+#include "kernels/attention/context_attention.h"
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
 
@@ -20,15 +23,33 @@ using namespace attention;
 // A multiple of both block sizes. 256 rows keep a chunk of a common head in the second-level cache.
 constexpr int64_t kChunkRows = 256;
 
+// Rows [row, row + count) of the microbatch are queries that lie at rows from `own` on.
+struct QueryRun {
+  int64_t row, own, count;
+
+  int64_t end() const { return row + count; }
+};
+// Kept on the stack. Queries in more runs are taken in turns, each adding to dk and dv.
+constexpr int64_t kMaxRuns = 128;
+
+// Columns of row 0: q and dq of head 0 (rows of the queries, as dout, out and lse), k, v, dk and dv of
+// key/value head 0.
 template <class T>
 struct BackwardData {
   const AttentionShape& shape;
-  const T* dout;
-  const T* qkv;
-  const T* out;
-  const T* lse;
+  const T *dout, *out, *lse;
+  const T* q;
+  int64_t ldq;
+  const T *k, *v;
+  int64_t ldkv;
   const int32_t* doc_start;
-  T* dqkv;
+  T* dq;
+  int64_t lddq;
+  T *dk, *dv;
+  int64_t lddkv;
+  const QueryRun* runs;
+  int64_t num_runs;
+  Into keys_into;
 };
 
 template <class T>
@@ -42,17 +63,19 @@ class BackwardChunk {
         vectors_d_((d_ + kL - 1) / kL),
         padded_d_(vectors_d_ * kL),
         group_(shape_.heads / shape_.kv_heads),
-        ld_(shape_.width()),
         first_head_(kv_head * group_),
-        k_column_(shape_.k_column(kv_head)),
-        v_column_(shape_.v_column(kv_head)) {}
+        k_column_(static_cast<int64_t>(kv_head) * d_),
+        v_column_(static_cast<int64_t>(kv_head) * dv_) {}
 
   void run(int64_t segment, int64_t first, int64_t end) {
-    for (int64_t i = first; i < end; ++i) {
-      T* dq = data_.dqkv + i * ld_ + static_cast<int64_t>(first_head_) * d_;
-      for (int c = 0; c < group_ * d_; ++c) dq[c] = 0;
-    }
-    const int64_t lowest = first_visible(shape_, data_.doc_start, first);
+    int64_t lowest = first;
+    for_each_run(first, end, [&](const QueryRun& run, int64_t begin, int64_t run_end) {
+      lowest = std::min(lowest, first_visible(shape_, data_.doc_start, begin));
+      for (int64_t i = begin; i < run_end; ++i) {
+        T* dq = dq_of(run, i, first_head_);
+        for (int c = 0; c < group_ * d_; ++c) dq[c] = 0;
+      }
+    });
     for (int64_t block = segment + (lowest - segment) / kRows * kRows; block < end; block += kRows)
       run_keys(block, first, end);
   }
@@ -62,6 +85,32 @@ class BackwardChunk {
   static constexpr int kRows = kBlockRows<T>;
   using Vector = typename Lanes<T>::Vector;
 
+  // Calls body(run, b, e) for the queries [b, e) that each run has among rows [begin, end).
+  template <class Body>
+  void for_each_run(int64_t begin, int64_t end, const Body& body) {
+    for (const QueryRun* run = data_.runs; run < data_.runs + data_.num_runs; ++run) {
+      const int64_t b = std::max(begin, run->row), e = std::min(end, run->end());
+      if (b < e) body(*run, b, e);
+    }
+  }
+
+  // Calls body(run, b, e) for every piece [b, e) of a run inside a strip of `step` rows counted from `begin`,
+  // up to `end` or the first piece that does not see the current keys.
+  template <class Body>
+  void for_each_strip(int64_t begin, int64_t end, int64_t step, const Body& body) {
+    for_each_run(begin, end, [&](const QueryRun& run, int64_t run_begin, int64_t run_end) {
+      int64_t b = run_begin;
+      for (int64_t q = begin + (b - begin) / step * step; q < run_end; q += step, b = q) {
+        if (first_visible(shape_, data_.doc_start, b) >= key_end_) break;
+        body(run, b, std::min(q + step, run_end));
+      }
+    });
+  }
+
+  T* dq_of(const QueryRun& run, int64_t row, int head) const {
+    return data_.dq + (row - run.row + run.own) * data_.lddq + static_cast<int64_t>(head) * d_;
+  }
+
   // One block of keys, which ends with its segment or after kRows rows.
   void run_keys(int64_t block, int64_t first, int64_t end) {
     key_begin_ = block;
@@ -69,38 +118,48 @@ class BackwardChunk {
     key_end_ = inside ? std::min(block + kRows, end) : block + kRows;
     const int keys = static_cast<int>(key_end_ - block);
     vectors_ = (keys + kL - 1) / kL;
-    const T* k = data_.qkv + block * ld_ + k_column_;
-    const T* v = data_.qkv + block * ld_ + v_column_;
-    transpose_padded(keys, vectors_ * kL, d_, k, ld_, keys_t_, kRows);
-    transpose_padded(keys, vectors_ * kL, dv_, v, ld_, values_t_, kRows);
+    const T* k = data_.k + block * data_.ldkv + k_column_;
+    const T* v = data_.v + block * data_.ldkv + v_column_;
+    T* dk = data_.dk + block * data_.lddkv + k_column_;
+    T* dv = data_.dv + block * data_.lddkv + v_column_;
+    transpose_padded(keys, vectors_ * kL, d_, k, data_.ldkv, keys_t_, kRows);
+    transpose_padded(keys, vectors_ * kL, dv_, v, data_.ldkv, values_t_, kRows);
     // These keys only turn ds into dq, which takes the scale that queries_ carries everywhere else.
-    copy_rows(keys, d_, padded_d_, static_cast<T>(shape_.scale), k, ld_, keys_, padded_d_);
-    if (inside) {
+    copy_rows(keys, d_, padded_d_, static_cast<T>(shape_.scale), k, data_.ldkv, keys_, padded_d_);
+    if (inside && data_.keys_into == Into::Accumulate) {
+      transpose_padded(keys, vectors_ * kL, d_, dk, data_.lddkv, dkeys_t_, kRows);
+      transpose_padded(keys, vectors_ * kL, dv_, dv, data_.lddkv, dvalues_t_, kRows);
+    } else if (inside) {
       for (int i = 0; i < d_ * kRows; ++i) dkeys_t_[i] = 0;
       for (int i = 0; i < dv_ * kRows; ++i) dvalues_t_[i] = 0;
     }
 
     for (int h = 0; h < group_; ++h) {
       const int head = first_head_ + h;
-      int64_t q = first;
-      // The diagonal in strips of kL queries: each sees only the vectors of keys up to its own.
-      if (inside) {
-        for (q = block; q < key_end_; q += kL)
-          run_queries(head, q, std::min(q + kL, key_end_), static_cast<int>(q - block) / kL + 1, true, true);
-        q = key_end_;
+      const auto queries = [&](const QueryRun& run, int64_t b, int64_t e) {
+        run_queries(head, run, b, e, vectors_, inside, true);
+      };
+      if (!inside) {
+        for_each_strip(first, end, kRows, queries);
+        continue;
       }
-      for (; q < end; q += kRows) run_queries(head, q, std::min(q + kRows, end), vectors_, inside, true);
-      if (inside)
-        for (q = end; q < shape_.rows && first_visible(shape_, data_.doc_start, q) < key_end_; q += kRows)
-          run_queries(head, q, std::min(q + kRows, shape_.rows), vectors_, true, false);
+      // The diagonal in strips of kL queries: each sees only the vectors of keys up to its own.
+      for_each_strip(block, key_end_, kL, [&](const QueryRun& run, int64_t b, int64_t e) {
+        run_queries(head, run, b, e, static_cast<int>(b - block) / kL + 1, true, true);
+      });
+      for_each_strip(key_end_, end, kRows, queries);
+      for_each_strip(end, shape_.rows, kRows, [&](const QueryRun& run, int64_t b, int64_t e) {
+        run_queries(head, run, b, e, vectors_, true, false);
+      });
     }
     if (!inside) return;
-    transpose(d_, keys, dkeys_t_, kRows, data_.dqkv + block * ld_ + k_column_, ld_);
-    transpose(dv_, keys, dvalues_t_, kRows, data_.dqkv + block * ld_ + v_column_, ld_);
+    transpose(d_, keys, dkeys_t_, kRows, dk, data_.lddkv);
+    transpose(dv_, keys, dvalues_t_, kRows, dv, data_.lddkv);
   }
 
-  // Query rows [begin, end) of one head against vectors of the current keys below last_vector.
-  void run_queries(int head, int64_t begin, int64_t end, int last_vector, bool into_keys, bool into_queries) {
+  // Query rows [begin, end) of a run and one head against vectors of the current keys below last_vector.
+  void run_queries(int head, const QueryRun& run, int64_t begin, int64_t end, int last_vector, bool into_keys,
+                   bool into_queries) {
     // first_visible never decreases: what sees no key of this block, another segment included, is at the end.
     while (end > begin && first_visible(shape_, data_.doc_start, end - 1) >= key_end_) --end;
     if (end == begin) return;
@@ -109,7 +168,7 @@ class BackwardChunk {
     const int v = static_cast<int>(std::max<int64_t>(0, low - key_begin_)) / kL;
     const int num_vectors = last_vector - v;
     const int shift = v * kL;
-    load_queries(head, begin, rows);
+    load_queries(head, begin, begin - run.row + run.own, rows);
     multiply<Left::RowMajor, Sum::Start>(rows, num_vectors, d_, queries_, d_, keys_t_ + shift, kRows, probs_,
                                          kRows);
     multiply<Left::RowMajor, Sum::Start>(rows, num_vectors, dv_, douts_, dv_, values_t_ + shift, kRows,
@@ -131,22 +190,22 @@ class BackwardChunk {
       multiply<Left::RowMajor, Sum::Start>(rows, vectors_d_, depth, dscores_, kRows,
                                            keys_ + shift * padded_d_, padded_d_, dqueries_, padded_d_);
       for (int i = 0; i < rows; ++i) {
-        T* __restrict dq = data_.dqkv + (begin + i) * ld_ + static_cast<int64_t>(head) * d_;
+        T* __restrict dq = dq_of(run, begin + i, head);
         const T* add = dqueries_ + i * padded_d_;
         for (int c = 0; c < d_; ++c) dq[c] += add[c];
       }
     }
   }
 
-  void load_queries(int head, int64_t begin, int rows) {
+  void load_queries(int head, int64_t begin, int64_t own, int rows) {
     const int64_t ldo = shape_.out_width();
     const int64_t column = static_cast<int64_t>(head) * dv_;
     copy_rows(rows, d_, d_, static_cast<T>(shape_.scale),
-              data_.qkv + begin * ld_ + static_cast<int64_t>(head) * d_, ld_, queries_, d_);
-    copy_rows(rows, dv_, dv_, T(1), data_.dout + begin * ldo + column, ldo, douts_, dv_);
+              data_.q + own * data_.ldq + static_cast<int64_t>(head) * d_, data_.ldq, queries_, d_);
+    copy_rows(rows, dv_, dv_, T(1), data_.dout + own * ldo + column, ldo, douts_, dv_);
     for (int i = 0; i < rows; ++i) {
       const T* dout = douts_ + i * dv_;
-      const T* out = data_.out + (begin + i) * ldo + column;
+      const T* out = data_.out + (own + i) * ldo + column;
       Vector partial = {};
       int c = 0;
       for (; c + kL <= dv_; c += kL)
@@ -159,7 +218,7 @@ class BackwardChunk {
       for (int half = kL / 2; half > 0; half /= 2)
         for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       row_dot_[i] = total + lanes[0];
-      row_lse_[i] = data_.lse[(begin + i) * shape_.heads + head];
+      row_lse_[i] = data_.lse[(own + i) * shape_.heads + head];
       row_low_[i] = static_cast<int32_t>(first_visible(shape_, data_.doc_start, begin + i));
     }
   }
@@ -189,7 +248,6 @@ class BackwardChunk {
   const BackwardData<T>& data_;
   const AttentionShape& shape_;
   int d_, dv_, vectors_d_, padded_d_, group_;
-  int64_t ld_;
   int first_head_;
   int64_t k_column_, v_column_;
   int64_t key_begin_ = 0, key_end_ = 0;
@@ -204,18 +262,50 @@ class BackwardChunk {
   alignas(64) T probs_[kRows * kRows], dscores_[kRows * kRows];                  // [query, key]
 };
 
+template <class T>
+void run_chunks(const BackwardData<T>& data, device::Pool& pool) {
+  const AttentionShape& shape = data.shape;
+  pool.for_each_tile(num_spans(shape, kChunkRows) * shape.kv_heads, [&](int64_t tile) {
+    BackwardChunk<T> chunk(data, static_cast<int>(tile % shape.kv_heads));
+    for_each_block(shape, data.doc_start, kChunkRows, tile / shape.kv_heads,
+                   [&](int64_t segment, int64_t first, int64_t end) { chunk.run(segment, first, end); });
+  });
+}
+
 }  // namespace
 
 template <class T>
 void attention_backward(const AttentionShape& shape, const T* dout, const T* qkv, const T* out, const T* lse,
                         const int32_t* doc_start, T* dqkv, device::Pool& pool) {
   check_doc_start(shape, doc_start);
-  const BackwardData<T> data{shape, dout, qkv, out, lse, doc_start, dqkv};
-  pool.for_each_tile(num_spans(shape, kChunkRows) * shape.kv_heads, [&](int64_t tile) {
-    BackwardChunk<T> chunk(data, static_cast<int>(tile % shape.kv_heads));
-    for_each_block(shape, doc_start, kChunkRows, tile / shape.kv_heads,
-                   [&](int64_t segment, int64_t first, int64_t end) { chunk.run(segment, first, end); });
-  });
+  const int64_t k = shape.k_column(0), v = shape.v_column(0), ld = shape.width();
+  const QueryRun all{0, 0, shape.rows};
+  run_chunks<T>({shape, dout, out, lse, qkv, ld, qkv + k, qkv + v, ld, doc_start, dqkv, ld, dqkv + k,
+                 dqkv + v, ld, &all, 1, Into::Overwrite},
+                pool);
+}
+
+template <class T>
+void context_attention_backward(const AttentionShape& shape, const ContextRows& queries, const T* dout,
+                                const T* qkv, const T* kv, const T* out, const T* lse,
+                                const int32_t* doc_start, T* dq, T* dkv, device::Pool& pool) {
+  check_doc_start(shape, doc_start);
+  check_query_rows(shape, queries);
+  QueryRun runs[kMaxRuns];
+  const int64_t v = shape.kv_v_column(), ld = shape.kv_width();
+  BackwardData<T> data{
+      shape, dout,    out, lse,       qkv, shape.width(),
+      kv,    kv + v,  ld,  doc_start, dq,  static_cast<int64_t>(shape.heads) * shape.head_dim,
+      dkv,   dkv + v, ld,  runs,      0,   Into::Overwrite};
+  int64_t i = 0;
+  do {
+    for (data.num_runs = 0; i < queries.count && data.num_runs < kMaxRuns; ++data.num_runs) {
+      QueryRun& run = runs[data.num_runs] = {queries.row[i], i, 0};
+      for (; i < queries.count && queries.row[i] == run.end(); ++i) ++run.count;
+    }
+    run_chunks(data, pool);
+    data.keys_into = Into::Accumulate;
+  } while (i < queries.count);
 }
 
 template <class T>
@@ -238,6 +328,12 @@ template void attention_backward(const AttentionShape&, const float*, const floa
                                  const float*, const int32_t*, float*, device::Pool&);
 template void attention_backward(const AttentionShape&, const double*, const double*, const double*,
                                  const double*, const int32_t*, double*, device::Pool&);
+template void context_attention_backward(const AttentionShape&, const ContextRows&, const float*,
+                                         const float*, const float*, const float*, const float*,
+                                         const int32_t*, float*, float*, device::Pool&);
+template void context_attention_backward(const AttentionShape&, const ContextRows&, const double*,
+                                         const double*, const double*, const double*, const double*,
+                                         const int32_t*, double*, double*, device::Pool&);
 template void attention_backward_sinks(const AttentionShape&, const float*, const float*, const float*,
                                        const float*, Into, float*, device::Pool&);
 template void attention_backward_sinks(const AttentionShape&, const double*, const double*, const double*,

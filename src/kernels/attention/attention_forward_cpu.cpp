@@ -1,4 +1,5 @@
-// Attention forward on the CPU: online softmax, query rows in vector lanes (contract: attention.h).
+// Attention forward on the CPU: online softmax, query rows in vector lanes (contracts: attention.h,
+// context_attention.h).
 //
 // One tile of work is one head and one block of query rows. Scores are held transposed, [key, query], so that
 // the maximum and the sum of a row run down a lane.
@@ -8,6 +9,7 @@
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_rows.h"
 #include "kernels/attention/attention_tile.h"
+#include "kernels/attention/context_attention.h"
 #include "kernels/math/exp.h"
 
 namespace pleat::kernels {
@@ -15,29 +17,46 @@ namespace {
 
 using namespace attention;
 
+// Columns of row 0: q of head 0 (rows of their own), k and v of key/value head 0.
+template <class T>
+struct ForwardData {
+  const AttentionShape& shape;
+  const T* q;
+  int64_t ldq;
+  const T *k, *v;
+  int64_t ldkv;
+  const int32_t* doc_start;
+  const T* sinks;
+  T *out, *lse;
+};
+
 template <class T>
 class ForwardBlock {
  public:
-  ForwardBlock(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks, int head)
-      : shape_(shape),
-        doc_start_(doc_start),
-        d_(shape.head_dim),
-        dv_(shape.v_head_dim),
-        ld_(shape.width()),
-        q_(qkv + static_cast<int64_t>(head) * d_),
-        k_(qkv + shape.k_column(shape.kv_head_of(head))),
-        v_(qkv + shape.v_column(shape.kv_head_of(head))) {
+  ForwardBlock(const ForwardData<T>& data, int head)
+      : data_(data),
+        shape_(data.shape),
+        doc_start_(data.doc_start),
+        d_(shape_.head_dim),
+        dv_(shape_.v_head_dim),
+        head_(head),
+        ld_(data.ldkv),
+        q_(data.q + static_cast<int64_t>(head) * d_),
+        k_(data.k + static_cast<int64_t>(shape_.kv_head_of(head)) * d_),
+        v_(data.v + static_cast<int64_t>(shape_.kv_head_of(head)) * dv_) {
+    const T* sinks = data.sinks;
     if (!sinks) return;
     // Finite for any sink, as below; a NaN sink passes on through the sum.
     start_max_ = std::max(start_max_, sinks[head]);
     start_sum_ = fast_exp(sinks[head] - start_max_);
   }
 
-  // Rows [first, end) of one segment, at most kRows. out and lse point at this head's columns of row 0.
-  void run(int64_t segment, int64_t first, int64_t end, T* out, T* lse) {
+  // Rows [first, end) of one segment and inside one block of kRows rows counted from its start; their queries
+  // and results lie at rows from `own` on.
+  void run(int64_t segment, int64_t first, int64_t end, int64_t own) {
     const int rows = static_cast<int>(end - first);
     vectors_ = (rows + kL - 1) / kL;
-    transpose_padded(rows, vectors_ * kL, d_, q_ + first * ld_, ld_, queries_, kRows);
+    transpose_padded(rows, vectors_ * kL, d_, q_ + own * data_.ldq, data_.ldq, queries_, kRows);
     // Queries are scaled, not keys, in both directions: backward then rebuilds the very same scores.
     const T scale = static_cast<T>(shape_.scale);
     for (int c = 0; c < d_; ++c)
@@ -63,7 +82,7 @@ class ForwardBlock {
       copy_rows(keys, dv_, dv_, T(1), v_ + begin * ld_, ld_, values_, dv_);
       const bool diagonal = block == first;
       score(keys, diagonal);
-      if (diagonal || low_[rows - 1] > begin) hide(begin, keys, first, diagonal);
+      if (begin + keys > first + 1 || low_[rows - 1] > begin) hide(begin, keys, first, diagonal);
       for (int v = 0; v < vectors_; ++v)
         soften(v, diagonal ? std::min(keys, (v + 1) * kL) : keys, begin > lowest);
       gather(keys, diagonal);
@@ -72,8 +91,9 @@ class ForwardBlock {
     for (int c = 0; c < dv_; ++c)
       for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(result_ + c * kRows + i) /= *reinterpret_cast<const Vector*>(sum_ + i);
-    transpose(dv_, rows, result_, kRows, out + first * shape_.out_width(), shape_.out_width());
-    for (int i = 0; i < rows; ++i) lse[(first + i) * shape_.heads] = max_[i] + std::log(sum_[i]);
+    const int64_t ldo = shape_.out_width();
+    transpose(dv_, rows, result_, kRows, data_.out + own * ldo + static_cast<int64_t>(head_) * dv_, ldo);
+    for (int i = 0; i < rows; ++i) data_.lse[(own + i) * shape_.heads + head_] = max_[i] + std::log(sum_[i]);
   }
 
  private:
@@ -154,10 +174,11 @@ class ForwardBlock {
     });
   }
 
+  const ForwardData<T>& data_;
   const AttentionShape& shape_;
   const int32_t* doc_start_;
-  int d_, dv_;
-  int64_t ld_;
+  int d_, dv_, head_;
+  int64_t ld_;  // of keys and values
   const T *q_, *k_, *v_;
   // The running maximum and sum before the first key: a sink counts as one key whose value is zero. Finite,
   // so that a lane that has seen nothing yet never subtracts infinity from infinity.
@@ -176,15 +197,42 @@ template <class T>
 void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks,
                        T* out, T* lse, device::Pool& pool) {
   check_doc_start(shape, doc_start);
+  const ForwardData<T> data{shape,
+                            qkv,
+                            shape.width(),
+                            qkv + shape.k_column(0),
+                            qkv + shape.v_column(0),
+                            shape.width(),
+                            doc_start,
+                            sinks,
+                            out,
+                            lse};
   const int64_t spans = num_spans(shape, kBlockRows<T>);
   // Later blocks see more keys: largest work first.
   pool.for_each_tile(spans * shape.heads, [&](int64_t tile) {
-    const int64_t span = spans - 1 - tile / shape.heads;
-    const int head = static_cast<int>(tile % shape.heads);
-    ForwardBlock<T> block(shape, qkv, doc_start, sinks, head);
-    for_each_block(shape, doc_start, kBlockRows<T>, span, [&](int64_t segment, int64_t first, int64_t end) {
-      block.run(segment, first, end, out + static_cast<int64_t>(head) * shape.v_head_dim, lse + head);
-    });
+    ForwardBlock<T> block(data, static_cast<int>(tile % shape.heads));
+    for_each_block(
+        shape, doc_start, kBlockRows<T>, spans - 1 - tile / shape.heads,
+        [&](int64_t segment, int64_t first, int64_t end) { block.run(segment, first, end, first); });
+  });
+}
+
+template <class T>
+void context_attention_forward(const AttentionShape& shape, const ContextRows& queries, const T* qkv,
+                               const T* kv, const int32_t* doc_start, const T* sinks, T* out, T* lse,
+                               device::Pool& pool) {
+  check_doc_start(shape, doc_start);
+  check_query_rows(shape, queries);
+  const ForwardData<T> data{shape,     qkv,   shape.width(), kv, kv + shape.kv_v_column(), shape.kv_width(),
+                            doc_start, sinks, out,           lse};
+  const int64_t spans = (queries.count + kBlockRows<T> - 1) / kBlockRows<T>;
+  pool.for_each_tile(spans * shape.heads, [&](int64_t tile) {
+    ForwardBlock<T> block(data, static_cast<int>(tile % shape.heads));
+    for_each_query_block(queries, doc_start, kBlockRows<T>, spans - 1 - tile / shape.heads,
+                         [&](int64_t segment, int64_t own, int64_t end) {
+                           const int64_t first = queries.row[own];
+                           block.run(segment, first, first + end - own, own);
+                         });
   });
 }
 
@@ -192,5 +240,10 @@ template void attention_forward(const AttentionShape&, const float*, const int32
                                 float*, device::Pool&);
 template void attention_forward(const AttentionShape&, const double*, const int32_t*, const double*, double*,
                                 double*, device::Pool&);
+template void context_attention_forward(const AttentionShape&, const ContextRows&, const float*, const float*,
+                                        const int32_t*, const float*, float*, float*, device::Pool&);
+template void context_attention_forward(const AttentionShape&, const ContextRows&, const double*,
+                                        const double*, const int32_t*, const double*, double*, double*,
+                                        device::Pool&);
 
 }  // namespace pleat::kernels

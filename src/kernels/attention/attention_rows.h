@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/attention/attention.h"
+#include "kernels/attention/context_attention.h"
 
 namespace pleat::kernels::attention {
 
@@ -49,6 +50,34 @@ inline void for_each_block(const AttentionShape& shape, const int32_t* doc_start
   }
 }
 
+// The same for queries in any order: calls body(segment, first, end) for blocks [first, end) of query rows
+// whose first lies in [span * size, (span + 1) * size). Rows of a block follow one another in the microbatch
+// and lie inside one block of for_each_block, so a query meets the same blocks of keys wherever it is
+// computed.
+template <class Body>
+inline void for_each_query_block(const ContextRows& queries, const int32_t* doc_start, int64_t size,
+                                 int64_t span, const Body& body) {
+  const int32_t* row = queries.row;
+  const int64_t span_end = std::min(queries.count, (span + 1) * size);
+  int64_t segment = -1;
+  // Moves `segment` along with i; whether a block starts there.
+  const auto starts = [&](int64_t i) {
+    const bool follows = i > 0 && row[i] == row[i - 1] + 1;
+    if (doc_start[row[i]] == row[i])
+      segment = row[i];
+    else if (!follows || segment < 0)
+      segment = segment_start(doc_start, row[i]);
+    return !follows || (row[i] - segment) % size == 0;
+  };
+  int64_t i = span * size;
+  while (i < span_end && !starts(i)) ++i;
+  while (i < span_end) {
+    const int64_t first = i, owner = segment;
+    for (++i; i < queries.count && !starts(i);) ++i;
+    body(owner, first, i);
+  }
+}
+
 inline int64_t num_spans(const AttentionShape& shape, int64_t size) { return (shape.rows + size - 1) / size; }
 
 inline void check_doc_start(const AttentionShape& shape, const int32_t* doc_start) {
@@ -59,6 +88,12 @@ inline void check_doc_start(const AttentionShape& shape, const int32_t* doc_star
                 previous, i);
     previous = doc_start[i];
   }
+}
+
+inline void check_query_rows(const AttentionShape& shape, const ContextRows& queries) {
+  for (int64_t i = 0; i < queries.count; ++i)
+    PLEAT_CHECK(queries.row[i] >= 0 && queries.row[i] < shape.rows, "row[{}] is {}, needed 0 to {}", i,
+                queries.row[i], shape.rows - 1);
 }
 
 }  // namespace pleat::kernels::attention
