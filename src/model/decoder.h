@@ -138,8 +138,8 @@ struct DeclareOptions {
   Purpose purpose = Purpose::Train;
   int num_microbatches = 1;  // of this rank
   RoutingUse routing_use = RoutingUse::Choose;
-  Mesh mesh;
-  std::optional<Role> role;  // absent: the whole model
+  Mesh mesh = {};
+  std::optional<Role> role = {};  // absent: the whole model
 };
 Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
                 const DeclareOptions& options);

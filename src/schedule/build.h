@@ -10,8 +10,8 @@ namespace pleat::schedule {
 
 struct BuildOptions {
   model::RoutingUse routing = model::RoutingUse::Choose;
-  model::Mesh mesh;
-  std::optional<model::Role> role;  // absent: the whole model
+  model::Mesh mesh = {};
+  std::optional<model::Role> role = {};  // absent: the whole model
 };
 
 // One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one

@@ -112,7 +112,7 @@ program::Program step(const config::Config& config) {
   const auto table = model::make_parameters(config);
   program::Builder b("train");
   const int n = static_cast<int>(config.train.num_microbatches);
-  model::Decoder d = model::declare(config, table, b, model::Purpose::Train, n);
+  model::Decoder d = model::declare(config, table, b, {model::Purpose::Train, n});
   for (int mb = 0; mb < n; ++mb) {
     model::forward(d, mb);
     model::backward(d, mb);

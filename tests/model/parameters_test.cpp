@@ -207,10 +207,10 @@ TEST(Decoder, AuxCoefficientsFollowTheirNames) {
 }
 
 TEST(Decoder, CapacityRoundsUp) {
-  EXPECT_EQ(expert_capacity(make(kEverything)), 0);
+  EXPECT_EQ(expert_capacity(make(kEverything), 100), 0);
   // 100 tokens * 2 choices / 8 experts = 25.
-  EXPECT_EQ(expert_capacity(make(kEverything, {"train.seq_len=100", "moe.capacity_factor=1.0"})), 25);
-  EXPECT_EQ(expert_capacity(make(kEverything, {"train.seq_len=100", "moe.capacity_factor=1.01"})), 26);
+  EXPECT_EQ(expert_capacity(make(kEverything, {"moe.capacity_factor=1.0"}), 100), 25);
+  EXPECT_EQ(expert_capacity(make(kEverything, {"moe.capacity_factor=1.01"}), 100), 26);
 }
 
 TEST(Decoder, RoutedRowsFollowCapacity) {
