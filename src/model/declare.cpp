@@ -43,6 +43,11 @@ constexpr Role kRoles[] = {
     {"shared.up.weight", &LayerWeights::shared_up},
     {"shared.down.weight", &LayerWeights::shared_down},
     {"shared.gate.weight", &LayerWeights::shared_gate},
+    {"mtp.embed_norm.weight", &LayerWeights::mtp_embed_norm},
+    {"mtp.hidden_norm.weight", &LayerWeights::mtp_hidden_norm},
+    {"mtp.embed_proj.weight", &LayerWeights::mtp_embed_proj},
+    {"mtp.hidden_proj.weight", &LayerWeights::mtp_hidden_proj},
+    {"mtp.final_norm.weight", &LayerWeights::mtp_final_norm},
 };
 
 void declare_state(Decoder& d) {
@@ -62,9 +67,9 @@ void declare_state(Decoder& d) {
     d.parameters[i].moment2 =
         d.b.value(p.name + ".moment2", d.compute, p.shape, Owner::Optimizer, Life::Persistent);
   }
-  d.routing.resize(static_cast<size_t>(d.config.model.num_layers));
+  d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
-    for (int i = 0; i < d.config.model.num_layers; ++i)
+    for (int i = 0; i < config::num_all_layers(d.config); ++i)
       if (config::is_moe_layer(d.config, i))
         d.routing[static_cast<size_t>(i)].expert_bias =
             d.b.value(fmt::format("layers.{}.router.expert_bias", i), Dtype::F32, {d.config.moe.num_experts},
@@ -80,7 +85,7 @@ void declare_gradients(Decoder& d) {
 }
 
 void assign_roles(Decoder& d) {
-  d.weights.resize(static_cast<size_t>(d.config.model.num_layers));
+  d.weights.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   d.grads.resize(d.weights.size());
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
@@ -143,7 +148,13 @@ void declare_results(Decoder& d) {
     d.commit = result("commit", Dtype::I32, {1});
   }
   const AuxCoefficients aux = aux_coefficients(d.config);
-  for (int i = 0; i < d.config.model.num_layers; ++i) {
+  for (size_t k = 0; k < d.mtp.size(); ++k)
+    d.mtp[k].loss = result(fmt::format("L{}.mtp_loss", d.config.model.num_layers + static_cast<int64_t>(k)),
+                           Dtype::F64, {2});
+  // Layers of multi-token prediction run in training only.
+  const int64_t num_layers =
+      d.purpose == Purpose::Train ? config::num_all_layers(d.config) : d.config.model.num_layers;
+  for (int i = 0; i < num_layers; ++i) {
     if (!config::is_moe_layer(d.config, i)) continue;
     LayerRouting& r = d.routing[static_cast<size_t>(i)];
     const auto name = [&](const char* what) { return fmt::format("L{}.{}", i, what); };
@@ -235,12 +246,14 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   if (purpose == Purpose::Train) declare_gradients(d);
   assign_roles(d);
   declare_inputs(d, num_microbatches);
-  declare_results(d);
   const size_t n = static_cast<size_t>(num_microbatches);
+  if (purpose == Purpose::Train) d.mtp.resize(static_cast<size_t>(config.model.num_mtp_layers));
+  for (MtpDepth& depth : d.mtp) depth.saved.resize(n);
+  declare_results(d);
   for (auto* list : {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_normed, &d.hf_counts,
                      &d.hf_tokens})
     list->assign(n, kNoValue);
-  d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config.model.num_layers)));
+  d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config::num_all_layers(config))));
   return d;
 }
 

@@ -10,7 +10,22 @@ using program::r;
 using program::u;
 using program::w;
 
+ValueId layer_forward(Decoder& d, int mb, int layer, ValueId x) {
+  x = d.config.model.attention == "mla" ? latent_attention_forward(d, mb, layer, x)
+                                        : attention_forward(d, mb, layer, x);
+  return config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
+                                               : dense_mlp_forward(d, mb, layer, x);
+}
+
+ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy) {
+  dy = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dy)
+                                             : dense_mlp_backward(d, mb, layer, dy);
+  return d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dy)
+                                           : attention_backward(d, mb, layer, dy);
+}
+
 void forward(Decoder& d, int mb) {
+  if (!d.mtp.empty() && d.mtp.front().norm == kNoValue) mtp_prepare(d);
   d.b.at({mb, -1});
   const auto& m = d.config.model;
   const size_t i = size_t(mb);
@@ -24,22 +39,16 @@ void forward(Decoder& d, int mb) {
   d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
               {{"scale", m.rope_attention_factor}});
   d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
-  for (int layer = 0; layer < m.num_layers; ++layer) {
-    x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
-    x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
-                                              : dense_mlp_forward(d, mb, layer, x);
-  }
+  for (int layer = 0; layer < m.num_layers; ++layer) x = layer_forward(d, mb, layer, x);
   head_forward(d, mb, x);
+  mtp_forward(d, mb);
 }
 
 void backward(Decoder& d, int mb) {
+  mtp_backward(d, mb);
   ValueId dx = head_backward(d, mb);
-  for (int layer = static_cast<int>(d.config.model.num_layers) - 1; layer >= 0; --layer) {
-    dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx)
-                                               : dense_mlp_backward(d, mb, layer, dx);
-    dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx)
-                                           : attention_backward(d, mb, layer, dx);
-  }
+  for (int layer = static_cast<int>(d.config.model.num_layers) - 1; layer >= 0; --layer)
+    dx = layer_backward(d, mb, layer, dx);
   d.b.at({mb, -1});
   d.b.wgrad(Op::embedding, {r(d.inputs[size_t(mb)].tokens), r(dx), d.b.acc(d.d_embedding)});
 }
@@ -97,7 +106,7 @@ void update(Decoder& d) {
         {r(v.grad), r(d.step.hyper), r(d.grad_scale), r(d.commit), u(v.weight), u(v.moment1), u(v.moment2)},
         adamw_attrs(d.config, d.table[i]));
   }
-  for (int layer = 0; layer < d.config.model.num_layers; ++layer) {
+  for (int layer = 0; layer < config::num_all_layers(d.config); ++layer) {
     const LayerRouting& routing = d.routing[size_t(layer)];
     if (routing.expert_bias == kNoValue) continue;
     d.b.at({-1, layer});

@@ -33,6 +33,9 @@ struct LayerWeights {
   ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_up_bias = kNoValue,
           expert_down = kNoValue, expert_down_bias = kNoValue;
   ValueId shared_up = kNoValue, shared_down = kNoValue, shared_gate = kNoValue;
+  // Layers of multi-token prediction.
+  ValueId mtp_embed_norm = kNoValue, mtp_hidden_norm = kNoValue, mtp_embed_proj = kNoValue,
+          mtp_hidden_proj = kNoValue, mtp_final_norm = kNoValue;
 };
 
 // Step-wide results of one MoE layer.
@@ -63,6 +66,19 @@ struct Saved {
           row_token = kNoValue, row_slot = kNoValue, token_row = kNoValue, rows = kNoValue,
           row_probs = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;
+};
+
+// One depth of multi-token prediction (block/mtp.cpp) in one microbatch, and over the step.
+struct MtpSaved {
+  ValueId tokens = kNoValue, labels = kNoValue, mask = kNoValue;  // shifted by the depth
+  ValueId hidden = kNoValue, embedded = kNoValue, embed_rstd = kNoValue, embed_normed = kNoValue,
+          hidden_rstd = kNoValue, hidden_normed = kNoValue;
+  ValueId final_x = kNoValue, final_rstd = kNoValue, final_normed = kNoValue, d_final_normed = kNoValue;
+};
+struct MtpDepth {
+  ValueId count = kNoValue, norm = kNoValue;  // rows this depth predicts in the step; weight / count
+  ValueId loss = kNoValue;                    // result "L4.mtp_loss", {sum, tokens}
+  std::vector<MtpSaved> saved;                // per microbatch
 };
 
 enum class Purpose : uint8_t { Train, Evaluate, Logits };
@@ -98,7 +114,8 @@ struct Decoder {
 
   // Per microbatch.
   std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_normed, hf_counts, hf_tokens;
-  std::vector<std::vector<Saved>> saved;
+  std::vector<std::vector<Saved>> saved;  // [microbatch][layer], layers of multi-token prediction included
+  std::vector<MtpDepth> mtp;              // empty unless training
 
   ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type
   ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
@@ -113,7 +130,7 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
                 Purpose purpose, int num_microbatches, RoutingUse routing_use = RoutingUse::Choose);
 
 // One microbatch through the whole model; emits the head's backward right behind each loss chunk when
-// training.
+// training. Before the first one, the inputs of multi-token prediction of all microbatches are made.
 void forward(Decoder& d, int microbatch);
 // From the gradient of the final norm's output down to the embedding.
 void backward(Decoder& d, int microbatch);
@@ -129,8 +146,21 @@ ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy);
 ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy);
+// Attention and MLP of one layer, of whichever kind.
+ValueId layer_forward(Decoder& d, int mb, int layer, ValueId x);
+ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy);
 void head_forward(Decoder& d, int mb, ValueId x);
+// The vocabulary projection of `normed` and its loss, in chunks of rows; in training d_normed is written too.
+struct LossValues {
+  ValueId labels = kNoValue, mask = kNoValue, norm = kNoValue, loss = kNoValue;
+};
+void head_loss(Decoder& d, program::Place place, ValueId normed, ValueId d_normed, const LossValues& values);
 ValueId head_backward(Decoder& d, int mb);
+// Multi-token prediction: shifted inputs of all microbatches, once per step; then behind the head's forward;
+// then before the head's backward, adding to the gradient of the final norm's output.
+void mtp_prepare(Decoder& d);
+void mtp_forward(Decoder& d, int mb);
+void mtp_backward(Decoder& d, int mb);
 
 // Coefficients of the auxiliary losses a config asks for; all zero means the stage is not emitted.
 struct AuxCoefficients {

@@ -15,6 +15,31 @@ using program::r;
 using program::u;
 using program::w;
 
+void head_loss(Decoder& d, program::Place place, ValueId normed, ValueId d_normed, const LossValues& values) {
+  const int64_t T = d.num_tokens;
+  const bool training = d.purpose == Purpose::Train;
+  const int64_t chunk = std::min(d.config.train.loss_chunk, T);
+  for (int64_t begin = 0, part = 0; begin < T; begin += chunk, ++part) {
+    const int64_t rows = std::min(chunk, T - begin);
+    const std::string tag = fmt::format("[{}]", part);
+    const ValueId x = d.b.rows(normed, begin, rows, tag);
+    const ValueId labels = d.b.rows(values.labels, begin, rows, tag);
+    const ValueId mask = d.b.rows(values.mask, begin, rows, tag);
+    const ValueId logits =
+        d.activation("logits" + tag, d.compute, {rows, d.config.model.vocab_size}, program::Owner::Workspace);
+    d.b.at({place.microbatch, place.layer, static_cast<int>(part)});
+    d.b.forward(Op::head, {r(x), r(d.head), none(), none(), w(logits)});
+    if (!training) {
+      d.b.forward(Op::loss, {r(logits), r(labels), r(mask), d.b.acc(values.loss), none()});
+      continue;
+    }
+    const ValueId dx = d.b.rows(d_normed, begin, rows, tag);
+    d.b.dgrad(Op::loss, {r(labels), r(mask), r(values.norm), u(logits), d.b.acc(values.loss)});
+    d.b.dgrad(Op::head, {r(logits), r(d.head), w(dx)});
+    d.b.wgrad(Op::head, {r(logits), r(x), d.b.acc(d.d_head), none()});
+  }
+}
+
 void head_forward(Decoder& d, int mb, ValueId x) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
@@ -32,28 +57,9 @@ void head_forward(Decoder& d, int mb, ValueId x) {
     return;
   }
 
-  const bool training = d.purpose == Purpose::Train;
-  if (training) d.d_final_normed[i] = d.activation("d_final_normed", {T, h});
-  const int64_t chunk = std::min(d.config.train.loss_chunk, T);
-  for (int64_t begin = 0, part = 0; begin < T; begin += chunk, ++part) {
-    const int64_t rows = std::min(chunk, T - begin);
-    const std::string tag = fmt::format("[{}]", part);
-    const ValueId normed = d.b.rows(d.final_normed[i], begin, rows, tag);
-    const ValueId labels = d.b.rows(d.inputs[i].labels, begin, rows, tag);
-    const ValueId mask = d.b.rows(d.inputs[i].loss_mask, begin, rows, tag);
-    const ValueId logits =
-        d.activation("logits" + tag, d.compute, {rows, m.vocab_size}, program::Owner::Workspace);
-    d.b.at({mb, -1, static_cast<int>(part)});
-    d.b.forward(Op::head, {r(normed), r(d.head), none(), none(), w(logits)});
-    if (!training) {
-      d.b.forward(Op::loss, {r(logits), r(labels), r(mask), d.b.acc(d.loss), none()});
-      continue;
-    }
-    const ValueId d_normed = d.b.rows(d.d_final_normed[i], begin, rows, tag);
-    d.b.dgrad(Op::loss, {r(labels), r(mask), r(d.step.norm), u(logits), d.b.acc(d.loss)});
-    d.b.dgrad(Op::head, {r(logits), r(d.head), w(d_normed)});
-    d.b.wgrad(Op::head, {r(logits), r(normed), d.b.acc(d.d_head), none()});
-  }
+  if (d.purpose == Purpose::Train) d.d_final_normed[i] = d.activation("d_final_normed", {T, h});
+  head_loss(d, {mb, -1}, d.final_normed[i], d.d_final_normed[i],
+            {d.inputs[i].labels, d.inputs[i].loss_mask, d.step.norm, d.loss});
 }
 
 ValueId head_backward(Decoder& d, int mb) {
