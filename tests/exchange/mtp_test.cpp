@@ -13,6 +13,7 @@
 #include "exchange/probe.h"
 #include "report/jsonl_log.h"
 #include "safetensors/file.h"
+#include "safetensors/model_folder.h"
 #include "safetensors/writer.h"
 
 namespace pleat::exchange::testing {

@@ -240,11 +240,9 @@ TEST(Mtp, MicrobatchesAddUpToOneBatch) {
 }
 
 TEST(Mtp, RecomputeIsExactAndFreezeKeeps) {
-  const std::vector<std::string> base = {"model.dtype=\"float32\"",
-                                         "model.num_mtp_layers=2",
-                                         "model.moe_layer_freq=1",
-                                         "moe.shared_ffn_hidden_size=6",
-                                         "moe.load_balancing=[\"aux\",\"bias\"]",
+  const std::vector<std::string> base = {"model.dtype=\"float32\"", "model.num_mtp_layers=2",
+                                         "model.moe_layer_freq=1",  "moe.shared_ffn_hidden_size=6",
+                                         "moe.score=\"sigmoid\"",   "moe.load_balancing=[\"aux\",\"bias\"]",
                                          "model.ffn_hidden_size="};
   const auto run = [&](const std::string& more) {
     std::vector<std::string> sets = base;
