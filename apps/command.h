@@ -19,6 +19,7 @@ using Action = std::function<int()>;
 // Each adds one sub-command whose callback stores its action in `chosen`.
 void add_train(CLI::App& app, Action& chosen);
 void add_plan(CLI::App& app, Action& chosen);
+void add_flops(CLI::App& app, Action& chosen);
 void add_explain(CLI::App& app, Action& chosen);
 void add_explain_config(CLI::App& app, Action& chosen);
 void add_report(CLI::App& app, Action& chosen);

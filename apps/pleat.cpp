@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   apps::Action chosen;
   apps::add_train(app, chosen);
   apps::add_plan(app, chosen);
+  apps::add_flops(app, chosen);
   apps::add_explain(app, chosen);
   apps::add_explain_config(app, chosen);
   apps::add_report(app, chosen);

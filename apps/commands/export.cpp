@@ -19,6 +19,7 @@ void add_export(CLI::App& app, Action& chosen) {
   c->add_option("--max-shard-bytes", o->max_shard_bytes, "Largest size of one file of weights")
       ->check(CLI::PositiveNumber);
   c->add_flag("--check", o->check, "Read everything back and compare every tensor bit for bit");
+  c->add_flag("--without-mtp", o->without_mtp, "Leave layers of multi-token prediction out");
   add_example(*c, "pleat export runs/tuned --out my-model --dtype bf16 --check");
   c->callback([o, &chosen] {
     chosen = [o] {

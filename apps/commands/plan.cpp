@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "cost/flops.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "model/parameters.h"
@@ -57,15 +58,20 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
                              {"live_peak_bytes", row.plan.live_peak_bytes},
                              {"stages", row.program.stages.size()}});
   const auto count = model::count_parameters(config, model::make_parameters(config));
-  out["parameters"] = {{"total", count.total}, {"active", count.active}};
+  out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
+  out["model_flops_per_token"] = cost::model_flops(config, 1, double(config.train.seq_len)).total();
   return out;
 }
 
 void print_tables(const config::Config& config, const std::vector<Row>& rows) {
   const Row& last = rows.back();
   const auto count = model::count_parameters(config, model::make_parameters(config));
-  fmt::print("{} parameters, {} active per token\n\n", report::format_count(double(count.total)),
+  fmt::print("{} parameters, {} active per token", report::format_count(double(count.total)),
              report::format_count(double(count.active)));
+  if (count.mtp > 0)
+    fmt::print("; {} more in multi-token prediction", report::format_count(double(count.mtp)));
+  fmt::print("\n{:.4g} GFLOP per trained token in sequences of {}\n\n",
+             cost::model_flops(config, 1, double(config.train.seq_len)).total() / 1e9, config.train.seq_len);
   report::Table owners({{"memory at the peak"}, {"bytes", report::Align::Right}, {"", report::Align::Right}});
   for (size_t i = 0; i < last.plan.at_peak.size(); ++i)
     owners.add_row({std::string(program::name_of(static_cast<program::Owner>(i))),

@@ -58,6 +58,7 @@ struct ModelConfig {
   int64_t leading_dense_layers = 0;
   // One number n: layer i is MoE when i % n == 0. Several: a 0/1 flag per layer. Leading dense layers win.
   std::vector<int64_t> moe_layer_freq = {1};
+  int64_t num_mtp_layers = 0;  // multi-token prediction: layers behind the last one, of its type
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -118,7 +119,7 @@ struct OptimizerConfig {
   bool decay_biases = false;
   bool decay_embeddings = true;
   std::vector<std::string> freeze;  // classes that are not trained, named as the keys of `groups`
-  // Keyed by attention | router | shared_experts | experts | mlp | embedding | head | norm.
+  // Keyed by attention | router | shared_experts | experts | mlp | embedding | head | norm | mtp.
   std::map<std::string, GroupConfig> groups;
 
   bool operator==(const OptimizerConfig&) const = default;
@@ -135,6 +136,7 @@ struct TrainConfig {
   int64_t eval_batches = 4;    // microbatches per evaluation
   int64_t loss_chunk = 0;      // rows of logits in memory at once; 0: chosen by resolve()
   int64_t max_refused_steps = 3;
+  double mtp_loss_factor = 0.1;  // weight of the mean over the losses of multi-token prediction
 
   bool operator==(const TrainConfig&) const = default;
 };
@@ -254,9 +256,12 @@ std::vector<std::string> differences(const Config& a, const Config& b);
 // Every key path of the schema, in order.
 std::vector<std::string> all_keys();
 
-// Always false in a dense model (moe.num_experts = 0).
+// Always false in a dense model (moe.num_experts = 0). A layer of multi-token prediction (an index from
+// model.num_layers on) is what the last decoder layer is.
 bool is_moe_layer(const Config& config, int64_t layer);
-int64_t num_moe_layers(const Config& config);
+int64_t num_moe_layers(const Config& config);                     // among the decoder's own layers
+int64_t num_all_layers(const Config& config);                     // with those of multi-token prediction
+int64_t last_own_layer(const ModelConfig& model, int64_t layer);  // the layer itself, at most the last one
 
 // Layers named by recompute.layers as one flag per layer.
 std::vector<bool> recompute_layers(const Config& config);

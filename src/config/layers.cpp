@@ -1,4 +1,5 @@
 // Which layer is what: the MoE pattern and layer ranges.
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 
@@ -35,8 +36,15 @@ LayerRange parse_range(std::string_view text, const RecomputeConfig& recompute) 
 
 }  // namespace
 
+int64_t last_own_layer(const ModelConfig& model, int64_t layer) {
+  return std::min(layer, model.num_layers - 1);
+}
+
+int64_t num_all_layers(const Config& config) { return config.model.num_layers + config.model.num_mtp_layers; }
+
 bool is_moe_layer(const Config& config, int64_t layer) {
   const ModelConfig& model = config.model;
+  layer = last_own_layer(model, layer);
   if (config.moe.num_experts == 0 || layer < model.leading_dense_layers || model.moe_layer_freq.empty())
     return false;
   if (model.moe_layer_freq.size() == 1) {
@@ -55,7 +63,7 @@ int64_t num_moe_layers(const Config& config) {
 
 std::vector<bool> recompute_layers(const Config& config) {
   const RecomputeConfig& recompute = config.recompute;
-  const int64_t num_layers = config.model.num_layers;
+  const int64_t num_layers = num_all_layers(config);
   if (recompute.modules.empty()) return std::vector<bool>(static_cast<size_t>(num_layers), false);
   if (recompute.layers == "all") return std::vector<bool>(static_cast<size_t>(num_layers), true);
 
@@ -67,8 +75,11 @@ std::vector<bool> recompute_layers(const Config& config) {
     const LayerRange range = parse_range(rest.substr(0, comma), recompute);
     if (more) rest.remove_prefix(comma + 1);
     if (range.first > range.last || range.last >= num_layers)
-      base::fail("recompute.layers = {}: {}-{} does not lie within layers 0-{} (model.num_layers = {})",
-                 quote(recompute.layers), range.first, range.last, num_layers - 1, num_layers);
+      base::fail("recompute.layers = {}: {}-{} does not lie within layers 0-{} (model.num_layers = {}{})",
+                 quote(recompute.layers), range.first, range.last, num_layers - 1, config.model.num_layers,
+                 config.model.num_mtp_layers > 0
+                     ? fmt::format(", model.num_mtp_layers = {}", config.model.num_mtp_layers)
+                     : "");
     for (int64_t layer = range.first; layer <= range.last; ++layer) {
       if (chosen[static_cast<size_t>(layer)])
         base::fail("recompute.layers = {} names layer {} twice; name each layer once",

@@ -90,6 +90,7 @@ std::vector<Key> run_keys();
 Condition has_experts();
 Condition has_dense_layers();
 Condition has_mla();
+Condition has_mtp_layers();
 Condition has_shared_expert();
 Condition has_validation_data();
 

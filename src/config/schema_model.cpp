@@ -18,6 +18,12 @@ Condition has_mla() {
           }};
 }
 
+Condition has_mtp_layers() {
+  return {"model.num_mtp_layers > 0", {"model.num_mtp_layers"}, [](const Config& c) {
+            return c.model.num_mtp_layers > 0;
+          }};
+}
+
 Condition has_dense_layers() {
   return {"some layer is dense",
           {"moe.num_experts", "model.moe_layer_freq", "model.leading_dense_layers"},
@@ -203,6 +209,15 @@ std::vector<Key> model_keys() {
           .range(0, 4096)
           .when(has_experts())
           .see({"model.leading_dense_layers", "model.ffn_hidden_size"}));
+  keys.push_back(
+      key("num_mtp_layers", &M::num_mtp_layers,
+          "Multi-token prediction: layer d of these predicts the token d steps after the next one, from the "
+          "hidden state of the layer before it and the embedding of the token d steps ahead. Each is a layer "
+          "like the last of the decoder; embedding and head are shared. They train with the model and take "
+          "no "
+          "part in its logits.")
+          .range(0, 16)
+          .see({"train.mtp_loss_factor"}));
   return keys;
 }
 

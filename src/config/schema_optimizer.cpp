@@ -41,6 +41,7 @@ void add_group_conditions(Key& key, const std::string& group) {
   if (group == "router" || group == "experts" || group == "shared_experts") key.when(has_experts());
   if (group == "shared_experts") key.when(has_shared_expert());
   if (group == "mlp") key.when(has_dense_layers());
+  if (group == "mtp") key.when(has_mtp_layers());
   if (group == "head")
     key.when({"model.tie_embeddings = false (a tied head belongs to the group embedding)",
               {"model.tie_embeddings"},
@@ -96,8 +97,8 @@ void add_group_keys(std::vector<Key>& keys) {
 }  // namespace
 
 const std::vector<std::string>& group_names() {
-  static const std::vector<std::string> names = {"attention", "router",    "shared_experts", "experts",
-                                                 "mlp",       "embedding", "head",           "norm"};
+  static const std::vector<std::string> names = {"attention", "router", "shared_experts", "experts", "mlp",
+                                                 "embedding", "head",   "norm",           "mtp"};
   return names;
 }
 
@@ -152,7 +153,8 @@ std::vector<Key> optimizer_keys() {
           "norm. "
           "With router, a balancing bias of the router stays as it is too. Naming a class the model does not "
           "have is an error.")
-          .one_of({"attention", "router", "shared_experts", "experts", "mlp", "embedding", "head", "norm"})
+          .one_of(
+              {"attention", "router", "shared_experts", "experts", "mlp", "embedding", "head", "norm", "mtp"})
           .see({"optimizer.clip"}));
   add_group_keys(keys);
   return keys;

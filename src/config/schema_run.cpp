@@ -46,6 +46,13 @@ void add_train_keys(std::vector<Key>& keys) {
       key("max_refused_steps", &T::max_refused_steps,
           "A step with a non-finite loss or gradient changes nothing; this many in a row stop the run.")
           .range(1, 1e6));
+  keys.push_back(key("mtp_loss_factor", &T::mtp_loss_factor,
+                     "The mean of the losses of all model.num_mtp_layers depths is added to the loss times "
+                     "this; each is "
+                     "a mean over the tokens that depth predicts in the whole step.")
+                     .above(0, 100)
+                     .when(has_mtp_layers())
+                     .see({"model.num_mtp_layers"}));
 }
 
 Condition may_read_jsonl() {

@@ -94,6 +94,10 @@ void validate_model(const Config& c) {
     base::fail(
         "model.activation = \"clamped_swiglu\" does not go with moe.shared_ffn_hidden_size = {}; set it to 0",
         c.moe.shared_ffn_hidden_size);
+  if (c.model.num_mtp_layers > 0 && c.train.seq_len <= c.model.num_mtp_layers)
+    base::fail(
+        "model.num_mtp_layers = {} looks {} tokens ahead and needs train.seq_len of at least {}, got {}",
+        c.model.num_mtp_layers, c.model.num_mtp_layers, c.model.num_mtp_layers + 1, c.train.seq_len);
   const int64_t num_moe = num_moe_layers(c);
   if (c.moe.num_experts > 0 && c.model.leading_dense_layers > c.model.num_layers)
     base::fail("model.leading_dense_layers = {} is more than model.num_layers = {}",

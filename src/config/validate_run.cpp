@@ -79,6 +79,8 @@ void check_freeze(const Config& c) {
       why = "every layer has experts";
     else if (name == "head" && c.model.tie_embeddings)
       why = "the head is tied and belongs to the class embedding";
+    else if (name == "mtp" && c.model.num_mtp_layers == 0)
+      why = "model.num_mtp_layers = 0";
     if (!why.empty())
       base::fail("optimizer.freeze names \"{}\", which matches no parameter of this model: {}; remove it",
                  name, why);

@@ -5,31 +5,7 @@
 namespace pleat::cost {
 
 ModelFlops model_flops(const config::Config& config, double tokens, double seq_len) {
-  const auto& m = config.model;
-  const auto& e = config.moe;
-  const double h = double(m.hidden_size), q = double(m.num_heads * m.head_dim),
-               kv = double(m.num_kv_heads * m.head_dim);
-  const double layers = double(m.num_layers), moe_layers = double(config::num_moe_layers(config));
-  constexpr double kFactor = 6;  // two per multiply-add; forward, input gradient, weight gradient
-  ModelFlops out;
-  if (m.attention == "mla") {
-    const double heads = double(m.num_heads), dn = double(m.qk_nope_head_dim),
-                 dr = double(m.qk_rope_head_dim), dv = double(m.v_head_dim);
-    const double rq = double(m.q_lora_rank), rkv = double(m.kv_lora_rank);
-    // The "+ 1" per compressed element is its norm, as Megatron counts it.
-    const double query = rq > 0 ? rq * (h + heads * (dn + dr) + 1) : h * heads * (dn + dr);
-    out.attention_projections =
-        kFactor * tokens * layers * (query + rkv * (h + heads * (dn + dv) + 1) + h * dr + heads * dv * h);
-    out.attention_core = kFactor * tokens * seq_len * layers * heads * (dn + dr + dv) / 2;
-  } else {
-    out.attention_projections = kFactor * tokens * layers * (h * (q + 2 * kv) + q * h);
-    out.attention_core = kFactor * tokens * seq_len * layers * q;  // two products, half of the square each
-  }
-  out.dense = kFactor * tokens * (layers - moe_layers) * 3 * h * double(m.ffn_hidden_size);
-  out.routed = kFactor * tokens * moe_layers * 3 * h * double(e.ffn_hidden_size * e.top_k);
-  out.shared = kFactor * tokens * moe_layers * 3 * h * double(e.shared_ffn_hidden_size);
-  out.head = kFactor * tokens * h * double(m.vocab_size);
-  return out;
+  return model_flops(architecture_of(config), tokens, seq_len);
 }
 
 double stage_flops(const program::Program& program, const program::Stage& stage, int64_t seq_len) {

@@ -6,14 +6,10 @@
 #pragma once
 
 #include "config/config.h"
+#include "cost/architecture.h"
 #include "program/program.h"
 
 namespace pleat::cost {
-
-struct ModelFlops {
-  double attention_projections = 0, attention_core = 0, dense = 0, routed = 0, shared = 0, head = 0;
-  double total() const { return attention_projections + attention_core + dense + routed + shared + head; }
-};
 
 // One training step over `tokens` tokens in sequences of `seq_len`. `config` must be resolved.
 ModelFlops model_flops(const config::Config& config, double tokens, double seq_len);

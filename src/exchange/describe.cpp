@@ -164,6 +164,8 @@ std::vector<std::string> forward_differences(const config::Config& described, co
   for (const std::string& d :
        config::differences(canonical(config::resolve(described)), canonical(config::resolve(trained)))) {
     if (!d.starts_with("model.") && !d.starts_with("moe.")) continue;
+    // Layers of multi-token prediction take no part in the forward: a model without them is still described.
+    if (d.starts_with("model.num_mtp_layers:") && trained.model.num_mtp_layers == 0) continue;
     const auto is = [&](std::string_view key) { return d.starts_with(key); };
     if (std::none_of(std::begin(kTrainingOnly), std::end(kTrainingOnly), is)) out.push_back(d);
   }

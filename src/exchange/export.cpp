@@ -126,8 +126,11 @@ ExportResult export_model(const ExportOptions& o) {
   if (!found.newest) base::fail("'{}' holds no checkpoint that verifies", run.checkpoint.dir);
   const checkpoint::Loaded& loaded = *found.newest;
   // The config the weights were trained with, whatever the file says now.
-  const config::Config trained =
+  config::Config trained =
       config::resolve(config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)"));
+  if (o.without_mtp && trained.model.num_mtp_layers == 0)
+    base::fail("{} has no layers of multi-token prediction to leave out", loaded.path());
+  if (o.without_mtp) trained.model.num_mtp_layers = 0;
 
   std::vector<SmallFile> files;
   if (fs::exists(o.run_folder + "/source")) files = read_small_files(o.run_folder + "/source");
@@ -144,6 +147,10 @@ ExportResult export_model(const ExportOptions& o) {
     description = describe(trained);
   }
   auto json = nlohmann::ordered_json::parse(description.json);
+  if (constexpr const char* key = "num_nextn_predict_layers"; o.without_mtp && json.contains(key)) {
+    json[key] = 0;
+    description.json = json.dump(2) + "\n";
+  }
   const DiskType& type = choose_type(o.dtype, json);
   if (const char* key = dtype_key(json); !json.contains(key) || json.at(key) != type.long_name) {
     json[key] = type.long_name;

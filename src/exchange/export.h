@@ -13,7 +13,8 @@ struct ExportOptions {
   std::string
       dtype;  // bf16 | f16 | f32; empty: what the source's config.json says, f32 for a model from scratch
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
-  bool check = false;  // read everything back and compare bit for bit
+  bool check = false;        // read everything back and compare bit for bit
+  bool without_mtp = false;  // leave layers of multi-token prediction out
 };
 
 struct ExportResult {

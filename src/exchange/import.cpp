@@ -70,7 +70,16 @@ std::string sparse_toml(const config::Config& c) {
 ImportResult import_model(const ImportOptions& o) {
   require_new_folder(o.run_folder, "an import");
   family::FamilyConfig model = family::read_model_config(o.model_folder);
+  const safetensors::ModelFolder folder = safetensors::ModelFolder::open(o.model_folder);
   config::Config asked = model.config;
+  if (asked.model.num_mtp_layers > 0 && !has_mtp_tensors(folder, asked)) {
+    asked.model.num_mtp_layers = 0;
+    model.notes.push_back(
+        "config.json names layers of multi-token prediction, but the folder holds none of them");
+  }
+  // A count given replaces the family's before the text is made: keys that go with one must not stay alone.
+  for (const std::string& set : o.sets)
+    if (set.starts_with("model.num_mtp_layers=")) asked.model.num_mtp_layers = 0;
   asked.log.run_dir = o.run_folder;
   asked = config::parse(config::to_toml(asked), o.sets, o.model_folder);
   if (asked.log.run_dir != o.run_folder)
@@ -80,7 +89,6 @@ ImportResult import_model(const ImportOptions& o) {
   model.config = c;
 
   const std::vector<SmallFile> files = read_small_files(o.model_folder);
-  const safetensors::ModelFolder folder = safetensors::ModelFolder::open(o.model_folder);
   const std::vector<model::Parameter> table = model::make_parameters(c);
   State state;
   lay_out(c, table, state);
@@ -102,11 +110,16 @@ ImportResult import_model(const ImportOptions& o) {
   ImportResult out;
   out.model_type = model.family->model_type;
   out.num_tensors = loaded.num_tensors;
-  out.num_parameters = model::count_parameters(c, table).total;
+  const model::ParameterCount count = model::count_parameters(c, table);
+  out.num_parameters = count.total + count.mtp;
   out.checkpoint_path = saved.path;
   out.notes = model.notes;
   for (const std::string& w : folder.warnings()) out.notes.push_back(w);
   for (const std::string& w : saved.warnings) out.notes.push_back(w);
+  if (loaded.num_unused_mtp > 0)
+    out.notes.push_back(
+        fmt::format("{} tensors of multi-token prediction are not used (model.num_mtp_layers = {})",
+                    loaded.num_unused_mtp, c.model.num_mtp_layers));
   for (const std::string& name : loaded.unused)
     out.notes.push_back(fmt::format("tensor '{}' is not used", name));
   return out;

@@ -1,5 +1,6 @@
 #include "exchange/probe.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -144,6 +145,7 @@ ProbeResult probe(const ProbeOptions& o) {
                                    fmt::format("train.micro_batch={}", tokens.batch),
                                    fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1",
                                    "device.threads=" + std::to_string(o.threads)};
+  model.config.model.num_mtp_layers = 0;
   if (o.dtype == "float64" && model.config.moe.num_experts > 0)
     sets.push_back("moe.router_dtype=\"float64\"");
   sets.insert(sets.end(), o.sets.begin(), o.sets.end());
@@ -180,10 +182,15 @@ ProbeResult probe(const ProbeOptions& o) {
   const double* loss = static_cast<const double*>(backward.executor->data("loss"));
   result.loss = loss[0] / loss[1];
   out.add_scalar("loss", result.loss);
+  for (int64_t k = 0; k < c.model.num_mtp_layers; ++k) {
+    const double* mtp =
+        static_cast<const double*>(backward.executor->data(fmt::format("L{}.mtp_loss", L + k)));
+    out.add_scalar(fmt::format("mtp_loss.{}", k + 1), mtp[0] / std::max(mtp[1], 1.0));
+  }
   const model::AuxCoefficients aux = model::aux_coefficients(c);
   if (aux.micro != 0) {
     result.has_aux_loss = true;
-    for (int64_t i = 0; i < L; ++i)
+    for (int64_t i = 0; i < config::num_all_layers(c); ++i)
       if (config::is_moe_layer(c, i))
         result.aux_loss +=
             static_cast<const double*>(backward.executor->data(fmt::format("L{}.aux_losses", i)))[0];

@@ -28,7 +28,9 @@ struct ProbeResult {
 // Tokens: a safetensors file with `input_ids` [B, S] (I64 or I32). Writes logits [B,S,V], loss [1] (labels =
 // input_ids, shifted by one, mean over predicted tokens), hidden.0 (embedding) to hidden.L (the last one
 // after the final norm), aux_loss_hf [1] where the routers have an auxiliary loss, and with gradients
-// grad.NAME for every parameter under the name it has inside the loaded model.
+// grad.NAME for every parameter under the name it has inside the loaded model. Layers of multi-token
+// prediction are left out, as transformers does, unless `sets` has model.num_mtp_layers: then mtp_loss.D is
+// written for every depth D, and gradients are those of the loss with these added.
 ProbeResult probe(const ProbeOptions& options);
 
 }  // namespace pleat::exchange

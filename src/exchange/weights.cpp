@@ -16,10 +16,24 @@ using family::Piece;
 
 std::string shape_of(const std::vector<int64_t>& shape) { return safetensors::shape_text(shape); }
 
-// Buffers some versions of transformers stored, and layers for multi-token prediction behind the last one.
-bool may_be_left_out(const std::string& name, const config::Config& c) {
-  return name.ends_with("rotary_emb.inv_freq") ||
-         name.starts_with(fmt::format("model.layers.{}.", c.model.num_layers));
+std::string layer_prefix(int64_t layer) { return fmt::format("model.layers.{}.", layer); }
+
+// Of a layer of multi-token prediction that the folder's config.json names and this model leaves out.
+bool is_left_out_mtp(const std::string& name, const family::FamilyConfig& m) {
+  for (int64_t layer = config::num_all_layers(m.config);
+       layer < m.config.model.num_layers + m.num_mtp_declared; ++layer)
+    if (name.starts_with(layer_prefix(layer))) return true;
+  return false;
+}
+
+bool same_numbers(const safetensors::ModelFolder& folder, const std::string& a, const std::string& b) {
+  const auto read = [&](const std::string& name) {
+    const safetensors::TensorInfo& info = folder.at(name);
+    std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
+    folder.read(name, raw);
+    return raw;
+  };
+  return folder.at(a).type == folder.at(b).type && read(a) == read(b);
 }
 
 const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, const std::string& name) {
@@ -67,7 +81,14 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     }
     plan.emplace_back(&p, std::move(pieces));
   }
-  for (int layer = 0; layer < model.config.model.num_layers; ++layer)
+  for (const family::SharedCopy& shared : family::shared_copies(model.config)) {
+    if (!folder.find(shared.copy)) continue;
+    used.insert(shared.copy);
+    if (folder.find(shared.original) && !same_numbers(folder, shared.copy, shared.original))
+      faults.push_back(
+          fmt::format("'{}' is not '{}', which multi-token prediction shares", shared.copy, shared.original));
+  }
+  for (int layer = 0; layer < config::num_all_layers(model.config); ++layer)
     if (const std::string name = family::correction_bias_name(model.config, layer); !name.empty()) {
       if (!folder.find(name))
         faults.push_back(fmt::format("'{}' is missing", name));
@@ -79,10 +100,12 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
   for (const std::string_view name : folder.names()) {
     const std::string text(name);
     if (used.count(text)) continue;
-    // A tied head may be stored all the same.
-    if (may_be_left_out(text, model.config) ||
+    // Buffers some versions of transformers stored; a tied head may be stored all the same.
+    if (text.ends_with("rotary_emb.inv_freq") ||
         (text == "lm_head.weight" && model.config.model.tie_embeddings))
       report.unused.push_back(text);
+    else if (is_left_out_mtp(text, model))
+      ++report.num_unused_mtp;
     else
       faults.push_back(fmt::format("'{}' has no place in this model", text));
   }
@@ -105,7 +128,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
       ++report.num_tensors;
     }
   }
-  for (int layer = 0; layer < model.config.model.num_layers; ++layer) {
+  for (int layer = 0; layer < config::num_all_layers(model.config); ++layer) {
     const std::string name = family::correction_bias_name(model.config, layer);
     const checkpoint::Target* target = find(targets, fmt::format("layers.{}.router.expert_bias", layer));
     if (name.empty() || !target) continue;
@@ -120,6 +143,12 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
   return report;
 }
 
+bool has_mtp_tensors(const safetensors::ModelFolder& folder, const config::Config& config) {
+  for (const std::string_view name : folder.names())
+    if (name.starts_with(layer_prefix(config.model.num_layers))) return true;
+  return false;
+}
+
 std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model,
                                          const std::vector<model::Parameter>& table,
                                          safetensors::ElementType type, Naming naming) {
@@ -131,7 +160,13 @@ std::vector<NamedTensor> tensors_on_disk(const family::FamilyConfig& model,
       if (fresh) out.push_back({{piece.name, type, piece.shape}, {}, -1});
       out[at->second].parts.emplace_back(i, std::move(piece));
     }
-  for (int layer = 0; layer < model.config.model.num_layers; ++layer)
+  if (naming == Naming::Disk)
+    for (const family::SharedCopy& shared : family::shared_copies(model.config)) {
+      NamedTensor copy = out[index.at(shared.original)];
+      copy.spec.name = shared.copy;
+      out.push_back(std::move(copy));
+    }
+  for (int layer = 0; layer < config::num_all_layers(model.config); ++layer)
     if (const std::string name = family::correction_bias_name(model.config, layer); !name.empty())
       out.push_back({{name, safetensors::ElementType::F32, {model.config.moe.num_experts}},
                      {},

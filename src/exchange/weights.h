@@ -14,17 +14,24 @@ namespace pleat::exchange {
 struct LoadReport {
   int64_t num_tensors = 0;
   std::vector<std::string>
-      unused;  // tensors of the folder the model has no place for and that may be left out
+      unused;                  // tensors of the folder the model has no place for and that may be left out
+  int64_t num_unused_mtp = 0;  // beside these: of layers of multi-token prediction the model leaves out
 };
 
 // Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero.
 // Per-expert and fused expert tensors are both understood. Missing, ill-shaped or unknown tensors are listed
-// in one error, before anything is written.
+// in one error, before anything is written. Embedding and head stored again for multi-token prediction must
+// be the model's own, bit for bit, or absent.
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
                         const std::vector<model::Parameter>& table,
                         const std::vector<checkpoint::Target>& targets);
 
-// Every tensor of the model under its name on disk, in the order it is written.
+// Whether the folder holds layers of multi-token prediction behind the last one. transformers drops the
+// tensors and keeps the config's word for them.
+bool has_mtp_tensors(const safetensors::ModelFolder& folder, const config::Config& config);
+
+// Every tensor of the model under its name on disk, in the order it is written; on disk, layers of
+// multi-token prediction carry copies of embedding and head, as published checkpoints do.
 struct NamedTensor {
   safetensors::TensorSpec spec;
   std::vector<std::pair<size_t, family::Piece>>

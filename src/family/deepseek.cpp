@@ -78,7 +78,8 @@ const Family kDeepseekV3 = {"deepseek_v3",
                               c.moe.aux_coef = {};
                               c.moe.aux_convention = "switch";
                               read_groups(in, c, 2);
+                              c.model.num_mtp_layers = in.integer("num_nextn_predict_layers", 0);
                             },
-                            {}};
+                            {.mtp = true}};
 
 }  // namespace pleat::family

@@ -62,6 +62,7 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
   if (reader.real("attention_dropout", 0) != 0) out.notes.push_back("attention_dropout is not used");
   if (reader.has("quantization_config"))
     base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
+  out.num_mtp_declared = out.config.model.num_mtp_layers;
   // The text form and back: keys, ranges and combinations are checked exactly as for a config a person wrote.
   out.config = config::parse(config::to_toml(out.config), sets, source);
   return out;

@@ -22,6 +22,7 @@ struct Spelling {
   std::string_view shared_gate = "mlp.shared_expert_gate";
   bool fused_transposed = false;  // gpt-oss: [E, in, out] with gate and up columns interleaved
   std::string_view model_router = "mlp.gate", model_experts = "mlp.experts";  // names inside the loaded model
+  bool mtp = false;  // layers of multi-token prediction behind the last one, named as DeepSeek-V3 does
 };
 
 struct Family {
@@ -39,6 +40,7 @@ const Family& find_family(std::string_view model_type);
 struct FamilyConfig {
   const Family* family = nullptr;
   config::Config config;
+  int64_t num_mtp_declared = 0;    // layers of multi-token prediction the file names, before `sets`
   std::vector<std::string> notes;  // settings that have no meaning here, by name
 };
 FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets = {});
@@ -54,6 +56,7 @@ enum class Layout : uint8_t {
   TransposedOdd,
   Even,  // one-dimensional: the block's elements are the even ones of the tensor
   Odd,
+  Columns,  // columns [column, column + width of the parameter) of the tensor
 };
 struct Piece {
   std::string name;            // Hugging Face name
@@ -62,6 +65,7 @@ struct Piece {
   int64_t begin = 0,
           size = 0;  // rows of the block's own first dimension (the second one for expert parameters)
   Layout layout = Layout::Same;
+  int64_t column = 0;  // Layout::Columns
 };
 
 // On disk (per-expert tensors as save_pretrained writes them) or inside the loaded model (fused experts).
@@ -70,6 +74,11 @@ std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
                              const model::Parameter& parameter, Naming naming);
 // The router's correction bias, which is state but no parameter; empty when the family has none.
 std::string correction_bias_name(const config::Config& config, int layer);
+// Tensors on disk that only say another one again: embedding and head of layers of multi-token prediction.
+struct SharedCopy {
+  std::string copy, original;
+};
+std::vector<SharedCopy> shared_copies(const config::Config& config);
 
 // Copies between one piece and its parameter, both dense in memory, element type T.
 template <class T>

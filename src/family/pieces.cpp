@@ -59,6 +59,22 @@ std::vector<Piece> expert_pieces(const Context& c, bool up, bool bias) {
   return out;
 }
 
+std::vector<Piece> mtp_pieces(const Context& c, const std::string& part) {
+  if (!c.family.spelling.mtp)
+    base::fail("family {} has no layers of multi-token prediction; needed is model.num_mtp_layers = 0",
+               c.family.model_type);
+  if (part == "mtp.embed_norm.weight") return {c.whole(c.layer + "enorm.weight")};
+  if (part == "mtp.hidden_norm.weight") return {c.whole(c.layer + "hnorm.weight")};
+  if (part == "mtp.final_norm.weight") return {c.whole(c.layer + "shared_head.norm.weight")};
+  // One matrix on [embedding | hidden].
+  const int64_t h = c.parameter.shape[0];
+  Piece piece = c.whole(c.layer + "eh_proj.weight");
+  piece.shape = {h, 2 * h};
+  piece.layout = Layout::Columns;
+  piece.column = part == "mtp.embed_proj.weight" ? 0 : h;
+  return {piece};
+}
+
 }  // namespace
 
 std::vector<Piece> pieces_of(const Family& family, const config::Config& config, const model::Parameter& p,
@@ -114,8 +130,20 @@ std::vector<Piece> pieces_of(const Family& family, const config::Config& config,
     piece.shape = {1, p.shape[0]};  // a linear layer with one output there, a vector here
     return {piece};
   }
+  if (part.starts_with("mtp.")) return mtp_pieces(c, part);
   base::fail_with(base::ExitCode::Internal, "family {} has no tensor for parameter '{}'", family.model_type,
                   p.name);
+}
+
+std::vector<SharedCopy> shared_copies(const config::Config& config) {
+  std::vector<SharedCopy> out;
+  for (int64_t layer = config.model.num_layers; layer < config::num_all_layers(config); ++layer) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    out.push_back({at + "embed_tokens.weight", "model.embed_tokens.weight"});
+    out.push_back({at + "shared_head.head.weight",
+                   config.model.tie_embeddings ? "model.embed_tokens.weight" : "lm_head.weight"});
+  }
+  return out;
 }
 
 std::string correction_bias_name(const config::Config& config, int layer) {
@@ -157,6 +185,9 @@ void for_each_element(const Piece& piece, const model::Parameter& p, F f) {
             break;
           case Layout::TransposedOdd:
             at = j * tensor_columns + 2 * i + 1;
+            break;
+          case Layout::Columns:
+            at = i * piece.shape[1] + piece.column + j;
             break;
           case Layout::Even:
             at = 2 * i;

@@ -44,6 +44,7 @@ std::span<const Binding> dispatch_bindings();
 std::span<const Binding> grouped_linear_bindings();
 std::span<const Binding> rows_bindings();
 std::span<const Binding> cross_entropy_bindings();
+std::span<const Binding> mtp_bindings();
 std::span<const Binding> optimizer_bindings();
 
 }  // namespace pleat::kernels

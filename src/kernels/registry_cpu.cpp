@@ -32,7 +32,7 @@ Resolve find_cpu_kernel(program::KernelKind kind, program::Phase phase) {
   for (auto rows : {embedding_bindings(), linear_bindings(), rmsnorm_bindings(), rope_bindings(),
                     mla_bindings(), attention_bindings(), swiglu_bindings(), sigmoid_gate_bindings(),
                     router_bindings(), dispatch_bindings(), grouped_linear_bindings(), rows_bindings(),
-                    cross_entropy_bindings(), optimizer_bindings()})
+                    cross_entropy_bindings(), mtp_bindings(), optimizer_bindings()})
     for (const Binding& row : rows)
       if (row.kind == kind && row.phase == phase) return row.resolve;
   return nullptr;

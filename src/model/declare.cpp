@@ -44,6 +44,11 @@ constexpr Role kRoles[] = {
     {"shared.up.weight", &LayerWeights::shared_up},
     {"shared.down.weight", &LayerWeights::shared_down},
     {"shared.gate.weight", &LayerWeights::shared_gate},
+    {"mtp.embed_norm.weight", &LayerWeights::mtp_embed_norm},
+    {"mtp.hidden_norm.weight", &LayerWeights::mtp_hidden_norm},
+    {"mtp.embed_proj.weight", &LayerWeights::mtp_embed_proj},
+    {"mtp.hidden_proj.weight", &LayerWeights::mtp_hidden_proj},
+    {"mtp.final_norm.weight", &LayerWeights::mtp_final_norm},
 };
 
 // Which parameters this rank holds, and how much of each.
@@ -54,9 +59,9 @@ void place_parameters(Decoder& d) {
     ParameterValues& v = d.parameters[i];
     const bool embedding = p.name == "embedding.weight", outside = p.layer < 0 && !embedding;
     const bool tied = d.config.model.tie_embeddings;
-    v.here = p.layer >= 0 ? d.role.has_layer(p.layer)
+    v.here = p.layer >= 0 ? d.holds_layer(p.layer)
              : outside    ? d.role.has_head()
-                          : d.role.has_embedding() || (tied && d.role.has_head());
+                          : d.embeds() || (tied && d.role.has_head());
     v.group = reduction_group(p);
     v.elements = 1;
     for (const int64_t size : local_shape(p, d.mesh)) v.elements *= size;
@@ -84,10 +89,10 @@ void declare_state(Decoder& d) {
     v.moment1 = d.b.value(p.name + ".moment1", d.compute, shape, Owner::Optimizer, Life::Persistent);
     v.moment2 = d.b.value(p.name + ".moment2", d.compute, shape, Owner::Optimizer, Life::Persistent);
   }
-  d.routing.resize(static_cast<size_t>(d.config.model.num_layers));
+  d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
-    for (int i = 0; i < d.config.model.num_layers; ++i)
-      if (config::is_moe_layer(d.config, i) && d.role.has_layer(i))
+    for (int i = 0; i < config::num_all_layers(d.config); ++i)
+      if (config::is_moe_layer(d.config, i) && d.holds_layer(i))
         d.routing[static_cast<size_t>(i)].expert_bias =
             d.b.value(fmt::format("layers.{}.router.expert_bias", i), Dtype::F32, {d.config.moe.num_experts},
                       Owner::Routing, Life::Persistent);
@@ -102,15 +107,15 @@ void declare_gradients(Decoder& d) {
     const Parameter& p = d.table[i];
     if (!d.parameters[i].here) continue;
     // A tied weight without its embedding has one gradient here, the head's.
-    if (p.name == "embedding.weight" && !d.role.has_embedding()) continue;
+    if (p.name == "embedding.weight" && !d.embeds()) continue;
     d.parameters[i].grad = d.b.value(p.name + ".grad", d.compute, local_shape(p, d.mesh), Owner::Gradients);
-    if (!p.tied_to.empty() && !d.role.has_embedding())
+    if (!p.tied_to.empty() && !d.embeds())
       d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
   }
 }
 
 void assign_roles(Decoder& d) {
-  d.weights.resize(static_cast<size_t>(d.config.model.num_layers));
+  d.weights.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   d.grads.resize(d.weights.size());
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
@@ -168,6 +173,11 @@ void declare_inputs(Decoder& d, int num_microbatches) {
       in.context_row = input(name("context_row"), Dtype::I32, {t});
       in.own_row = input(name("own_row"), Dtype::I32, {own});
     }
+    if (d.mesh.cp > 1 && d.purpose == Purpose::Train && d.config.model.num_mtp_layers > 0) {
+      in.all_tokens = input(name("all_tokens"), Dtype::I32, {all});
+      in.all_labels = input(name("all_labels"), Dtype::I32, {all});
+      in.all_loss_mask = input(name("all_loss_mask"), Dtype::U8, {all});
+    }
   }
 }
 
@@ -181,8 +191,14 @@ void declare_results(Decoder& d) {
     d.commit = result("commit", Dtype::I32, {1});
   }
   const AuxCoefficients aux = aux_coefficients(d.config);
-  for (int i = 0; i < d.config.model.num_layers; ++i) {
-    if (!config::is_moe_layer(d.config, i) || !d.role.has_layer(i)) continue;
+  for (size_t k = 0; k < d.mtp.size(); ++k)
+    d.mtp[k].loss = result(fmt::format("L{}.mtp_loss", d.config.model.num_layers + static_cast<int64_t>(k)),
+                           Dtype::F64, {2});
+  // Layers of multi-token prediction run in training only.
+  const int64_t num_layers =
+      d.purpose == Purpose::Train ? config::num_all_layers(d.config) : d.config.model.num_layers;
+  for (int i = 0; i < num_layers; ++i) {
+    if (!config::is_moe_layer(d.config, i) || !d.holds_layer(i)) continue;
     LayerRouting& r = d.routing[static_cast<size_t>(i)];
     const auto name = [&](const char* what) { return fmt::format("L{}.{}", i, what); };
     r.load = result(name("load"), Dtype::I64, {d.config.moe.num_experts});
@@ -291,14 +307,17 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   if (d.purpose == Purpose::Train) declare_gradients(d);
   assign_roles(d);
   declare_inputs(d, options.num_microbatches);
-  declare_results(d);
   const size_t n = static_cast<size_t>(options.num_microbatches);
-  for (auto* list :
-       {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_all, &d.hf_counts, &d.hf_tokens})
+  if (d.purpose == Purpose::Train && d.role.has_head())
+    d.mtp.resize(static_cast<size_t>(config.model.num_mtp_layers));
+  for (MtpDepth& depth : d.mtp) depth.saved.resize(n);
+  declare_results(d);
+  for (auto* list : {&d.cos_sin, &d.final_x, &d.final_rstd, &d.final_normed, &d.d_final_normed, &d.hf_counts,
+                     &d.hf_tokens})
     list->assign(n, kNoValue);
   for (auto* list : {&d.chunk_in, &d.chunk_out, &d.d_chunk_in})
     list->assign(d.role.chunks.size(), std::vector<ValueId>(n, kNoValue));
-  d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config.model.num_layers)));
+  d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config::num_all_layers(config))));
   return d;
 }
 

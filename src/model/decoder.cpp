@@ -17,27 +17,40 @@ constexpr int64_t kNormBlock = 65536;
 
 program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(Group::Tensor))}}; }
 
-ValueId embed(Decoder& d, int mb) {
+}  // namespace
+
+ValueId embed(Decoder& d, ValueId tokens, const std::string& name) {
   const bool cut = d.mesh.tp > 1;
-  const ValueId x = d.activation("embedded", {d.attention_tokens, d.config.model.hidden_size});
-  d.b.forward(Op::embedding,
-              {r(d.inputs[size_t(mb)].tokens), r(d.embedding), cut ? r(d.coords) : none(), w(x)},
+  const ValueId x = d.activation(name, {d.attention_tokens, d.config.model.hidden_size});
+  d.b.forward(Op::embedding, {r(tokens), r(d.embedding), cut ? r(d.coords) : none(), w(x)},
               cut ? vocabulary_part() : program::AttrSet{});
-  return scatter_rows(d, Op::embed_scatter, Phase::Forward, Group::Tensor, x, "embedded_own");
+  return scatter_rows(d, Op::embed_scatter, Phase::Forward, Group::Tensor, x, name + "_own");
 }
 
-void embed_backward(Decoder& d, int mb, ValueId dx) {
+void embed_backward(Decoder& d, ValueId tokens, ValueId dx, const std::string& name) {
   const bool cut = d.mesh.tp > 1;
   const ValueId all =
-      gather_rows(d, Op::embed_gather, Phase::BackwardInput, Group::Tensor, dx, "d_embedded_all");
-  d.b.wgrad(Op::embedding,
-            {r(d.inputs[size_t(mb)].tokens), r(all), cut ? r(d.coords) : none(), d.b.acc(d.d_embedding)},
+      gather_rows(d, Op::embed_gather, Phase::BackwardInput, Group::Tensor, dx, name + "_all");
+  d.b.wgrad(Op::embedding, {r(tokens), r(all), cut ? r(d.coords) : none(), d.b.acc(d.d_embedding)},
             cut ? vocabulary_part() : program::AttrSet{});
 }
 
-}  // namespace
+ValueId layer_forward(Decoder& d, int mb, int layer, ValueId x) {
+  x = d.config.model.attention == "mla" ? latent_attention_forward(d, mb, layer, x)
+                                        : attention_forward(d, mb, layer, x);
+  return config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
+                                               : dense_mlp_forward(d, mb, layer, x);
+}
+
+ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy) {
+  dy = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dy)
+                                             : dense_mlp_backward(d, mb, layer, dy);
+  return d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dy)
+                                           : attention_backward(d, mb, layer, dy);
+}
 
 void forward(Decoder& d, int mb, int chunk) {
+  if (!d.mtp.empty() && d.mtp.front().norm == kNoValue) mtp_prepare(d);
   d.b.at({mb, -1});
   const auto& m = d.config.model;
   const size_t i = size_t(mb), c = size_t(chunk);
@@ -52,12 +65,8 @@ void forward(Decoder& d, int mb, int chunk) {
     d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
                 {{"scale", m.rope_attention_factor}});
   }
-  ValueId x = d.role.chunks[c].embedding ? embed(d, mb) : d.chunk_in[c][i];
-  for (const int layer : d.role.chunks[c].layers) {
-    x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
-    x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
-                                              : dense_mlp_forward(d, mb, layer, x);
-  }
+  ValueId x = d.role.chunks[c].embedding ? embed(d, d.inputs[i].tokens, "embedded") : d.chunk_in[c][i];
+  for (const int layer : d.role.chunks[c].layers) x = layer_forward(d, mb, layer, x);
   d.chunk_out[c][i] = x;
   if (hf && d.mesh.size(Group::TensorContext) > 1) {
     d.b.at({mb, -1});
@@ -65,22 +74,19 @@ void forward(Decoder& d, int mb, int chunk) {
     d.b.at({mb, -1, 1});
     d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorContext, {u(d.hf_tokens[i])});
   }
-  if (d.role.chunks[c].head) head_forward(d, mb, x);
+  if (!d.role.chunks[c].head) return;
+  head_forward(d, mb, x);
+  mtp_forward(d, mb);
 }
 
 void backward(Decoder& d, int mb, int chunk, ValueId d_out) {
   const Chunk& c = d.role.chunks[size_t(chunk)];
+  if (c.head) mtp_backward(d, mb);
   ValueId dx = c.head ? head_backward(d, mb) : d_out;
-  for (size_t i = c.layers.size(); i-- > 0;) {
-    const int layer = c.layers[i];
-    dx = config::is_moe_layer(d.config, layer) ? moe_backward(d, mb, layer, dx)
-                                               : dense_mlp_backward(d, mb, layer, dx);
-    dx = d.config.model.attention == "mla" ? latent_attention_backward(d, mb, layer, dx)
-                                           : attention_backward(d, mb, layer, dx);
-  }
+  for (size_t i = c.layers.size(); i-- > 0;) dx = layer_backward(d, mb, c.layers[i], dx);
   d.b.at({mb, -1});
   if (c.embedding) {
-    embed_backward(d, mb, dx);
+    embed_backward(d, d.inputs[size_t(mb)].tokens, dx, "d_embedded");
   } else {
     d.d_chunk_in[size_t(chunk)][size_t(mb)] = dx;
   }
@@ -129,6 +135,10 @@ void sum_loss(Decoder& d) {
   }
   d.b.at({-1, -1, 1});
   if (d.mesh.pp > 1) d.b.exchange(Op::loss_reduce, Phase::Forward, Group::Pipeline, {u(d.loss)});
+  for (size_t k = 0; k < d.mtp.size() && d.mesh.size(Group::DataContext) > 1; ++k) {
+    d.b.at({-1, static_cast<int>(d.config.model.num_layers) + static_cast<int>(k)});
+    d.b.exchange(Op::loss_reduce, Phase::Forward, Group::DataContext, {u(d.mtp[k].loss)});
+  }
   d.b.at({-1, -1});
 }
 
@@ -156,18 +166,20 @@ void sum_routing(Decoder& d) {
   }
 }
 
-// Tied gradients: one sum, embedding first, wherever the two uses are.
-void sum_tied(Decoder& d) {
+// The embedding's gradient from all its uses: its own, a tied head's, multi-token prediction's. On one rank
+// the embedding's comes first, then the head's; where the ends of a pipeline hold one each, they are summed
+// in the same order.
+void sum_embedding_uses(Decoder& d) {
+  const int owner = find_parameter(d.table, "embedding.weight");
+  const bool tied = d.config.model.tie_embeddings;
   for (size_t i = 0; i < d.table.size(); ++i) {
-    if (d.table[i].tied_to.empty()) continue;
-    const size_t owner = size_t(find_parameter(d.table, d.table[i].tied_to));
+    if (d.table[i].tied_to.empty() || !d.role.has_head() || !d.embeds()) continue;
     d.b.at({-1, -1, static_cast<int>(i)});
-    const bool both = d.role.has_embedding() && d.role.has_head();
-    if (both) {
-      d.b.wgrad(Op::tie_grad, {r(d.parameters[i].grad), u(d.parameters[owner].grad)});
-    } else if (d.parameters[owner].here) {
-      d.b.exchange(Op::tie_reduce, Phase::BackwardWeight, Group::Ends, {u(d.parameters[owner].grad)});
-    }
+    d.b.wgrad(Op::tie_grad, {r(d.parameters[i].grad), u(d.parameters[size_t(owner)].grad)});
+  }
+  if (d.mesh.pp > 1 && d.parameters[size_t(owner)].here && (tied || d.config.model.num_mtp_layers > 0)) {
+    d.b.at({-1, -1, owner});
+    d.b.exchange(Op::tie_reduce, Phase::BackwardWeight, Group::Ends, {u(d.parameters[size_t(owner)].grad)});
   }
 }
 
@@ -187,7 +199,7 @@ void finish_evaluation(Decoder& d) {
 
 void update(Decoder& d) {
   // Every stage of the update carries its parameter's index as part.
-  sum_tied(d);
+  sum_embedding_uses(d);
   const bool alone = d.mesh.world() == 1;
   const auto shared = [&](const ParameterValues& v) { return d.mesh.size(v.group) > 1; };
   std::vector<int64_t> first_part(d.table.size(), 0);

@@ -40,6 +40,9 @@ struct LayerWeights {
   ValueId router = kNoValue, router_bias = kNoValue, expert_up = kNoValue, expert_up_bias = kNoValue,
           expert_down = kNoValue, expert_down_bias = kNoValue;
   ValueId shared_up = kNoValue, shared_down = kNoValue, shared_gate = kNoValue;
+  // Layers of multi-token prediction.
+  ValueId mtp_embed_norm = kNoValue, mtp_hidden_norm = kNoValue, mtp_embed_proj = kNoValue,
+          mtp_hidden_proj = kNoValue, mtp_final_norm = kNoValue;
 };
 
 // Step-wide results of one MoE layer.
@@ -60,6 +63,8 @@ struct MicrobatchInputs {
   // the rows gathered from the ranks (and back), and the natural rows this rank owns.
   ValueId all_valid = kNoValue, order = kNoValue, inverse_order = kNoValue, context_row = kNoValue,
           own_row = kNoValue;
+  ValueId all_tokens = kNoValue, all_labels = kNoValue,
+          all_loss_mask = kNoValue;  // shifted ones need neighbours
 };
 
 // What a forward leaves behind for its backward, one per (microbatch, layer).
@@ -80,6 +85,19 @@ struct Saved {
   // Context ranks: keys and values of all rows, or all rows of some heads.
   ValueId context_kv = kNoValue, context_qkv = kNoValue, context_out = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;
+};
+
+// One depth of multi-token prediction (block/mtp.cpp) in one microbatch, and over the step.
+struct MtpSaved {
+  ValueId tokens = kNoValue, labels = kNoValue, mask = kNoValue;  // shifted by the depth
+  ValueId hidden = kNoValue, embedded = kNoValue, embed_rstd = kNoValue, embed_normed = kNoValue,
+          hidden_rstd = kNoValue, hidden_normed = kNoValue;
+  ValueId final_x = kNoValue, final_rstd = kNoValue, final_normed = kNoValue, d_final_normed = kNoValue;
+};
+struct MtpDepth {
+  ValueId count = kNoValue, norm = kNoValue;  // rows this depth predicts in the step; weight / count
+  ValueId loss = kNoValue;                    // result "L4.mtp_loss", {sum, tokens}
+  std::vector<MtpSaved> saved;                // per microbatch
 };
 
 enum class Purpose : uint8_t { Train, Evaluate, Logits };
@@ -122,8 +140,15 @@ struct Decoder {
   // Per microbatch.
   std::vector<std::vector<ValueId>> chunk_in, chunk_out;  // [chunk][microbatch]; d_chunk_*: their gradients
   std::vector<std::vector<ValueId>> d_chunk_in;
-  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_all, hf_counts, hf_tokens;
-  std::vector<std::vector<Saved>> saved;
+  std::vector<ValueId> cos_sin, final_x, final_rstd, final_normed, d_final_normed, hf_counts, hf_tokens;
+  std::vector<std::vector<Saved>> saved;  // [microbatch][layer], layers of multi-token prediction included
+  std::vector<MtpDepth> mtp;              // where the head is; empty unless training
+
+  // Layers of multi-token prediction live where the head is, and bring the embedding there.
+  bool holds_layer(int layer) const {
+    return layer >= config.model.num_layers ? role.has_head() : role.has_layer(layer);
+  }
+  bool embeds() const { return role.has_embedding() || (config.model.num_mtp_layers > 0 && role.has_head()); }
 
   ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type
   ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
@@ -165,8 +190,24 @@ ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId dense_mlp_backward(Decoder& d, int mb, int layer, ValueId dy);
 ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x);
 ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy);
+// Attention and MLP of one layer, of whichever kind.
+ValueId layer_forward(Decoder& d, int mb, int layer, ValueId x);
+ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy);
+// Rows of the table for the rows this rank owns; tokens are those of all its tensor group's rows.
+ValueId embed(Decoder& d, ValueId tokens, const std::string& name);
+void embed_backward(Decoder& d, ValueId tokens, ValueId dx, const std::string& name);
 void head_forward(Decoder& d, int mb, ValueId x);
+// The vocabulary projection of `normed` and its loss, in chunks of rows; in training gives d_normed.
+struct LossValues {
+  ValueId labels = kNoValue, mask = kNoValue, norm = kNoValue, loss = kNoValue;
+};
+ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossValues& values);
 ValueId head_backward(Decoder& d, int mb);
+// Multi-token prediction: shifted inputs of all microbatches, once per step; then behind the head's forward;
+// then before the head's backward, adding to the gradient of the final norm's output.
+void mtp_prepare(Decoder& d);
+void mtp_forward(Decoder& d, int mb);
+void mtp_backward(Decoder& d, int mb);
 
 // Coefficients of the auxiliary losses a config asks for; all zero means the stage is not emitted.
 struct AuxCoefficients {

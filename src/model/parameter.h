@@ -9,7 +9,17 @@
 namespace pleat::model {
 
 // What a user freezes, decays or gives its own learning rate.
-enum class ParameterClass : uint8_t { Embedding, Attention, Norm, Mlp, Router, Experts, SharedExperts, Head };
+enum class ParameterClass : uint8_t {
+  Embedding,
+  Attention,
+  Norm,
+  Mlp,
+  Router,
+  Experts,
+  SharedExperts,
+  Head,
+  Mtp
+};
 const char* name_of(ParameterClass parameter_class);
 
 // Axes of the two rank meshes; one rank is size 1 on all of them.

@@ -88,8 +88,8 @@ std::vector<Block> halves(int64_t dim, int64_t width) {
 }  // namespace
 
 const char* name_of(ParameterClass c) {
-  static constexpr const char* names[] = {"embedding", "attention", "norm",           "mlp",
-                                          "router",    "experts",   "shared_experts", "head"};
+  static constexpr const char* names[] = {"embedding", "attention",      "norm", "mlp", "router",
+                                          "experts",   "shared_experts", "head", "mtp"};
   return names[static_cast<size_t>(c)];
 }
 
@@ -110,8 +110,15 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
 
   Table t(config);
   t.dense("embedding.weight", {m.vocab_size, h}, C::Embedding, -1, 0);
-  for (int i = 0; i < m.num_layers; ++i) {
+  for (int i = 0; i < config::num_all_layers(config); ++i) {
     const std::string at = fmt::format("layers.{}.", i);
+    if (i >= m.num_layers) {
+      t.norm(at + "mtp.embed_norm.weight", h, C::Norm, i);
+      t.norm(at + "mtp.hidden_norm.weight", h, C::Norm, i);
+      t.dense(at + "mtp.embed_proj.weight", {h, h}, C::Mtp, i, -1);
+      t.dense(at + "mtp.hidden_proj.weight", {h, h}, C::Mtp, i, -1);
+      t.norm(at + "mtp.final_norm.weight", h, C::Norm, i);
+    }
     t.norm(at + "attn_norm.weight", h, C::Norm, i);
     const bool latent = m.attention == "mla";
     if (latent) {
@@ -180,6 +187,10 @@ ParameterCount count_parameters(const config::Config& config, const std::vector<
   for (const Parameter& p : table) {
     if (!p.tied_to.empty()) continue;
     const int64_t n = num_elements(p);
+    if (p.layer >= config.model.num_layers) {
+      count.mtp += n;
+      continue;
+    }
     count.total += n;
     count.active +=
         p.parameter_class == ParameterClass::Experts ? n / config.moe.num_experts * config.moe.top_k : n;

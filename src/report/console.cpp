@@ -21,6 +21,7 @@ constexpr size_t kPaceSteps = 50;
 std::string line_of(const StepRecord& record, int64_t total_steps, double seconds_left,
                     std::string_view experts_word) {
   std::string out = fmt::format("step {}/{}  loss {:.4f}", record.step, total_steps, record.loss);
+  if (!record.mtp_loss.empty()) out += fmt::format("  mtp {:.4f}", fmt::join(record.mtp_loss, " "));
   if (!std::isnan(record.lr)) out += fmt::format("  lr {:.1e}", record.lr);
   if (!std::isnan(record.tokens_per_s)) out += "  " + format_token_rate(record.tokens_per_s);
   if (!std::isnan(seconds_left) && record.step < total_steps)

@@ -78,6 +78,7 @@ struct StepRecord {
   int64_t step = 0;  // 1 is the first step
   double loss = kUnknown;
   std::map<std::string, double> aux;  // auxiliary losses by name, already weighted
+  std::vector<double> mtp_loss;       // of multi-token prediction by depth, nats per token, not weighted
   double lr = kUnknown;
   double grad_norm = kUnknown;   // before clipping
   double clip_scale = kUnknown;  // what the gradients were multiplied with; 1 when not clipped

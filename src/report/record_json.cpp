@@ -128,6 +128,7 @@ std::string to_json_line(const StepRecord& record) {
   out["step"] = record.step;
   out["loss"] = number(record.loss);
   for (const auto& [name, value] : record.aux) out["aux"][name] = number(value);
+  for (const double loss : record.mtp_loss) out["mtp_loss"].push_back(number(loss));
   out["lr"] = number(record.lr);
   out["grad_norm"] = number(record.grad_norm);
   out["clip_scale"] = number(record.clip_scale);
@@ -169,6 +170,10 @@ StepRecord record_from_json_line(std::string_view line, std::string_view where) 
   if (const auto aux = object.find("aux"); aux != object.end()) {
     if (!aux->is_object()) base::fail("{}: \"aux\" is {}, needs an object", where, aux->type_name());
     for (const auto& [name, value] : aux->items()) record.aux[name] = number_from_json(value, where, name);
+  }
+  if (const auto mtp = object.find("mtp_loss"); mtp != object.end()) {
+    if (!mtp->is_array()) base::fail("{}: \"mtp_loss\" is {}, needs a list", where, mtp->type_name());
+    for (const json& loss : *mtp) record.mtp_loss.push_back(number_from_json(loss, where, "mtp_loss"));
   }
   if (const auto eval = object.find("eval"); eval != object.end()) {
     if (!eval->is_object()) base::fail("{}: \"eval\" is {}, needs an object", where, eval->type_name());

@@ -174,6 +174,8 @@ void TensorBoardWriter::append(const StepRecord& record, double wall_time) {
   summary.if_known("train/clip_scale", record.clip_scale);
   summary.always("train/tokens", static_cast<double>(record.tokens));
   summary.always("train/refused_steps", static_cast<double>(record.refused_steps));
+  for (size_t i = 0; i < record.mtp_loss.size(); ++i)
+    summary.always(fmt::format("train/mtp_loss_{}", i + 1), record.mtp_loss[i]);
   for (const auto& [name, value] : record.aux) summary.always("aux/" + name, value);
   summary.if_known("speed/tokens_per_s", record.tokens_per_s);
   summary.if_known("speed/model_tflops", record.model_tflops);

@@ -1,6 +1,7 @@
 // Writes TensorBoard event files without TensorFlow: TFRecord framing with masked CRC32C around hand-encoded
 // Event messages. The number of keys is bounded whatever the model: a fixed set of scalars, at most
-// kMaxAuxKeys auxiliary losses and at most kMaxLayerKeys expert-load histograms.
+// kMaxAuxKeys auxiliary losses, one loss per depth of multi-token prediction (the config allows 16), and at
+// most kMaxLayerKeys expert-load histograms.
 #pragma once
 
 #include <cstdint>

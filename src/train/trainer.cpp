@@ -119,7 +119,12 @@ void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, re
   const model::AuxCoefficients aux = model::aux_coefficients(config_);
   const std::pair<const char*, double> kinds[] = {
       {"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
-  for (int layer = 0; layer < config_.model.num_layers; ++layer) {
+  for (int64_t k = 0; k < config_.model.num_mtp_layers; ++k) {
+    const double* mtp =
+        static_cast<const double*>(executor.data(fmt::format("L{}.mtp_loss", config_.model.num_layers + k)));
+    r.mtp_loss.push_back(mtp[0] / std::max(mtp[1], 1.0));
+  }
+  for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
     if (!config::is_moe_layer(config_, layer)) continue;
     const auto result = [&](const char* what) { return executor.data(fmt::format("L{}.{}", layer, what)); };
     const double* stats = static_cast<const double*>(result("router_stats"));

@@ -92,6 +92,11 @@ void write_batch(interpret::Executor& executor, const config::Config& c, const m
     std::memcpy(data("order"), order.data(), order.size() * sizeof(int32_t));
     std::memcpy(data("inverse_order"), inverse.data(), inverse.size() * sizeof(int32_t));
     std::memcpy(data("context_row"), rows.data(), rows.size() * sizeof(int32_t));
+    if (mesh.cp > 1 && c.model.num_mtp_layers > 0) {
+      std::memcpy(data("all_tokens"), m.tokens.data(), m.tokens.size() * sizeof(int32_t));
+      std::memcpy(data("all_labels"), m.labels.data(), m.labels.size() * sizeof(int32_t));
+      std::memcpy(data("all_loss_mask"), m.loss_mask.data(), m.loss_mask.size());
+    }
     std::memcpy(data("own_row"), rows.data() + first, static_cast<size_t>(own) * sizeof(int32_t));
   }
   train::BatchCounts counts;

@@ -120,7 +120,7 @@ class Rank {
     out.loss = loss[0] / std::max(loss[1], 1.0);
     out.norm = scale[0];
     out.clip = scale[1];
-    for (int layer = 0; layer < config_.model.num_layers; ++layer) {
+    for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
       if (!find(fmt::format("L{}.load", layer))) continue;
       const auto data = [&](const char* what) { return executor_->data(fmt::format("L{}.{}", layer, what)); };
       LayerResults& r = out.layers[layer];

@@ -37,6 +37,31 @@ TEST(ConfigRange, ValuesOutOfRange) {
       });
 }
 
+TEST(ConfigMtp, NeedsRoomAheadAndIsNamed) {
+  expect_refused(
+      kDense,
+      {
+          {"model.num_mtp_layers = 17", "model.num_mtp_layers = 17 is out of range"},
+          {"model.num_mtp_layers = 2\ntrain.seq_len = 2",
+           "model.num_mtp_layers = 2 looks 2 tokens ahead and needs train.seq_len of at least 3, got 2"},
+          {"train.mtp_loss_factor = 0.3", "it applies when model.num_mtp_layers > 0"},
+          {"model.num_mtp_layers = 1\ntrain.mtp_loss_factor = 0",
+           "train.mtp_loss_factor = 0 is out of range"},
+          {"optimizer.freeze = [\"mtp\"]", "matches no parameter of this model: model.num_mtp_layers = 0"},
+          {"optimizer.groups.mtp.lr_mult = 2", "model.num_mtp_layers > 0"},
+          {"model.num_layers = 4\nmodel.num_mtp_layers = 1\nrecompute.modules = [\"norm\"]\n"
+           "recompute.layers = \"3-5\"",
+           "does not lie within layers 0-4 (model.num_layers = 4, model.num_mtp_layers = 1)"},
+      });
+  // A layer of multi-token prediction is what the last one is.
+  const Config c = parse(kMoe +
+                         "model.num_layers = 3\nmodel.ffn_hidden_size = 8\nmodel.moe_layer_freq = [0, 1, 1]\n"
+                         "model.num_mtp_layers = 2");
+  EXPECT_TRUE(is_moe_layer(c, 3) && is_moe_layer(c, 4));
+  EXPECT_EQ(num_moe_layers(c), 2);
+  EXPECT_EQ(num_all_layers(c), 5);
+}
+
 TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
   expect_refused(
       kDense,

@@ -54,6 +54,32 @@ top_k = 8
 ffn_hidden_size = 768
 )";
 
+TEST(Parameters, LayersOfMultiTokenPrediction) {
+  const config::Config plain = make(kEverything), c = make(kEverything, {"model.num_mtp_layers=1"});
+  const auto before = make_parameters(plain), after = make_parameters(c);
+  // Behind the last layer, before the final norm: five tensors of their own and a layer like the last.
+  const auto first =
+      std::find_if(after.begin(), after.end(), [](const Parameter& p) { return p.layer == 2; });
+  std::vector<std::string> own, layer, last;
+  for (const Parameter& p : after) {
+    if (p.layer == 2 && p.name.starts_with("layers.2.mtp.")) own.push_back(p.name.substr(13));
+    if (p.layer == 2 && !p.name.starts_with("layers.2.mtp.")) layer.push_back(p.name.substr(9));
+    if (p.layer == 1) last.push_back(p.name.substr(9));
+  }
+  EXPECT_EQ(own, (std::vector<std::string>{"embed_norm.weight", "hidden_norm.weight", "embed_proj.weight",
+                                           "hidden_proj.weight", "final_norm.weight"}));
+  EXPECT_EQ(layer, last);
+  EXPECT_EQ(after.size(), before.size() + own.size() + layer.size());
+  EXPECT_EQ(after[after.size() - 2].name, "final_norm.weight");
+  EXPECT_EQ((first - 1)->layer, 1);
+  const ParameterCount a = count_parameters(plain, before), b = count_parameters(c, after);
+  EXPECT_EQ(b.total, a.total);
+  EXPECT_EQ(b.active, a.active);
+  int64_t last_layer = 0;
+  for (const Parameter& p : before) last_layer += p.layer == 1 ? num_elements(p) : 0;
+  EXPECT_EQ(b.mtp, last_layer + 2 * 32 * 32 + 3 * 32);
+}
+
 TEST(Parameters, NamesAndShapesInCanonicalOrder) {
   using Row = std::pair<std::string, std::vector<int64_t>>;
   const std::vector<Row> expected = {

@@ -25,6 +25,11 @@ StepRecord plain(int64_t step) {
 TEST(Console, ProgressText) {
   EXPECT_EQ(progress_text(plain(120), 400, 72.0),
             "step 120/400  loss 1.9312  lr 3.0e-04  12.3 ktok/s  1.2 min left  experts balanced");
+  StepRecord ahead = plain(120);
+  ahead.mtp_loss = {2.5, 3.25};
+  EXPECT_EQ(progress_text(ahead, 400, 72.0),
+            "step 120/400  loss 1.9312  mtp 2.5000 3.2500  lr 3.0e-04  12.3 ktok/s  1.2 min left  experts "
+            "balanced");
   StepRecord last = plain(400);
   last.health.clear();
   last.loss = std::nan("");

@@ -23,6 +23,17 @@ void write_steps(const std::string& path, int64_t first, int64_t last) {
   for (int64_t step = first; step <= last; ++step) log.append(sample_record(step));
 }
 
+TEST(JsonlLog, LossesOfMultiTokenPrediction) {
+  StepRecord record = sample_record(1);
+  record.mtp_loss = {2.5, std::nan("")};
+  const StepRecord back = record_from_json_line(to_json_line(record), "here");
+  ASSERT_EQ(back.mtp_loss.size(), 2u);
+  EXPECT_EQ(back.mtp_loss[0], 2.5);
+  EXPECT_TRUE(std::isnan(back.mtp_loss[1]));
+  EXPECT_EQ(to_json_line(sample_record(1)).find("mtp_loss"), std::string::npos);
+  EXPECT_THROW(record_from_json_line("{\"step\": 1, \"mtp_loss\": 2}", "here"), base::Error);
+}
+
 TEST(JsonlLog, RoundTripKeepsEveryBit) {
   const Scratch scratch;
   write_steps(scratch / "metrics.jsonl", 1, 3);

@@ -84,10 +84,10 @@ TEST_P(BuildTest, StateLiesAtOnePlaceInAllPrograms) {
 INSTANTIATE_TEST_SUITE_P(Configs, BuildTest, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Golden, TinyTrainingStep) {
-  const std::string root = PLEAT_SOURCE_DIR, path = root + "/tests/interpret/golden/tiny_train.txt";
+void expect_golden(const std::string& file, const Words& sets) {
+  const std::string root = PLEAT_SOURCE_DIR, path = root + "/tests/interpret/golden/" + file;
   const std::string text =
-      interpret::print(train_program(config::resolve(config::load(root + "/configs/tiny.toml"))));
+      interpret::print(train_program(config::resolve(config::load(root + "/configs/tiny.toml", sets))));
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path, std::ios::binary) << text;
   std::ifstream in(path, std::ios::binary);
   std::ostringstream golden;
@@ -104,6 +104,12 @@ TEST(Golden, TinyTrainingStep) {
                    "--gtest_filter=Golden.*\nand read the difference before committing it.";
 }
 
+TEST(Golden, TinyTrainingStep) { expect_golden("tiny_train.txt", {}); }
+
+TEST(Golden, TinyTrainingStepWithMultiTokenPrediction) {
+  expect_golden("tiny_mtp_train.txt", {"model.num_mtp_layers=1", "train.num_microbatches=1"});
+}
+
 // The place of the first stage of a phase in a microbatch.
 int first(const Program& p, int microbatch, Phase phase, Op op) {
   for (size_t i = 0; i < p.stages.size(); ++i)
@@ -111,6 +117,29 @@ int first(const Program& p, int microbatch, Phase phase, Op op) {
       return static_cast<int>(i);
   ADD_FAILURE() << "no " << name_of(phase) << " " << name_of(op) << " of microbatch " << microbatch;
   return -1;
+}
+
+// Every depth is counted over all microbatches before a loss is weighted by it.
+TEST(BuildOrder, MultiTokenPredictionIsCountedBeforeTheFirstLoss) {
+  const Program p = train_program(make_config({"train.num_microbatches=3", "model.num_mtp_layers=2"}));
+  size_t last_shift = 0, first_loss = p.stages.size();
+  int num_shifts = 0;
+  for (size_t i = 0; i < p.stages.size(); ++i) {
+    if (p.stages[i].op == Op::mtp_shift) last_shift = i, ++num_shifts;
+    if (p.stages[i].op == Op::loss) first_loss = std::min(first_loss, i);
+  }
+  EXPECT_EQ(num_shifts, 3 * 2);
+  EXPECT_LT(last_shift, first_loss);
+}
+
+// Evaluation and logits are the model's own, without layers that only train.
+TEST(BuildOrder, MultiTokenPredictionRunsInTrainingOnly) {
+  const config::Config plain = make_config(), c = make_config({"model.num_mtp_layers=2"});
+  const auto stages = [](const Program& p) { return p.stages.size(); };
+  EXPECT_EQ(stages(build_evaluation(c, model::make_parameters(c))),
+            stages(build_evaluation(plain, model::make_parameters(plain))));
+  EXPECT_EQ(stages(build_logits(c, model::make_parameters(c))),
+            stages(build_logits(plain, model::make_parameters(plain))));
 }
 
 TEST(BuildOrder, OneForwardOneBackward) {

@@ -61,6 +61,11 @@ const std::vector<Case>& cases() {
       {"gpipe", {"train.order=\"gpipe\"", "train.num_microbatches=3"}},
       {"microbatches", {"train.num_microbatches=5", "model.num_layers=2"}},
       {"chunks", {"train.loss_chunk=17"}},
+      {"mtp",
+       {"model.num_mtp_layers=1", "moe.score=\"sigmoid\"", "moe.load_balancing=[\"bias\",\"seq_aux\"]"}},
+      {"mtp_two_dense",
+       {"model.num_mtp_layers=2", "model.moe_layer_freq=[1,1,0]", "model.ffn_hidden_size=48",
+        "model.tie_embeddings=true", "train.loss_chunk=17", "train.order=\"gpipe\""}},
       {"float64", {"model.dtype=\"float64\"", "train.num_microbatches=1"}},
       {"one_layer", {"model.num_layers=1", "train.num_microbatches=1", "moe.shared_ffn_hidden_size=0"}},
   };

@@ -16,8 +16,13 @@ double objective(const config::Config& c, interpret::Executor& e) {
   const double* loss = static_cast<const double*>(e.data("loss"));
   const double* norm = static_cast<const double*>(e.data("norm"));
   double total = loss[0] * norm[0];
+  for (int64_t k = 0; k < c.model.num_mtp_layers; ++k) {
+    const double* mtp =
+        static_cast<const double*>(e.data(fmt::format("L{}.mtp_loss", c.model.num_layers + k)));
+    total += c.train.mtp_loss_factor / static_cast<double>(c.model.num_mtp_layers) * mtp[0] / mtp[1];
+  }
   const model::AuxCoefficients aux = model::aux_coefficients(c);
-  for (int layer = 0; layer < c.model.num_layers && aux.any(); ++layer) {
+  for (int layer = 0; layer < config::num_all_layers(c) && aux.any(); ++layer) {
     if (!config::is_moe_layer(c, layer)) continue;
     const double* l = static_cast<const double*>(e.data(fmt::format("L{}.aux_losses", layer)));
     total += aux.micro * l[0] + aux.sequence * l[1] + aux.global * l[2] + aux.z * l[3];
@@ -138,6 +143,42 @@ TEST(WholeModelGradient, SqrtSoftplusPadToCapacity) {
   expect_gradients_right(
       small_config("", {"model.init_std=0.3", "moe.score=\"sqrtsoftplus\"", "moe.capacity_factor=1.5",
                         "moe.pad_to_capacity=true", "moe.drop_policy=\"position\""}));
+}
+
+// Multi-token prediction. A factor well above the default makes its paths matter as much as the main one.
+
+TEST(WholeModelGradient, OneDepthBehindExperts) {
+  expect_gradients_right(small_config("", {"model.init_std=0.3", "model.num_mtp_layers=1",
+                                           "train.mtp_loss_factor=0.7", "moe.shared_ffn_hidden_size=6"}));
+}
+
+TEST(WholeModelGradient, TwoDepthsBehindADenseLayerTiedHead) {
+  expect_gradients_right(small_config(
+      "", {"model.init_std=0.3", "model.num_mtp_layers=2", "train.mtp_loss_factor=0.7",
+           "model.moe_layer_freq=[1,0]", "model.ffn_hidden_size=10", "model.tie_embeddings=true"}));
+}
+
+TEST(WholeModelGradient, TwoDepthsOfLatentAttentionAndExperts) {
+  expect_gradients_right(small_config(
+      "",
+      {"model.init_std=0.3", "model.num_mtp_layers=2", "train.mtp_loss_factor=0.7", "model.attention=\"mla\"",
+       "model.num_kv_heads=0", "model.head_dim=0", "model.q_lora_rank=5", "model.kv_lora_rank=6",
+       "model.qk_nope_head_dim=4", "model.qk_rope_head_dim=2", "model.v_head_dim=3", "moe.score=\"sigmoid\"",
+       "moe.load_balancing=[\"seq_aux\",\"bias\"]", "moe.aux_coef=[0.1]"}));
+}
+
+TEST(WholeModelGradient, OneDepthOfLatentAttentionBehindADenseLayer) {
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "model.num_mtp_layers=1", "train.mtp_loss_factor=0.7",
+                        "model.attention=\"mla\"", "model.num_kv_heads=0", "model.head_dim=0",
+                        "model.kv_lora_rank=6", "model.qk_nope_head_dim=4", "model.qk_rope_head_dim=2",
+                        "model.v_head_dim=3", "model.moe_layer_freq=[1,0]", "model.ffn_hidden_size=10"}));
+}
+
+TEST(WholeModelGradient, TwoDepthsHuggingFaceAuxAllForwardsFirst) {
+  expect_gradients_right(
+      small_config("", {"model.init_std=0.3", "model.num_mtp_layers=2", "moe.aux_convention=\"hf\"",
+                        "moe.aux_coef=[0.2]", "train.order=\"gpipe\""}));
 }
 
 }  // namespace pleat::train::testing

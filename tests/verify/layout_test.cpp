@@ -104,6 +104,25 @@ TEST(Layout, Latent) {
                        "model.qk_norm="}),
                  m);
 }
+TEST(Layout, MultiTokenPrediction) {
+  for (const char* tie : {"model.tie_embeddings=false", "model.tie_embeddings=true"}) {
+    model::Mesh m = mesh(2, 2, 1, 2, 1);
+    m.pp = 2;
+    expect_equal(make({"model.num_mtp_layers=2", tie}), m);
+    expect_equal(make({"model.num_mtp_layers=1", tie}), mesh(1, 1, 2, 2, 1));
+  }
+}
+TEST(Layout, Recomputed) {
+  model::Mesh m = mesh(2, 1, 2, 2, 1);
+  m.pp = 2;
+  expect_equal(make({"recompute.modules=[\"layer\"]"}), m);
+  expect_equal(make({"recompute.modules=[\"experts\",\"core_attention\",\"norm\"]"}), m);
+}
+TEST(Layout, Frozen) {
+  model::Mesh m = mesh(2, 1, 2, 2, 1);
+  m.pp = 2;
+  expect_equal(make({"optimizer.freeze=[\"attention\",\"router\"]"}), m);
+}
 TEST(Layout, Pipeline) {
   model::Mesh m;
   m.pp = 2;

@@ -5,7 +5,8 @@
 namespace pleat::model {
 
 bool has_window(const config::ModelConfig& m, int layer) {
-  return m.sliding_window > 0 && m.window_layers[size_t(layer) % m.window_layers.size()] != 0;
+  return m.sliding_window > 0 &&
+         m.window_layers[size_t(config::last_own_layer(m, layer)) % m.window_layers.size()] != 0;
 }
 
 program::AttrSet attention_attrs(const config::ModelConfig& m, int layer, int64_t parts) {

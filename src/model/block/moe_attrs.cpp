@@ -11,6 +11,12 @@ double score_code(const config::MoeConfig& e) {
   return e.score == "softmax" ? 0 : e.score == "sigmoid" ? 1 : 2;
 }
 
+// Those of multi-token prediction included: they run in every training step.
+int64_t num_routers(const config::Config& c) {
+  return config::num_moe_layers(c) +
+         (config::is_moe_layer(c, c.model.num_layers - 1) ? c.model.num_mtp_layers : 0);
+}
+
 }  // namespace
 
 program::AttrSet jitter_attrs(const config::Config& c, int layer) {
@@ -56,7 +62,7 @@ program::AttrSet aux_attrs(const config::Config& c) {
                          {"global_coef", a.global},
                          {"z_coef", a.z},
                          {"hf", double(a.hf)},
-                         {"num_layers", double(config::num_moe_layers(c))}});
+                         {"num_layers", double(num_routers(c))}});
   return out;
 }
 

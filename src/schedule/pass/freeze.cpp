@@ -14,7 +14,8 @@ void drop_unused(program::Program& p) {
   for (size_t i = 0; i < live.size(); ++i) live[i] = p.values[i].life != program::Life::Step;
   std::vector<program::Stage> kept;
   for (auto stage = p.stages.rbegin(); stage != p.stages.rend(); ++stage) {
-    bool needed = false;
+    // A message has two ends, and only both together can go: the other rank's program decides as well.
+    bool needed = program::class_of(stage->op) == program::OpClass::Transfer;
     for (const program::Use& u : stage->uses)
       needed |= u.value != program::kNoValue && u.access != program::Access::Read &&
                 live[size_t(program::root_of(p, u.value))];
@@ -62,8 +63,16 @@ program::Program freeze(program::Program p, const config::Config& config) {
   if (!any_left) base::fail("optimizer.freeze names every class of this model: nothing is left to train");
   std::erase_if(p.stages, [&](const program::Stage& s) {
     if (s.op == Op::bias_update) return router;
-    return (s.op == Op::adamw || s.op == Op::grad_norm) && is_frozen(config, table[size_t(s.part)]);
+    const bool of_parameter = s.op == Op::adamw || s.op == Op::grad_norm || s.op == Op::weight_gather;
+    return of_parameter && is_frozen(config, table[size_t(s.part)]);
   });
+  const bool alone = std::none_of(p.stages.begin(), p.stages.end(),
+                                  [](const program::Stage& s) { return s.op == Op::norm_reduce; });
+  if (!alone) {
+    // All ranks sum the same list of parts; those of frozen parameters stay zero.
+    drop_unused(p);
+    return p;
+  }
   // The norm is summed over the parts that are left, side by side.
   int64_t num_parts = 0;
   program::ValueId parts = program::kNoValue;
