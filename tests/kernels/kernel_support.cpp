@@ -1,5 +1,6 @@
 #include "kernels/kernel_support.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -31,7 +32,7 @@ Tensor Tensor::of(tensor::Dtype dtype, std::vector<int64_t> shape, const std::ve
 Tensor Tensor::nan(tensor::Dtype dtype, std::vector<int64_t> shape) {
   Tensor t = zeros(dtype, std::move(shape));
   if (!tensor::is_float(dtype)) {
-    std::memset(t.bytes.data(), 0x7B, t.bytes.size());
+    std::fill(t.bytes.begin(), t.bytes.end(), std::byte{0x7B});
   } else {
     for (int64_t i = 0; i < t.size(); ++i) t.set(i, std::numeric_limits<double>::quiet_NaN());
   }
