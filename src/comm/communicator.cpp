@@ -119,6 +119,11 @@ void require_rank(const Communicator& c, Operation operation, std::string_view s
     base::fail("{}: {} {} is no rank of this group of {}", here(c, operation, stage), what, rank, c.size());
 }
 
+void require_tag(const Communicator& c, Operation operation, std::string_view stage, int tag) {
+  if (tag < 0 || tag > Communicator::kMaxTag)
+    base::fail("{}: tag {}; needed 0 to {}", here(c, operation, stage), tag, +Communicator::kMaxTag);
+}
+
 // `allowed` is the one place where the second buffer may lie inside the first.
 void require_apart(const Communicator& c, Operation operation, std::string_view stage, Bytes whole,
                    Bytes part, const std::byte* allowed) {
@@ -223,6 +228,7 @@ void Communicator::barrier(std::string_view stage) {
 void Communicator::send(std::string_view stage, int to, int tag, Bytes data) {
   require_rank(*this, Operation::Send, stage, "receiver", to);
   if (to == rank_) base::fail("{}: a rank cannot send to itself", here(*this, Operation::Send, stage));
+  require_tag(*this, Operation::Send, stage, tag);
   Call call{.operation = Operation::Send, .stage = stage, .in = data};
   call.peer = to;
   call.tag = tag;
@@ -233,6 +239,7 @@ void Communicator::receive(std::string_view stage, int from, int tag, MutableByt
   require_rank(*this, Operation::Receive, stage, "sender", from);
   if (from == rank_)
     base::fail("{}: a rank cannot receive from itself", here(*this, Operation::Receive, stage));
+  require_tag(*this, Operation::Receive, stage, tag);
   Call call{.operation = Operation::Receive, .stage = stage, .out = data};
   call.peer = from;
   call.tag = tag;
@@ -246,6 +253,7 @@ void Communicator::send_receive(std::string_view stage, int to, Bytes out_going,
   require_rank(*this, kOperation, stage, "sender", from);
   if ((to == rank_) != (from == rank_))
     base::fail("{}: a rank that sends to itself receives from itself", here(*this, kOperation, stage));
+  require_tag(*this, kOperation, stage, tag);
   require_apart(*this, kOperation, stage, in_coming, out_going, nullptr);
   Call call{.operation = kOperation, .stage = stage, .in = out_going, .out = in_coming};
   call.peer = to;

@@ -39,6 +39,8 @@ using MutableBytes = std::span<std::byte>;
 
 class Communicator {
  public:
+  static constexpr int kMaxTag = 30000;
+
   virtual ~Communicator() = default;
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -66,7 +68,8 @@ class Communicator {
   void broadcast(std::string_view stage, MutableBytes data, int root);
   void barrier(std::string_view stage);
 
-  // Messages between two ranks, matched by tag, in order per (sender, receiver, tag); sizes must agree.
+  // Messages between two ranks, matched by tag (0 to kMaxTag), in order per (sender, receiver, tag); sizes
+  // must agree.
   void send(std::string_view stage, int to, int tag, Bytes data);
   void receive(std::string_view stage, int from, int tag, MutableBytes data);
   // Both at once, as a ring needs; to and from may be this rank itself (then both).

@@ -65,6 +65,21 @@ bool is_gone(const RankFlight& flight) {
          errno == ESRCH;
 }
 
+const char* state_words(const RankFlight& flight, bool processes) {
+  if (processes && is_gone(flight)) return "gone";
+  switch (flight.state()) {
+    case RankState::NotStarted:
+      return "not started";
+    case RankState::Running:
+      return "running";
+    case RankState::Failed:
+      return "failed";
+    case RankState::Left:
+      return "has ended";
+  }
+  return "?";
+}
+
 }  // namespace
 
 Watchdog::Watchdog(View view, Options options) : view_(std::move(view)), options_(std::move(options)) {
@@ -90,7 +105,9 @@ void Watchdog::add_group(const std::string& name, std::span<const int> world_ran
 
 void Watchdog::watch() {
   const double timeout = options_.timeout_seconds;
-  const double tick = timeout > 0 ? std::clamp(timeout / 10, 0.001, 0.1) : 0.1;
+  // A launcher that saw a process die gives the others little time.
+  const double longest = view_.processes ? 0.02 : 0.1;
+  const double tick = timeout > 0 ? std::clamp(timeout / 10, 0.001, longest) : longest;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
@@ -104,14 +121,19 @@ void Watchdog::watch() {
   }
 }
 
-std::string Watchdog::find_lost() const {
+std::string Watchdog::find_lost() {
+  // A rank that failed says so itself, and ends with its own code; it is given the time to.
+  constexpr int64_t kOwnWordsNs = 300'000'000;
   for (size_t r = 0; r < view_.flights.size(); ++r) {
     const RankFlight* flight = view_.flights[r];
     if (flight == nullptr ||
         std::find(view_.own.begin(), view_.own.end(), static_cast<int>(r)) != view_.own.end())
       continue;
-    if (flight->state() == RankState::Failed)
+    if (flight->state() == RankState::Failed) {
+      if (failed_seen_ns_ == 0) failed_seen_ns_ = steady_ns();
+      if (steady_ns() - failed_seen_ns_ < kOwnWordsNs) continue;
       return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), rows(std::nullopt));
+    }
     if (is_gone(*flight))
       return fmt::format("pleat: rank {} is gone (process {} has ended)\n{}", r, flight->process(),
                          rows(std::nullopt));
@@ -156,14 +178,18 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
     }
     const std::vector<FlightEntry> entries = flight->entries();
     std::string at = where(entries);
-    if (flight->state() == RankState::Failed) at = fmt::format("failed: {}; {}", flight->why_failed(), at);
-    if (flight->state() == RankState::Left) at = "has ended; " + at;
+    if (flight->state() == RankState::Failed) at = fmt::format("{}; {}", flight->why_failed(), at);
+    if (stuck && flight->state() != RankState::Running)
+      at = fmt::format("{}; {}", state_words(*flight, view_.processes), at);
     if (view_.processes && is_gone(*flight))
-      at = fmt::format("process {} is gone; {}", flight->process(), at);
-    const char* state = !stuck                                              ? ""
-                        : !member                                           ? "no member"
-                        : arrived(entries, rank, stuck->entry, stuck->rank) ? "yes"
-                                                                            : "NOT ARRIVED";
+      at = fmt::format("process {} has ended; {}", flight->process(), at);
+    const char* state = "NOT ARRIVED";
+    if (!stuck)
+      state = state_words(*flight, view_.processes);
+    else if (!member)
+      state = "no member";
+    else if (arrived(entries, rank, stuck->entry, stuck->rank))
+      state = "yes";
     text += fmt::format("  {:>4}  {:<11}  {}\n", rank, state, at);
   }
   return text;

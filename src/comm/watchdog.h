@@ -44,7 +44,7 @@ class Watchdog {
     FlightEntry entry;
   };
   void watch();
-  std::string find_lost() const;
+  std::string find_lost();
   std::string rows(const std::optional<Stuck>& stuck) const;
   void report(const std::string& table);
 
@@ -53,6 +53,7 @@ class Watchdog {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  int64_t failed_seen_ns_ = 0;
   std::map<uint64_t, std::vector<int>> groups_;
   std::thread thread_;
 };

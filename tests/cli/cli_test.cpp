@@ -306,6 +306,27 @@ TEST_F(Cli, TraceWritesATimeline) {
   EXPECT_NE(read_text(folder_.at("trace.svg")).find("</svg>"), std::string::npos);
 }
 
+TEST_F(Cli, DoctorExercisesThreadRanks) {
+  const Ended text = run({"doctor", "--ranks", "3", "--bytes", "4096"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("world of 3  all_to_all_v"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("PASS"), std::string::npos) << text.out;
+  const Ended ended = run({"doctor", "--ranks", "4", "--bytes", "4096", "--json"});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  const auto result = nlohmann::json::parse(ended.out);
+  EXPECT_EQ(result.at("ranks"), 4);
+  EXPECT_EQ(result.at("pass"), true);
+  EXPECT_EQ(result.at("groups").size(), 2U);
+  EXPECT_GT(result.at("machine").at("gemm_f32_gflops"), 0.1);
+  expect_refused({"doctor", "--bytes", "6"}, {"6 bytes"});
+  ::setenv("RANK", "2", 1);
+  expect_refused({"doctor"}, {"RANK=2", "WORLD_SIZE"});
+  ::setenv("WORLD_SIZE", "2", 1);
+  expect_refused({"doctor"}, {"RANK=2 with WORLD_SIZE=2"});
+  ::unsetenv("RANK");
+  ::unsetenv("WORLD_SIZE");
+}
+
 TEST_F(Cli, BenchStepPrintsAResult) {
   write_text(folder_.at("tiny.json"), kPeer);
   const std::vector<std::string> command = {

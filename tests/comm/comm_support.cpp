@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <type_traits>
 
 #include "base/hash.h"
@@ -117,23 +119,19 @@ class Cases {
   }
   template <class T>
   std::vector<T> mine(int64_t count) const {
-    return of_rank<T>(me_, count);
-  }
-  template <class T>
-  static std::vector<T> of_rank(int rank, int64_t count) {
-    std::vector<T> v;
-    for (int64_t i = 0; i < count; ++i) v.push_back(value_at<T>(rank, i));
+    std::vector<T> v(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) v[static_cast<size_t>(i)] = value_at<T>(me_, i);
     return v;
   }
   template <class T>
-  std::vector<T> answers(Reduce op, int64_t count) const {
-    std::vector<T> want;
-    for (int64_t i = 0; i < count; ++i) {
-      std::vector<T> column;
-      for (int r = 0; r < n_; ++r) column.push_back(value_at<T>(r, i));
-      want.push_back(reduced(column, op));
+  std::vector<T> answers(Reduce op, int64_t count) {
+    std::vector<T>& all = std::get<Answers<T>>(answers_).by_op[static_cast<size_t>(op)];
+    std::vector<T> column(static_cast<size_t>(n_));
+    for (auto i = static_cast<int64_t>(all.size()); i < count; ++i) {
+      for (int r = 0; r < n_; ++r) column[static_cast<size_t>(r)] = value_at<T>(r, i);
+      all.push_back(reduced(column, op));
     }
-    return want;
+    return std::vector<T>(all.begin(), all.begin() + count);
   }
 
   template <class T>
@@ -238,15 +236,21 @@ class Cases {
     if (me_ + 1 < n_) c_.send(what, me_ + 1, 7, bytes_of(data));
   }
 
+  template <class T>
+  struct Answers {
+    std::array<std::vector<T>, 3> by_op;
+  };
+
   Communicator& c_;
   int n_, me_;
   base::Sha256& sha_;
+  std::tuple<Answers<float>, Answers<double>, Answers<int32_t>, Answers<int64_t>> answers_;
 };
 
 template <class T>
 void all_reductions(Cases& cases) {
   for (const Reduce op : {Reduce::Sum, Reduce::Max, Reduce::Min})
-    for (const int64_t count : {0, 1, 5, 37, 2051})
+    for (const int64_t count : {0, 1, 37, 2051})
       for (const bool in_place : {false, true}) cases.reductions<T>(op, count, in_place);
 }
 

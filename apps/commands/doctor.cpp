@@ -1,0 +1,173 @@
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/exercise.h"
+#include "comm/local/local_world.h"
+#include "comm/mpi/mpi_world.h"
+#include "command.h"
+#include "device/cpu/blas.h"
+#include "device/cpu/gemm_rate.h"
+#include "report/table.h"
+
+namespace pleat::apps {
+namespace {
+
+struct Arguments {
+  int ranks = 0;
+  bool json = false;
+  comm::ExerciseSize size;
+  comm::Options options;
+};
+
+struct GroupResult {
+  std::string name;
+  int size = 0;
+  std::vector<comm::Exercised> operations;
+};
+
+struct Machine {
+  int cores = 0;
+  double memory_gib = 0;
+  std::string blas, mpi;
+  double gemm_f32 = 0, gemm_f64 = 0;  // FLOP/s
+};
+
+Machine look() {
+  Machine m;
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  m.cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  m.memory_gib =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)) / (1 << 30);
+  m.blas = device::blas_description();
+  m.mpi = comm::mpi_description();
+  device::Pool pool(m.cores);
+  m.gemm_f32 = device::measure_gemm_rate(pool, tensor::Dtype::F32);
+  m.gemm_f64 = device::measure_gemm_rate(pool, tensor::Dtype::F64);
+  return m;
+}
+
+// The whole world and, in an even world, its pairs: two groups of one name at work side by side.
+std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const Arguments& a) {
+  std::vector<int> all(static_cast<size_t>(endpoint.size()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<GroupResult> results;
+  const auto go = [&](const char* name, const std::vector<int>& ranks) {
+    const auto group = endpoint.group(name, ranks);
+    results.push_back({name, group->size(), comm::exercise(*group, a.size)});
+  };
+  go("world", all);
+  if (all.size() > 2 && all.size() % 2 == 0) {
+    const int first = endpoint.rank() / 2 * 2;
+    go("pair", {first, first + 1});
+  }
+  return results;
+}
+
+int show(const Arguments& a, const comm::World& world, const std::string& carrier, int ranks,
+         const std::vector<GroupResult>& groups) {
+  const Machine m = look();
+  bool pass = true;
+  nlohmann::json out = {{"machine",
+                         {{"cores", m.cores},
+                          {"memory_gib", m.memory_gib},
+                          {"blas", m.blas},
+                          {"gemm_f32_gflops", m.gemm_f32 / 1e9},
+                          {"gemm_f64_gflops", m.gemm_f64 / 1e9},
+                          {"mpi", m.mpi}}},
+                        {"launcher", world.launcher},
+                        {"carrier", carrier},
+                        {"ranks", ranks},
+                        {"bytes_per_rank", a.size.bytes},
+                        {"groups", nlohmann::json::array()}};
+  report::Table table({{"group"},
+                       {"operation"},
+                       {"latency us", report::Align::Right},
+                       {"GB/s", report::Align::Right},
+                       {"answer"}});
+  for (const GroupResult& group : groups) {
+    nlohmann::json operations = nlohmann::json::array();
+    for (const comm::Exercised& e : group.operations) {
+      pass = pass && e.fault.empty();
+      operations.push_back({{"name", e.operation},
+                            {"latency_us", e.latency_seconds * 1e6},
+                            {"gb_per_s", e.bytes_per_second / 1e9},
+                            {"fault", e.fault}});
+      table.add_row({fmt::format("{} of {}", group.name, group.size), e.operation,
+                     fmt::format("{:.1f}", e.latency_seconds * 1e6),
+                     e.bytes_per_second > 0 ? fmt::format("{:.2f}", e.bytes_per_second / 1e9) : "",
+                     e.fault.empty() ? "right" : e.fault});
+    }
+    out["groups"].push_back({{"name", group.name}, {"size", group.size}, {"operations", operations}});
+  }
+  out["pass"] = pass;
+  if (a.json) {
+    fmt::print("{}\n", out.dump(2));
+  } else {
+    fmt::print(
+        "cores     {}\nmemory    {:.1f} GiB\nBLAS      {}\nproducts  {:.1f} GFLOP/s f32, {:.1f} GFLOP/s f64, "
+        "on {} threads\n",
+        m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, m.cores);
+    fmt::print("MPI       {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi, world.launcher, ranks, carrier);
+    fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",
+               table.text(), a.size.bytes, pass ? "PASS: every answer was right" : "FAIL: see the table");
+  }
+  return static_cast<int>(pass ? base::ExitCode::Done : base::ExitCode::Hardware);
+}
+
+int run_doctor(const Arguments& a) {
+  const comm::World world = comm::read_world();
+  std::vector<GroupResult> groups;
+  if (world.launcher != "none") {
+    if (a.ranks > 0)
+      base::fail("--ranks {} asks for thread ranks, but {} started {} processes; leave one out", a.ranks,
+                 world.launcher, world.size);
+    int code = 0;
+    comm::run_mpi_rank(a.options, [&](comm::Endpoint& endpoint) {
+      groups = exercise_rank(endpoint, a);
+      // The others wait for the verdict, so that all processes end with the same code.
+      std::vector<int> all(static_cast<size_t>(endpoint.size()));
+      std::iota(all.begin(), all.end(), 0);
+      const auto verdict = endpoint.group("verdict", all);
+      if (endpoint.rank() == 0) code = show(a, world, "MPI", endpoint.size(), groups);
+      verdict->all_reduce("doctor verdict", std::span(&code, 1), comm::Reduce::Max);
+    });
+    return code;
+  }
+  const int ranks = a.ranks > 0 ? a.ranks : 4;
+  comm::LocalWorld local(ranks, a.options);
+  comm::run_ranks(local, [&](int rank) {
+    std::vector<GroupResult> mine = exercise_rank(*local.endpoint(rank), a);
+    if (rank == 0) groups = std::move(mine);
+  });
+  return show(a, world, "threads", ranks, groups);
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Action& chosen) {
+  CLI::App* c = app.add_subcommand(
+      "doctor", "What this machine is, and every communication operation with known answers, timed");
+  auto a = std::make_shared<Arguments>();
+  a->options.timeout_seconds = 60;
+  a->options.check = true;
+  c->add_option("--ranks", a->ranks,
+                "Thread ranks (default 4); under mpirun or srun the processes are the ranks")
+      ->check(CLI::Range(1, 256));
+  c->add_option("--bytes", a->size.bytes, "Bytes per rank of the large calls, a multiple of 4")
+      ->capture_default_str();
+  c->add_option("--timeout", a->options.timeout_seconds,
+                "Seconds until a call counts as a stall (exit code 75)")
+      ->capture_default_str();
+  c->add_flag("--json", a->json, "Machine-readable");
+  add_example(*c, "pleat doctor --ranks 8\n  mpirun -n 4 pleat doctor --json");
+  c->callback([a, &chosen] { chosen = [a] { return run_doctor(*a); }; });
+}
+
+}  // namespace pleat::apps

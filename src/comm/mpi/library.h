@@ -1,0 +1,62 @@
+// The MPI library as the rest of comm/mpi uses it: only calls that return at once, so that a waiting thread
+// sleeps instead of burning a core the other ranks need, and a library without full thread support can be
+// used from several threads under one lock.
+#pragma once
+
+#include <mpi.h>
+
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pleat::comm::mpi {
+
+class Library {
+ public:
+  Library();   // MPI_Init_thread
+  ~Library();  // MPI_Finalize, unless abandoned
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void abandon() { abandoned_ = true; }  // the process is about to end in an error
+
+  // Held around every MPI call; locks only where the library asks for it.
+  std::unique_lock<std::mutex> guard() {
+    return all_threads_ ? std::unique_lock<std::mutex>() : std::unique_lock(mutex_);
+  }
+
+ private:
+  std::mutex mutex_;
+  bool all_threads_ = false, abandoned_ = false;
+};
+
+// Throws base::Error (Retry) with MPI's own words; `what` says what was tried.
+void require(int code, const std::string& what);
+
+// Messages under way together. Sizes must agree on both sides.
+class Exchange {
+ public:
+  Exchange(Library& library, MPI_Comm comm, std::string here)
+      : library_(library), comm_(comm), here_(std::move(here)) {}
+
+  void send(std::span<const std::byte> data, int to, int tag);
+  void receive(std::span<std::byte> data, int from, int tag);
+  void add(MPI_Request request);  // a collective of the library
+  // Until all are done; the memory is free then, also when it throws.
+  void wait();
+
+ private:
+  struct Pending {
+    int peer = -1;
+    int64_t bytes = 0;
+    bool receives = false;
+  };
+  Library& library_;
+  MPI_Comm comm_;
+  std::string here_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Pending> pending_;
+};
+
+}  // namespace pleat::comm::mpi

@@ -1,0 +1,95 @@
+#include "comm/world.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+
+namespace pleat::comm {
+namespace {
+
+struct Names {
+  const char *launcher, *rank, *size, *local_rank, *local_size;
+};
+
+constexpr Names kLaunchers[] = {
+    {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
+};
+
+std::optional<int> number(const Environment& environment, const char* name) {
+  const char* text = name == nullptr ? nullptr : environment(name);
+  if (text == nullptr) return std::nullopt;
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || stop != end || value < 0)
+    base::fail("{}='{}' in the environment; needed a number, 0 or more", name, text);
+  return value;
+}
+
+std::optional<World> read(const Environment& environment, const Names& names) {
+  const auto rank = number(environment, names.rank), size = number(environment, names.size);
+  const auto local_rank = number(environment, names.local_rank),
+             local_size = number(environment, names.local_size);
+  // An allocation sets the size for scripts that are no task of any step.
+  if (!rank && std::strcmp(names.launcher, "Slurm") == 0) return std::nullopt;
+  if (!rank && !size && !local_rank && !local_size) return std::nullopt;
+  if (!rank || !size) {
+    base::fail("the environment says {} but not {} (launcher: {}); set both or neither",
+               rank         ? fmt::format("{}={}", names.rank, *rank)
+               : size       ? fmt::format("{}={}", names.size, *size)
+               : local_rank ? fmt::format("{}={}", names.local_rank, *local_rank)
+                            : fmt::format("{}={}", names.local_size, *local_size),
+               rank ? names.size : names.rank, names.launcher);
+  }
+  if (*size < 1 || *rank >= *size)
+    base::fail("{}={} with {}={}: a rank is 0 or more and below the size", names.rank, *rank, names.size,
+               *size);
+  World world;
+  world.rank = *rank;
+  world.size = *size;
+  world.local_rank = local_rank.value_or(0);
+  world.local_size = local_size.value_or(*size);
+  world.launcher = names.launcher;
+  if (!local_rank && *size > 1) base::fail("{}={} but {} is not set", names.size, *size, names.local_rank);
+  if (world.local_rank > world.rank || world.local_rank >= world.local_size || world.local_size > world.size)
+    base::fail("{}={} of {} does not fit {}={} of {}={}", names.local_rank, world.local_rank,
+               world.local_size, names.rank, world.rank, names.size, world.size);
+  return world;
+}
+
+}  // namespace
+
+World read_world(const Environment& environment) {
+  std::optional<World> found;
+  const Names* source = nullptr;
+  for (const Names& names : kLaunchers) {
+    const std::optional<World> world = read(environment, names);
+    if (!world) continue;
+    // mpirun or torchrun inside a batch script: the script itself is task 0 of 1.
+    const bool batch_script = found && std::strcmp(names.launcher, "Slurm") == 0 && world->rank == 0 &&
+                              environment("SLURM_STEP_ID") == nullptr;
+    if (batch_script) continue;
+    if (found && (found->rank != world->rank || found->size != world->size))
+      base::fail("two launchers disagree: {}={} {}={}, but {}={} {}={}; unset the variables of one",
+                 source->rank, found->rank, source->size, found->size, names.rank, world->rank, names.size,
+                 world->size);
+    if (!found) {
+      found = world;
+      source = &names;
+    }
+  }
+  return found.value_or(World{});
+}
+
+World read_world() {
+  return read_world([](const char* name) { return std::getenv(name); });
+}
+
+}  // namespace pleat::comm

@@ -1,0 +1,125 @@
+// Process ranks: the cases of the thread ranks with the same bits, and what is said when a process goes
+// missing.
+#include "comm/mpi/mpi_world.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+
+#include "comm/comm_support.h"
+#include "comm/local/local_world.h"
+
+namespace pleat {
+namespace {
+
+struct Ended {
+  int code = -1;
+  std::string said;  // output and errors together
+  double seconds = 0;
+};
+
+class Mpi : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!comm::mpi_is_built_in() || std::string(PLEAT_MPI_RANKS).empty())
+      GTEST_SKIP() << "no MPI in this build";
+  }
+
+  static Ended start(int size, const std::string& name) {
+    const std::string command =
+        fmt::format(fmt::runtime(PLEAT_MPI_RANKS), size) + " " + name + " 2>&1 < /dev/null";
+    const auto begin = std::chrono::steady_clock::now();
+    FILE* pipe = popen(command.c_str(), "r");
+    Ended ended;
+    char buffer[4096];
+    for (size_t n = 0; pipe != nullptr && (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;)
+      ended.said.append(buffer, n);
+    const int status = pclose(pipe);
+    ended.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return ended;
+  }
+
+  static void expect_words(const Ended& ended, std::initializer_list<std::string> words) {
+    for (const std::string& word : words)
+      EXPECT_NE(ended.said.find(word), std::string::npos) << "'" << word << "' in: " << ended.said;
+  }
+};
+
+std::string local_digests(int size) {
+  comm::LocalWorld world(size);
+  std::vector<std::string> digests(static_cast<size_t>(size));
+  comm::run_ranks(world, [&](int rank) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    testing::run_cases(*world.group("all", ranks, rank), digests[static_cast<size_t>(rank)]);
+  });
+  std::string all;
+  for (const std::string& digest : digests) all += digest;
+  return all;
+}
+
+TEST_F(Mpi, SameBitsAsThreads) {
+  for (const int size : {1, 2, 3, 4}) {
+    const Ended ended = start(size, size == 3 ? "checked" : "cases");
+    EXPECT_EQ(ended.code, 0) << ended.said;
+    expect_words(ended, {local_digests(size)});
+  }
+}
+
+TEST_F(Mpi, NativeReductions) { expect_words(start(3, "native"), {"near\n"}); }
+
+TEST_F(Mpi, TwoThreadsOfEachRank) { expect_words(start(2, "threads"), {"both\n"}); }
+
+TEST_F(Mpi, CheckModeNamesTheFirstDifference) {
+  const Ended size = start(2, "mismatch");
+  EXPECT_EQ(size.code, 65) << size.said;
+  expect_words(size, {"ranks 0 and 1 do not agree on the shape", "all_reduce sum f32 16 bytes",
+                      "all_reduce sum f32 20 bytes"});
+  const Ended order = start(2, "order");
+  EXPECT_EQ(order.code, 65) << order.said;
+  expect_words(order, {"ranks 0 and 1 do not agree on the stage", "'first'", "'second'"});
+}
+
+TEST_F(Mpi, OtherSizeIsFoundWithoutCheckModeToo) {
+  const Ended ended = start(2, "unchecked_mismatch");
+  EXPECT_NE(ended.code, 0);
+  expect_words(ended, {"group 'dp', all_reduce #0 of stage 'norm'", "bytes awaited"});
+}
+
+TEST_F(Mpi, SkippedCollective) {
+  const Ended ended = start(3, "skip");
+  EXPECT_EQ(ended.code, 75) << ended.said;
+  expect_words(ended, {"stall: group 'dp' all_reduce #1 stage 'second'", "0  yes", "1  yes",
+                       "2  NOT ARRIVED  in no call; last was group 'dp' all_reduce #0 stage 'first'"});
+  EXPECT_LT(ended.seconds, 6);
+}
+
+TEST_F(Mpi, StoppedProcess) {
+  const Ended ended = start(3, "stop");
+  EXPECT_EQ(ended.code, 75) << ended.said;
+  expect_words(ended, {"stall: group 'dp' all_reduce #1 stage 'second'", "2  NOT ARRIVED"});
+  EXPECT_LT(ended.seconds, 6);
+}
+
+TEST_F(Mpi, KilledProcess) {
+  const Ended ended = start(3, "kill");
+  EXPECT_NE(ended.code, 0);
+  expect_words(ended, {"rank 2 is gone", "in group 'dp' all_reduce #1 stage 'second'",
+                       "last was group 'dp' all_reduce #0 stage 'first'"});
+  EXPECT_LT(ended.seconds, 6);
+}
+
+TEST_F(Mpi, ErrorOfOneRankEndsAll) {
+  const Ended ended = start(3, "throw");
+  EXPECT_NE(ended.code, 0);
+  expect_words(ended, {"error: loss is not finite"});
+  EXPECT_LT(ended.seconds, 6);
+}
+
+}  // namespace
+}  // namespace pleat

@@ -1,0 +1,92 @@
+// What launchers say about the world, and what they must not say.
+#include "comm/world.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+
+namespace pleat {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+comm::World read(const Variables& variables) {
+  return comm::read_world([&](const char* name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+void expect_refused(const Variables& variables, std::initializer_list<std::string> words) {
+  try {
+    read(variables);
+    ADD_FAILURE() << "accepted";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::BadInput);
+    for (const std::string& word : words)
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << "'" << word << "' in: " << e.what();
+  }
+}
+
+TEST(World, NothingSetIsAWorldOfOne) {
+  const comm::World w = read({});
+  EXPECT_EQ(w.rank, 0);
+  EXPECT_EQ(w.size, 1);
+  EXPECT_EQ(w.launcher, "none");
+}
+
+TEST(World, EachLauncher) {
+  const Variables launchers[] = {
+      {{"OMPI_COMM_WORLD_RANK", "5"},
+       {"OMPI_COMM_WORLD_SIZE", "8"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}},
+      {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}},
+      {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_ID", "0"}},
+  };
+  for (const Variables& variables : launchers) {
+    const comm::World w = read(variables);
+    EXPECT_EQ(w.rank, 5);
+    EXPECT_EQ(w.size, 8);
+    EXPECT_EQ(w.local_rank, 1);
+    EXPECT_NE(w.launcher, "none");
+  }
+}
+
+TEST(World, TwoLaunchersMayAgree) {
+  Variables both = {{"RANK", "1"},         {"WORLD_SIZE", "2"},   {"LOCAL_RANK", "1"},
+                    {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_LOCALID", "1"},
+                    {"SLURM_STEP_ID", "0"}};
+  EXPECT_EQ(read(both).rank, 1);
+  both["SLURM_PROCID"] = both["SLURM_LOCALID"] = "0";
+  expect_refused(both, {"disagree", "RANK=1 WORLD_SIZE=2", "SLURM_PROCID=0 SLURM_NTASKS=2"});
+}
+
+TEST(World, LauncherInsideABatchScript) {
+  const Variables script = {{"SLURM_PROCID", "0"},         {"SLURM_NTASKS", "16"},
+                            {"SLURM_LOCALID", "0"},        {"OMPI_COMM_WORLD_RANK", "3"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "3"}};
+  EXPECT_EQ(read(script).rank, 3);
+  EXPECT_EQ(read({{"SLURM_NTASKS", "16"}}).size, 1);
+}
+
+TEST(World, InconsistentIsRefusedByName) {
+  expect_refused({{"RANK", "1"}}, {"RANK=1", "not WORLD_SIZE"});
+  expect_refused({{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4", "not RANK"});
+  expect_refused({{"LOCAL_RANK", "0"}}, {"LOCAL_RANK=0", "not RANK"});
+  expect_refused({{"OMPI_COMM_WORLD_SIZE", "4"}}, {"OMPI_COMM_WORLD_RANK"});
+  expect_refused({{"SLURM_PROCID", "4"}}, {"SLURM_PROCID=4", "SLURM_NTASKS"});
+  expect_refused({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}}, {"RANK=4 with WORLD_SIZE=4"});
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"LOCAL_RANK", "0"}}, {"WORLD_SIZE=0"});
+  expect_refused({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}, {"RANK='-1'"});
+  expect_refused({{"RANK", "1x"}, {"WORLD_SIZE", "4"}}, {"RANK='1x'"});
+  expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}}, {"LOCAL_RANK is not set"});
+  expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2", "RANK=1"});
+  expect_refused({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}},
+                 {"LOCAL_RANK=2 of 2"});
+}
+
+}  // namespace
+}  // namespace pleat
