@@ -246,7 +246,7 @@ TEST(Decoder, RoutedRowsFollowCapacity) {
     const config::Config config = make(kEverything, sets);
     const auto table = make_parameters(config);
     program::Builder b("p");
-    return declare(config, table, b, Purpose::Train, 1).routed_rows;
+    return declare(config, table, b, {Purpose::Train, 1}).routed_rows;
   };
   EXPECT_EQ(rows({}), 200);
   EXPECT_EQ(rows({"moe.capacity_factor=0.5"}), 8 * 13);
@@ -259,7 +259,7 @@ TEST(Decoder, WeightDecayFollowsTheClass) {
     const config::Config config = make(kEverything, sets);
     const auto table = make_parameters(config);
     program::Builder b("p");
-    Decoder d = declare(config, table, b, Purpose::Train, 1);
+    Decoder d = declare(config, table, b, {Purpose::Train, 1});
     forward(d, 0);
     backward(d, 0);
     update(d);
