@@ -104,8 +104,8 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
       left.back().push_back(word);
     }
   }
-  for (const char* name : {"train", "plan", "explain", "explain-config", "report", "trace", "generate",
-                           "data prepare", "data inspect", "bench step"})
+  for (const char* name : {"train", "plan", "flops", "explain", "explain-config", "report", "trace",
+                           "generate", "data prepare", "data inspect", "bench step"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -162,6 +162,27 @@ TEST_F(Cli, PlanAsTableAndAsJson) {
   EXPECT_EQ(plan["passes"][1]["arena_bytes"], plan["arena_bytes"]);
   expect_refused({"plan", config_, "--set", "recompute.modules=[\"experts\", \"activatoin\"]"},
                  {"activatoin", "activation"});
+}
+
+TEST_F(Cli, FlopsOfAConfigAndOfAModelFolder) {
+  const std::string root = PLEAT_SOURCE_DIR;
+  const Ended table = run({"flops", root + "/configs/models/deepseek-v3.toml"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* part : {"11.6 G more in multi-token prediction", "routed_experts", "259.993"})
+    EXPECT_NE(table.out.find(part), std::string::npos) << table.out;
+  const Ended json =
+      run({"flops", root + "/configs/models/qwen3-235b-a22b.toml", "--seq", "131072", "--json"});
+  const auto j = nlohmann::json::parse(json.out);
+  EXPECT_NEAR(j.at("flops_per_token").at("total").get<double>() / 1e9, 734.7, 0.05);
+  EXPECT_NEAR(j.at("parameters").at("total").get<double>() / 1e9, 235, 0.5);
+  double sum = 0;
+  for (const auto& [name, flops] : j.at("flops_per_token").items())
+    sum += name == "total" ? 0 : flops.get<double>();
+  EXPECT_DOUBLE_EQ(sum, j.at("flops_per_token").at("total").get<double>());
+  EXPECT_EQ(run({"flops", root + "/tests/golden/mixtral"}).code, 0);
+  const Ended wrong = run({"flops", root + "/tests"});
+  EXPECT_NE(wrong.code, 0);
+  EXPECT_NE(wrong.err.find("holds no config.json"), std::string::npos) << wrong.err;
 }
 
 TEST_F(Cli, ExplainIsAProgramThatParses) {
