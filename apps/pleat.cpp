@@ -40,6 +40,7 @@ int main(int argc, char** argv) {
   apps::add_probe(app, chosen);
   apps::add_import(app, chosen);
   apps::add_export(app, chosen);
+  apps::add_upcycle(app, chosen);
   apps::add_bench(app, chosen);
   // The parser would only say that a sub-command is missing.
   if (argc > 1 && argv[1][0] != '-') {

@@ -41,13 +41,11 @@ void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, cons
 
 }  // namespace
 
-LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
-                        const std::vector<model::Parameter>& table,
-                        const std::vector<checkpoint::Target>& targets) {
-  LoadReport report;
+LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                   const std::vector<model::Parameter>& table) {
+  LoadPlan plan;
   std::vector<std::string> faults;
   std::set<std::string> used;
-  std::vector<std::pair<const model::Parameter*, std::vector<Piece>>> plan;
   for (const model::Parameter& p : table) {
     if (!p.tied_to.empty()) continue;
     std::vector<Piece> pieces = family::pieces_of(*model.family, model.config, p, Naming::Disk);
@@ -65,7 +63,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                                      safetensors::name_of(info->type)));
       used.insert(piece.name);
     }
-    plan.emplace_back(&p, std::move(pieces));
+    plan.pieces.emplace_back(&p, std::move(pieces));
   }
   for (int layer = 0; layer < model.config.model.num_layers; ++layer)
     if (const std::string name = family::correction_bias_name(model.config, layer); !name.empty()) {
@@ -82,7 +80,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     // A tied head may be stored all the same.
     if (may_be_left_out(text, model.config) ||
         (text == "lm_head.weight" && model.config.model.tie_embeddings))
-      report.unused.push_back(text);
+      plan.unused.push_back(text);
     else
       faults.push_back(fmt::format("'{}' has no place in this model", text));
   }
@@ -92,9 +90,17 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
                faults.size() > shown ? "\n  ..." : "");
   }
+  return plan;
+}
 
+LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                        const std::vector<model::Parameter>& table,
+                        const std::vector<checkpoint::Target>& targets) {
+  LoadPlan plan = plan_load(folder, model, table);
+  LoadReport report;
+  report.unused = std::move(plan.unused);
   for (const checkpoint::Target& t : targets) std::memset(t.bytes.data(), 0, t.bytes.size());
-  for (const auto& [p, pieces] : plan) {
+  for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
     for (const Piece& piece : pieces) {

@@ -17,9 +17,17 @@ struct LoadReport {
       unused;  // tensors of the folder the model has no place for and that may be left out
 };
 
+// Which tensors of the folder hold which parameter. Missing, ill-shaped or unknown tensors are listed in one
+// error. Per-expert and fused expert tensors are both understood.
+struct LoadPlan {
+  std::vector<std::pair<const model::Parameter*, std::vector<family::Piece>>> pieces;  // into the given table
+  std::vector<std::string> unused;
+};
+LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                   const std::vector<model::Parameter>& table);
+
 // Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero.
-// Per-expert and fused expert tensors are both understood. Missing, ill-shaped or unknown tensors are listed
-// in one error, before anything is written.
+// What plan_load refuses is refused before anything is written.
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
                         const std::vector<model::Parameter>& table,
                         const std::vector<checkpoint::Target>& targets);
