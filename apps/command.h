@@ -29,6 +29,7 @@ void add_probe(CLI::App& app, Action& chosen);
 void add_import(CLI::App& app, Action& chosen);
 void add_export(CLI::App& app, Action& chosen);
 void add_upcycle(CLI::App& app, Action& chosen);
+void add_layout(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
 
 // CONFIG and --set, shared by every command that reads a run configuration.

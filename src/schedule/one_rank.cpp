@@ -1,9 +1,11 @@
+#include "layout/from_config.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
+  layout::require_one_rank(config);
   program::Builder builder("train");
   const int n = static_cast<int>(config.train.num_microbatches);
   model::Decoder decoder = model::declare(config, table, builder, model::Purpose::Train, n, options.routing);
