@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   apps::add_flops(app, chosen);
   apps::add_explain(app, chosen);
   apps::add_explain_config(app, chosen);
+  apps::add_layout(app, chosen);
   apps::add_report(app, chosen);
   apps::add_trace(app, chosen);
   apps::add_generate(app, chosen);
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   apps::add_probe(app, chosen);
   apps::add_import(app, chosen);
   apps::add_export(app, chosen);
+  apps::add_upcycle(app, chosen);
   apps::add_bench(app, chosen);
   apps::add_doctor(app, chosen);
   // The parser would only say that a sub-command is missing.
