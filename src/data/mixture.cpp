@@ -16,7 +16,9 @@ size_t pick_of(size_t num_sources, int64_t t, const Weight& weight, const Taken&
   size_t best = 0;
   double best_gap = 0;
   for (size_t i = 0; i < num_sources; ++i) {
-    const double gap = weight(i) * steps - static_cast<double>(taken(i));
+    // Rounded before the difference on every machine: one that fuses the two would break ties another way.
+    const volatile double due = weight(i) * steps;
+    const double gap = due - static_cast<double>(taken(i));
     if (i == 0 || gap > best_gap) {
       best = i;
       best_gap = gap;

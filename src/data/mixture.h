@@ -2,8 +2,9 @@
 //
 // Sample number t (from 0) comes from the source i with the largest w_i * max(t, 1) - taken_i, where taken_i
 // is how many samples source i has given and the weights add up to 1; of equals the first wins. So after
-// every sample each source is as near to its share as whole samples allow. Each source runs through epochs of
-// its own, in its own order. One dataset is a mixture of one.
+// every sample each source is as near to its share as whole samples allow. Product and difference are each
+// rounded to double, so ties fall the same way everywhere. Each source runs through epochs of its own, in its
+// own order. One dataset is a mixture of one.
 //
 // All state is a MixturePosition: a stored one continues exactly.
 #pragma once

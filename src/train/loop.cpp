@@ -11,6 +11,7 @@
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
+#include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
 #include "report/console.h"
 #include "report/format.h"
@@ -322,7 +323,10 @@ class Run {
             bigram_bits_per_byte(trainer_.train_data().dataset(0), *trainer_.valid_data());
     }
     if (!config_.data.sources.empty()) summary["sources"] = sources();
-    if (code == base::ExitCode::Done) summary["sample"] = sample();
+    // "byte" is also what stands there when the data came from elsewhere.
+    const bool speaks =
+        config_.data.tokenizer != "byte" || config_.model.vocab_size >= data::ByteTokenizer::kVocabSize;
+    if (code == base::ExitCode::Done && speaks) summary["sample"] = sample();
     write_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
     if (!options_.quiet) say_goodbye(summary);
     return out;
