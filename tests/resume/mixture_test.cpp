@@ -35,6 +35,12 @@ void expect_all(const std::string& message, const std::vector<std::string>& part
     EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
 }
 
+LoopOptions quiet() {
+  LoopOptions options;
+  options.quiet = true;
+  return options;
+}
+
 class MixtureRun : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -116,7 +122,7 @@ TEST_F(MixtureRun, AnotherMixtureIsRefusedByWhatChanged) {
   EXPECT_EQ(refusal(mixture("ac", "[3, 1]")).find("source 0"), std::string::npos) << "source 0 is the same";
   expect_all(refusal(mixture("abc", "[3, 1, 1]")), {"2 sources then, 3 now"});
   expect_all(refusal(resolved_config(folder_, kEnd, {"data.train=" + folder_.at("a")})),
-             {"2 sources then, 1 source"});
+             {"2 sources then, 1 now"});
 
   checkpoint::StateView broken = trainer.state();
   broken.integers["data.1.taken"] += 1;
@@ -129,7 +135,7 @@ TEST_F(MixtureRun, AnotherMixtureIsRefusedByWhatChanged) {
 
 TEST_F(MixtureRun, TheSummaryTellsWhatEachSourceGave) {
   config::Config config = mixture("ab", "[3, 1]", {"train.steps=4", "log.run_dir=" + folder_.at("out")});
-  const LoopResult result = run_training(config, {.quiet = true});
+  const LoopResult result = run_training(config, quiet());
   ASSERT_EQ(result.code, base::ExitCode::Done);
   const nlohmann::json sources = nlohmann::json::parse(read_text(result.summary_path)).at("sources");
   ASSERT_EQ(sources.size(), 2u);
@@ -158,7 +164,7 @@ TEST_F(TokenizerOfARun, GivesTheModelItsVocabulary) {
   EXPECT_EQ(prepared.model.vocab_size, tokenizer->vocab_size());
   EXPECT_EQ(tokenizer->end_of_document(), *tokenizer->id_of("<|endoftext|>"));
   EXPECT_EQ(prepared.data.train, folder_.at("run/data/train"));
-  const LoopResult result = run_training(config({}), {.quiet = true});
+  const LoopResult result = run_training(config({}), quiet());
   EXPECT_EQ(result.code, base::ExitCode::Done);
   EXPECT_TRUE(nlohmann::json::parse(read_text(result.summary_path)).contains("sample"));
   // Prepared again only when something it depends on changes.
