@@ -4,11 +4,12 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "train/run_tokenizer.h"
 
 namespace pleat::apps {
 
 config::Config ConfigArgument::load() const { return config::load(path, sets); }
-config::Config ConfigArgument::resolved() const { return config::resolve(load()); }
+config::Config ConfigArgument::resolved() const { return config::resolve(train::with_vocabulary(load())); }
 
 void add_config_argument(CLI::App& command, ConfigArgument& argument) {
   command.add_option("config", argument.path, "Run configuration (TOML)")->required();

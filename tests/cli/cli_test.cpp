@@ -104,8 +104,9 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
       left.back().push_back(word);
     }
   }
-  for (const char* name : {"train", "plan", "flops", "explain", "explain-config", "report", "trace",
-                           "generate", "data prepare", "data inspect", "bench step", "layout", "upcycle"})
+  for (const char* name :
+       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "generate", "data tokenize",
+        "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -234,33 +235,119 @@ TEST_F(Cli, ExplainConfig) {
   expect_refused({"explain-config", "moe.topk"}, {"moe.topk", "moe.top_k"});
 }
 
-TEST_F(Cli, DataPrepareAndInspect) {
+TEST_F(Cli, DataTokenizeAndInspect) {
   write_text(folder_.at("lines.jsonl"), "{\"body\": \"first \\u0007 one\"}\n{\"body\": \"second\"}\n");
-  const Ended prepared =
-      run({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("set"), "--key", "body"});
-  ASSERT_EQ(prepared.code, 0) << prepared.err;
-  EXPECT_NE(prepared.out.find("2 documents, 19 tokens"), std::string::npos) << prepared.out;
+  const Ended made = run({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out",
+                          folder_.at("set"), "--key", "body"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find("2 documents, 19 tokens"), std::string::npos) << made.out;
   const Ended shown = run({"data", "inspect", folder_.at("set"), "--documents", "2", "--tokens", "11"});
   ASSERT_EQ(shown.code, 0) << shown.err;
   EXPECT_NE(shown.out.find("2 documents, 2 sequences, 19 tokens"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("first \\x07 one"), std::string::npos)
       << "control characters are shown, not sent: " << shown.out;
-  EXPECT_NE(shown.out.find("document 1: 7 tokens from 12\nsecond\n"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("document 1: 7 tokens from 12\n  \"second<|endoftext|>\"\n"), std::string::npos)
+      << shown.out;
+  const Ended sample = run({"data", "inspect", folder_.at("set"), "--seq-len", "18", "--samples", "1"});
+  EXPECT_NE(sample.out.find("2 documents, 17 of 18 labels count"), std::string::npos)
+      << sample.out << sample.err;
+  EXPECT_NE(sample.out.find("12..12      -    \"s\""), std::string::npos) << sample.out;
+  EXPECT_NE(sample.out.find("13..18     loss  \"econd<|endoftext|>\""), std::string::npos) << sample.out;
 
   write_text(folder_.at("text.txt"), text());
-  const Ended split = run({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("both"), "--split",
-                           "0.8", "--separator", "\n\n"});
+  const Ended split = run({"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out",
+                           folder_.at("both"), "--split", "0.8", "--separator", "\\n\\n", "--json"});
   ASSERT_EQ(split.code, 0) << split.err;
-  EXPECT_EQ(run({"data", "inspect", folder_.at("both-train")}).code, 0);
-  EXPECT_EQ(run({"data", "inspect", folder_.at("both-validation")}).code, 0);
+  const nlohmann::json result = nlohmann::json::parse(split.out);
+  EXPECT_EQ(result.at("vocab_size"), 257);
+  EXPECT_EQ(result.at("train").at("prefix"), folder_.at("both-train"));
+  EXPECT_EQ(
+      result.at("train").at("documents").get<int>() + result.at("validation").at("documents").get<int>(),
+      31);  // thirty, one of them cut in two
+  const Ended inspected =
+      run({"data", "inspect", folder_.at("both-validation"), "--json", "--seq-len", "16"});
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  const nlohmann::json seen = nlohmann::json::parse(inspected.out);
+  ASSERT_EQ(seen.at("samples").size(), 3u);
+  for (const char* key : {"tokens", "labels", "loss_mask", "positions", "doc_start"})
+    EXPECT_EQ(seen.at("samples")[0].at(key).size(), 16u) << key;
 
-  expect_refused({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("bad"), "--key", "title"},
-                 {"title"});
-  expect_refused({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("bad"), "--split", "1.5"},
-                 {"1.5"});
+  const std::string bad = folder_.at("bad");
+  expect_refused(
+      {"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad, "--key", "title"},
+      {"title"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out", bad, "--split", "1.5"},
+      {"1.5"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", folder_.at("none"), "--out", bad},
+      {"none"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out", bad, "--eod", "<|nope|>"},
+      {"<|nope|>"});
+  expect_refused({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad,
+                  "--chat", "chatml"},
+                 {"chatml", "<|im_start|>", "byte"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad, "--chat", "plain"},
+      {"lines.jsonl:1", "messages"});
+  expect_refused({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad,
+                  "--chat-begin", "x"},
+                 {"--chat custom"});
   EXPECT_FALSE(std::filesystem::exists(folder_.at("bad.bin")));
+  std::filesystem::remove(folder_.at("both-train.json"));
+  expect_refused({"data", "inspect", folder_.at("both-train")}, {"--tokenizer"});
+  EXPECT_EQ(run({"data", "inspect", folder_.at("both-train"), "--tokenizer", "byte"}).code, 0);
   std::filesystem::resize_file(folder_.at("set.idx"), 20);
   expect_refused({"data", "inspect", folder_.at("set")}, {"set.idx"});
+}
+
+// From text to a tokenizer, a dataset of conversations, and a run on it.
+TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
+  std::string words, chat;
+  for (int i = 0; i < 40; ++i) {
+    words += text();
+    chat += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"say {}\"}}, {{\"role\": \"assistant\", "
+        "\"content\": \"sentence {} is a short one.\"}}]}}\n",
+        i, i);
+  }
+  write_text(folder_.at("words.txt"), words);
+  write_text(folder_.at("chat.jsonl"), chat);
+  const Ended tokenizer = run({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "300",
+                               "--out", folder_.at("tok/tokenizer.json"), "--special", "<|im_start|>",
+                               "--special", "<|im_end|>", "--pattern", "llama3", "--json"});
+  ASSERT_EQ(tokenizer.code, 0) << tokenizer.err;
+  EXPECT_EQ(nlohmann::json::parse(tokenizer.out).at("vocab_size"), 300);
+  expect_refused({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "100", "--out",
+                  folder_.at("small")},
+                 {"100", "257"});
+  expect_refused({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "300", "--out",
+                  folder_.at("small.json")},
+                 {"tokenizer.json"});
+
+  const std::vector<std::string> command = {"train", config_,
+                                            "--set", "data.train=" + folder_.at("chat.jsonl"),
+                                            "--set", "data.tokenizer=" + folder_.at("tok"),
+                                            "--set", "chat.template=chatml",
+                                            "--set", "log.run_dir=" + folder_.at("run")};
+  const Ended trained = run(command);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Ended shown =
+      run({"data", "inspect", folder_.at("run/data/train"), "--seq-len", "16", "--samples", "1"});
+  EXPECT_NE(shown.out.find("loss mask"), std::string::npos) << shown.out << shown.err;
+
+  // The same data under another tokenizer, or a model with fewer ids, is refused by name.
+  const auto with = [&](const std::string& set) {
+    return std::vector<std::string>{"train", config_,
+                                    "--set", "data.train=" + folder_.at("run/data/train"),
+                                    "--set", "log.run_dir=" + folder_.at("other"),
+                                    "--set", set};
+  };
+  expect_refused(with("train.steps=2"), {"run/data/train", "data.tokenizer", "byte", folder_.at("tok")});
+  std::vector<std::string> few = command;
+  few.insert(few.end(), {"--set", "model.vocab_size=299"});
+  expect_refused(few, {"data.tokenizer", "300", "299"});
 }
 
 TEST_F(Cli, TrainReportGenerate) {
