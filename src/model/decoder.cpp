@@ -10,7 +10,7 @@ using program::r;
 using program::u;
 using program::w;
 
-void forward(Decoder& d, int mb) {
+ValueId embedding_forward(Decoder& d, int mb) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
   const size_t i = size_t(mb);
@@ -20,17 +20,25 @@ void forward(Decoder& d, int mb) {
     d.hf_tokens[i] = d.activation("hf_tokens", tensor::Dtype::I64, {1}, program::Owner::Routing);
   }
   d.cos_sin[i] = d.activation("cos_sin", {d.num_tokens, m.rotary_dim});
-  ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
+  const ValueId x = d.activation("embedded", {d.num_tokens, m.hidden_size});
   d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
               {{"scale", m.rope_attention_factor}});
   d.b.forward(Op::embedding, {r(d.inputs[i].tokens), r(d.embedding), w(x)});
+  return x;
+}
+
+ValueId layers_forward(Decoder& d, int mb) {
+  const auto& m = d.config.model;
+  ValueId x = embedding_forward(d, mb);
   for (int layer = 0; layer < m.num_layers; ++layer) {
     x = m.attention == "mla" ? latent_attention_forward(d, mb, layer, x) : attention_forward(d, mb, layer, x);
     x = config::is_moe_layer(d.config, layer) ? moe_forward(d, mb, layer, x)
                                               : dense_mlp_forward(d, mb, layer, x);
   }
-  head_forward(d, mb, x);
+  return x;
 }
+
+void forward(Decoder& d, int mb) { head_forward(d, mb, layers_forward(d, mb)); }
 
 void backward(Decoder& d, int mb) {
   ValueId dx = head_backward(d, mb);

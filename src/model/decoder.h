@@ -115,6 +115,10 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
 // One microbatch through the whole model; emits the head's backward right behind each loss chunk when
 // training.
 void forward(Decoder& d, int microbatch);
+// Its parts: rotary table and embedding; those and all layers; the norm before the head.
+ValueId embedding_forward(Decoder& d, int microbatch);
+ValueId layers_forward(Decoder& d, int microbatch);
+ValueId final_norm_forward(Decoder& d, int microbatch, ValueId x);
 // From the gradient of the final norm's output down to the embedding.
 void backward(Decoder& d, int microbatch);
 // Tied gradients, norm, clip, AdamW, router bias.

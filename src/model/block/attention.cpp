@@ -1,6 +1,7 @@
 // Attention: norm, packed q|k|v, optional QK norm and rotation, causal grouped-query attention, output
 // projection added to the residual stream.
 #include "model/block/attention_attrs.h"
+#include "model/block/attention_parts.h"
 #include "model/decoder.h"
 
 namespace pleat::model {
@@ -25,7 +26,7 @@ AttrSet rope_attrs(const config::ModelConfig& m) {
 
 }  // namespace
 
-ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+void attention_input(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer});
   const auto& m = d.config.model;
   const LayerWeights& W = d.weights[size_t(layer)];
@@ -38,20 +39,33 @@ ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   s.qkv = d.activation("qkv", {T, packed});
   s.rotated = d.activation("qkv_rotated", {T, packed});
   if (m.qk_norm) s.qk_rstd = d.activation("qk_rstd", {T, m.qk_norm_full ? 2 : m.num_heads + m.num_kv_heads});
-  s.attended = d.activation("attended", {T, m.num_heads * m.head_dim});
-  s.lse = d.activation("attention_lse", {T, m.num_heads});
-  s.x_mid = d.activation("x_mid", {T, h});
 
   d.b.forward(Op::attn_norm, {r(x), r(W.attn_norm), w(s.attn_normed), w(s.attn_rstd)}, {{"eps", m.norm_eps}});
   d.b.forward(Op::qkv, {r(s.attn_normed), r(W.qkv), r(W.qkv_bias), none(), w(s.qkv)});
   d.b.forward(Op::qk_rope,
               {r(s.qkv), r(d.cos_sin[size_t(mb)]), r(W.q_norm), r(W.k_norm), w(s.rotated), w(s.qk_rstd)},
               rope_attrs(m));
-  d.b.forward(Op::attention,
-              {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), r(W.sinks), w(s.attended), w(s.lse)},
-              attention_attrs(m, layer));
-  d.b.forward(Op::attn_out, {r(s.attended), r(W.attn_out), r(W.attn_out_bias), r(x), w(s.x_mid)});
+}
+
+ValueId attention_output(Decoder& d, int mb, int layer) {
+  const LayerWeights& W = d.weights[size_t(layer)];
+  Saved& s = d.saved[size_t(mb)][size_t(layer)];
+  s.x_mid = d.activation("x_mid", {d.num_tokens, d.config.model.hidden_size});
+  d.b.forward(Op::attn_out, {r(s.attended), r(W.attn_out), r(W.attn_out_bias), r(s.x), w(s.x_mid)});
   return s.x_mid;
+}
+
+ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+  attention_input(d, mb, layer, x);
+  const auto& m = d.config.model;
+  Saved& s = d.saved[size_t(mb)][size_t(layer)];
+  s.attended = d.activation("attended", {d.num_tokens, m.num_heads * m.head_dim});
+  s.lse = d.activation("attention_lse", {d.num_tokens, m.num_heads});
+  d.b.forward(Op::attention,
+              {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), r(d.weights[size_t(layer)].sinks),
+               w(s.attended), w(s.lse)},
+              attention_attrs(m, layer));
+  return attention_output(d, mb, layer);
 }
 
 ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy) {

@@ -15,7 +15,7 @@ using program::r;
 using program::u;
 using program::w;
 
-void head_forward(Decoder& d, int mb, ValueId x) {
+ValueId final_norm_forward(Decoder& d, int mb, ValueId x) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
   const int64_t T = d.num_tokens, h = m.hidden_size;
@@ -25,6 +25,14 @@ void head_forward(Decoder& d, int mb, ValueId x) {
   d.final_normed[i] = d.activation("final_normed", {T, h});
   d.b.forward(Op::final_norm, {r(x), r(d.final_norm), w(d.final_normed[i]), w(d.final_rstd[i])},
               {{"eps", m.norm_eps}});
+  return d.final_normed[i];
+}
+
+void head_forward(Decoder& d, int mb, ValueId x) {
+  final_norm_forward(d, mb, x);
+  const auto& m = d.config.model;
+  const int64_t T = d.num_tokens, h = m.hidden_size;
+  const size_t i = size_t(mb);
   if (d.purpose == Purpose::Logits) {
     d.logits_out.push_back(d.b.value(d.here("logits"), d.compute, {T, m.vocab_size}, program::Owner::Results,
                                      program::Life::Result));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "model/block/attention_attrs.h"
+#include "model/block/attention_parts.h"
 #include "model/decoder.h"
 
 namespace pleat::model {
@@ -14,9 +15,7 @@ using program::Op;
 using program::r;
 using program::w;
 
-namespace {
-
-AttrSet pack_attrs(const config::ModelConfig& m) {
+AttrSet latent_attrs(const config::ModelConfig& m) {
   return {{"heads", double(m.num_heads)},
           {"nope_dim", double(m.qk_nope_head_dim)},
           {"rope_dim", double(m.qk_rope_head_dim)},
@@ -24,9 +23,7 @@ AttrSet pack_attrs(const config::ModelConfig& m) {
           {"interleaved", double(m.rope_interleaved)}};
 }
 
-}  // namespace
-
-ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+LatentInput latent_attention_input(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer});
   const auto& m = d.config.model;
   const LayerWeights& W = d.weights[size_t(layer)];
@@ -45,31 +42,39 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
     d.b.forward(Op::q_down, {r(s.attn_normed), r(W.q_down), none(), none(), w(s.q_compressed)});
     d.b.forward(Op::q_norm, {r(s.q_compressed), r(W.q_down_norm), w(s.q_normed), w(s.q_rstd)}, latent_eps);
   }
-  const ValueId query = d.activation("query", {T, H * m.head_dim});
-  const ValueId key_rope = d.activation("key_rope", {T, m.qk_rope_head_dim});
-  const ValueId key_value = d.activation("key_value", {T, H * (m.qk_nope_head_dim + m.v_head_dim)});
+  const LatentInput out = {d.activation("query", {T, H * m.head_dim}),
+                           d.activation("key_rope", {T, m.qk_rope_head_dim})};
   s.kv_compressed = d.activation("kv_compressed", {T, m.kv_lora_rank});
   s.kv_rstd = d.activation("kv_rstd", {T});
   s.kv_normed = d.activation("kv_normed", {T, m.kv_lora_rank});
+
+  d.b.forward(Op::q_up, {r(rq > 0 ? s.q_normed : s.attn_normed), r(W.q_up), none(), none(), w(out.query)});
+  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down), none(), none(), w(s.kv_compressed)});
+  d.b.at({mb, layer, 1});
+  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down_rope), none(), none(), w(out.key_rope)});
+  d.b.at({mb, layer});
+  d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, latent_eps);
+  return out;
+}
+
+ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+  const auto [query, key_rope] = latent_attention_input(d, mb, layer, x);
+  const auto& m = d.config.model;
+  const LayerWeights& W = d.weights[size_t(layer)];
+  Saved& s = d.saved[size_t(mb)][size_t(layer)];
+  const int64_t T = d.num_tokens, H = m.num_heads;
+  const ValueId key_value = d.activation("key_value", {T, H * (m.qk_nope_head_dim + m.v_head_dim)});
   s.rotated = d.activation("qkv_rotated", {T, H * (2 * m.head_dim + m.v_head_dim)});
   s.attended = d.activation("attended", {T, H * m.v_head_dim});
   s.lse = d.activation("attention_lse", {T, H});
-  s.x_mid = d.activation("x_mid", {T, h});
 
-  d.b.forward(Op::q_up, {r(rq > 0 ? s.q_normed : s.attn_normed), r(W.q_up), none(), none(), w(query)});
-  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down), none(), none(), w(s.kv_compressed)});
-  d.b.at({mb, layer, 1});
-  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down_rope), none(), none(), w(key_rope)});
-  d.b.at({mb, layer});
-  d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, latent_eps);
   d.b.forward(Op::kv_up, {r(s.kv_normed), r(W.kv_up), none(), none(), w(key_value)});
   d.b.forward(Op::mla_pack, {r(query), r(key_value), r(key_rope), r(d.cos_sin[size_t(mb)]), w(s.rotated)},
-              pack_attrs(m));
+              latent_attrs(m));
   d.b.forward(Op::attention,
               {r(s.rotated), r(d.inputs[size_t(mb)].doc_start), none(), w(s.attended), w(s.lse)},
               attention_attrs(m, layer));
-  d.b.forward(Op::attn_out, {r(s.attended), r(W.attn_out), r(W.attn_out_bias), r(x), w(s.x_mid)});
-  return s.x_mid;
+  return attention_output(d, mb, layer);
 }
 
 ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
@@ -98,7 +103,7 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
       {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(d.inputs[size_t(mb)].doc_start), w(d_rotated)},
       attention_attrs(m, layer));
   d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_key_rope)},
-            pack_attrs(m));
+            latent_attrs(m));
   d.b.dgrad(Op::kv_up, {r(d_key_value), r(W.kv_up), w(d_kv_normed)});
   d.b.wgrad(Op::kv_up, {r(d_key_value), r(s.kv_normed), acc(G.kv_up), none()});
   d.b.dgrad(Op::kv_norm,
