@@ -68,8 +68,13 @@ class Evaluation {
     train::PerplexityMeter meter(*model, seq_len_, stride);
     Progress progress(a_.quiet);
     int64_t bytes = 0, tokens = 0;
+    double before = 0;
     for_each_document([&](std::span<const int32_t> document, double share) {
-      meter.add(document);
+      meter.add(document, [&](int64_t done) {
+        progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens + done),
+                      before + (share - before) * double(done) / double(document.size()));
+      });
+      before = share;
       tokens += static_cast<int64_t>(document.size());
       if (vocabulary_ && document.size() > 1)
         bytes += static_cast<int64_t>(vocabulary_->decode(document.subspan(1)).size());

@@ -95,37 +95,40 @@ std::vector<Score> score(Inference& model, std::span<const ScoreRequest> request
   return out;
 }
 
-std::vector<ScoreRequest> windows(std::span<const int32_t> document, int64_t seq_len, int64_t stride,
-                                  bool full_last) {
+void for_each_window(std::span<const int32_t> document, int64_t seq_len, int64_t stride, bool full_last,
+                     const std::function<void(ScoreRequest&&)>& each) {
   if (seq_len < 1 || stride < 1 || stride > seq_len)
     base::fail("windows of {} tokens with stride {}: needed 1 <= stride <= length", seq_len, stride);
-  std::vector<ScoreRequest> out;
   const int64_t last = static_cast<int64_t>(document.size()) - 1;  // the last token that is scored
   int64_t scored = 0;                                              // so far: tokens 1 .. scored
   for (int64_t begin = 0; scored < last; begin += stride) {
     const int64_t end = std::min(begin + seq_len, last);
     if (end <= scored) continue;
     const int64_t from = full_last && end == last ? std::max<int64_t>(0, last - seq_len) : begin;
-    ScoreRequest& r = out.emplace_back();
+    ScoreRequest r;
     r.tokens.assign(document.begin() + from, document.begin() + end + 1);
     r.first_scored = scored + 1 - from;
     scored = end;
+    each(std::move(r));
   }
-  return out;
 }
 
 PerplexityMeter::PerplexityMeter(Inference& model, int64_t seq_len, int64_t stride)
     : model_(model), seq_len_(seq_len), stride_(stride) {
-  windows({}, seq_len, stride);  // throws where these make no sense
+  for_each_window({}, seq_len, stride, false, {});  // throws where these make no sense
 }
 
-void PerplexityMeter::add(std::span<const int32_t> document) {
+void PerplexityMeter::add(std::span<const int32_t> document, const std::function<void(int64_t)>& progress) {
   ++num_documents_;
-  for (ScoreRequest& r : windows(document, seq_len_, stride_)) {
+  int64_t tokens = 0;
+  for_each_window(document, seq_len_, stride_, false, [&](ScoreRequest&& r) {
     waiting_rows_ += r.num_rows();
+    tokens += r.num_scored();
     waiting_.push_back(std::move(r));
-    if (waiting_rows_ >= 8 * model_.choice().score_tokens) flush();
-  }
+    if (waiting_rows_ < 8 * model_.choice().score_tokens) return;
+    flush();
+    if (progress) progress(tokens);
+  });
 }
 
 void PerplexityMeter::flush() {

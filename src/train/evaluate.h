@@ -37,15 +37,16 @@ std::vector<Score> score(Inference& model, std::span<const ScoreRequest> request
 // seq_len - stride tokens before it where there are as many. stride = seq_len: disjoint windows.
 // full_last: the last window starts earlier where needed to have seq_len tokens, as lm-evaluation-harness's
 // loglikelihood_rolling does.
-std::vector<ScoreRequest> windows(std::span<const int32_t> document, int64_t seq_len, int64_t stride,
-                                  bool full_last = false);
+void for_each_window(std::span<const int32_t> document, int64_t seq_len, int64_t stride, bool full_last,
+                     const std::function<void(ScoreRequest&&)>& each);
 
 // Sums over documents; memory is a few batches.
 class PerplexityMeter {
  public:
   PerplexityMeter(Inference& model, int64_t seq_len, int64_t stride);
-  // The first token of a document is context only.
-  void add(std::span<const int32_t> document);
+  // The first token of a document is context only. `progress` sees, now and then, how many of the document's
+  // tokens are done.
+  void add(std::span<const int32_t> document, const std::function<void(int64_t tokens)>& progress = {});
   // Of everything added.
   Score total();
   int64_t num_documents() const { return num_documents_; }

@@ -136,8 +136,8 @@ class Reader {
     std::vector<int32_t> tokens = encode(text);
     if (!o_.prefix_token) bad("the tokenizer names no begin or end token to start from; give --prefix-token");
     tokens.insert(tokens.begin(), *o_.prefix_token);
-    for (ScoreRequest& r : windows(tokens, o_.max_length, o_.max_length, true))
-      out_.requests.push_back(std::move(r));
+    for_each_window(tokens, o_.max_length, o_.max_length, true,
+                    [&](ScoreRequest&& r) { out_.requests.push_back(std::move(r)); });
   }
 
   void add_tokens(const json& line) {
