@@ -220,9 +220,7 @@ void add_eval(CLI::App& app, Action& chosen) {
   c->add_flag("--special-tokens", a->special_tokens, "Encode with the tokenizer's begin and end tokens");
   c->add_flag("--json", a->json, "One JSON object instead of text")->needs(data);
   c->add_flag("--quiet", a->quiet, "No progress");
-  add_example(*c,
-              "pleat eval runs/demo --data notes.txt --seq-len 256 --stride 64\n"
-              "  pleat eval my-model --requests arc.jsonl --out answers.jsonl");
+  add_example(*c, "pleat eval my-model --requests arc.jsonl --out answers.jsonl");
   c->callback([a, &chosen] {
     chosen = [a] {
       if (a->data.empty() && a->requests.empty()) base::fail("give --data, or --requests with --out");

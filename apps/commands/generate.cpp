@@ -182,9 +182,7 @@ void add_generate(CLI::App& app, Action& chosen) {
   c->add_flag("--ids", a->ids, "Prompts and output are token ids, separated by commas or spaces");
   c->add_flag("--no-cache", a->no_cache, "Run the whole sequence for every token: slow, the reference");
   c->add_flag("--json", a->json, "One JSON object per prompt: tokens, text, why it ended");
-  add_example(*c,
-              "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7\n"
-              "  pleat generate my-model --prompts questions.txt --batch 4 --stop '\\n' --json");
+  add_example(*c, "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7 --stop '.'");
   c->callback([a, &chosen] { chosen = [a] { return Generator(*a).run(); }; });
 }
 
