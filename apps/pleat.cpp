@@ -17,6 +17,17 @@ void add_config_argument(CLI::App& command, ConfigArgument& argument) {
       ->allow_extra_args(false);
 }
 
+void add_model_argument(CLI::App& command, ModelArgument& a) {
+  command.add_option("source", a.folder, "Run folder (log.run_dir) or Hugging Face model folder")->required();
+  command.add_option("--tokenizer", a.options.tokenizer,
+                     "'byte', a tokenizer file or a folder with one (default: the source's own)");
+  command.add_option("--dtype", a.options.dtype, "f32 or f64 (default: the run's, f32 for a model folder)")
+      ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))
+      ->check(CLI::IsMember({"float32", "float64"}));
+  command.add_option("--threads", a.options.threads, "Worker threads (0: all cores)")
+      ->check(CLI::NonNegativeNumber);
+}
+
 void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }
 
 }  // namespace pleat::apps
@@ -39,6 +50,7 @@ int main(int argc, char** argv) {
   apps::add_report(app, chosen);
   apps::add_trace(app, chosen);
   apps::add_generate(app, chosen);
+  apps::add_eval(app, chosen);
   apps::add_data(app, chosen);
   apps::add_probe(app, chosen);
   apps::add_import(app, chosen);

@@ -345,7 +345,7 @@ class Run {
     GenerateOptions o;
     o.max_tokens = 240;
     o.seed = config_.train.seed;
-    if (tokenizer->has_end_of_document()) o.stop_token = tokenizer->end_of_document();
+    if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
     const std::string prompt = "The ";
     return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o));
   }

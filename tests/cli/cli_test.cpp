@@ -105,8 +105,8 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
     }
   }
   for (const char* name :
-       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "generate", "data tokenize",
-        "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
+       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "generate", "eval",
+        "data tokenize", "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -400,6 +400,82 @@ TEST_F(Cli, TrainReportGenerate) {
   expect_refused({"generate", run_dir, "--top-p", "0"}, {"top-p"});
   expect_refused({"generate", run_dir, "--top-p", "1.5"}, {"top-p"});
   expect_refused({"generate", folder_.at("no-run")}, {"no-run"});
+
+  // Several prompts, with and without the cache, together and one by one: the same text.
+  write_text(folder_.at("prompts.txt"), "sentence \n\nThe \n");
+  const auto several = [&](std::vector<std::string> more) {
+    std::vector<std::string> command = {"generate",     run_dir,
+                                        "--prompts",    folder_.at("prompts.txt"),
+                                        "--prompt",     "a",
+                                        "--max-tokens", "9",
+                                        "--json",       "--ignore-end",
+                                        "--seed",       "4"};
+    command.insert(command.end(), more.begin(), more.end());
+    const Ended ended = run(command);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_NE(ended.err.find("tokens/s"), std::string::npos) << ended.err;
+    std::vector<nlohmann::json> lines;
+    std::istringstream in(ended.out);
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  };
+  const std::vector<nlohmann::json> together = several({});
+  ASSERT_EQ(together.size(), 3u);
+  EXPECT_EQ(together[0].at("prompt"), "a");
+  EXPECT_EQ(together[1].at("prompt"), "sentence ");
+  EXPECT_EQ(together[2].at("tokens").size(), 9u);
+  EXPECT_EQ(together[2].at("finish"), "length");
+  EXPECT_EQ(several({"--batch", "1"}), together);
+  EXPECT_EQ(several({"--no-cache"}), together);
+  const Ended headed = run({"generate", run_dir, "--prompt", "a", "--prompt", "b", "--max-tokens", "3"});
+  EXPECT_NE(headed.out.find("=== prompt 2 ===\nb"), std::string::npos) << headed.out;
+  const Ended ids =
+      run({"generate", run_dir, "--ids", "--prompt", "65, 66", "--max-tokens", "3", "--ignore-end"});
+  EXPECT_TRUE(ids.out.starts_with("65, 66 ")) << ids.out;
+  expect_refused({"generate", run_dir, "--ids", "--prompt", "65 x"}, {"65 x"});
+  expect_refused({"generate", run_dir, "--ids", "--prompt", "999"}, {"999", "257"});
+  expect_refused({"generate", run_dir, "--prompt", "a", "--max-tokens", "1000"},
+                 {"train.seq_len", "--context"});
+  EXPECT_EQ(run({"generate", run_dir, "--prompt", "a", "--max-tokens", "100", "--context", "200"}).code, 0);
+
+  // Perplexity of the same text, as a file and as a dataset.
+  const auto perplexity = [&](const std::string& data) {
+    const Ended ended = run({"eval", run_dir, "--data", data, "--json", "--quiet"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_EQ(ended.err, "");
+    return nlohmann::json::parse(ended.out);
+  };
+  const nlohmann::json of_file = perplexity(folder_.at("text.txt"));
+  EXPECT_EQ(run({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("eval-set")}).code, 0);
+  const nlohmann::json of_set = perplexity(folder_.at("eval-set"));
+  EXPECT_EQ(of_file.at("tokens"), text().size()) << "all but the first, and the end";
+  EXPECT_EQ(of_file.at("bytes"), text().size() - 1);
+  EXPECT_EQ(of_file.at("nats_per_token"), of_set.at("nats_per_token"));
+  EXPECT_NEAR(of_file.at("bits_per_byte").get<double>() * std::log(2.0) * double(text().size() - 1),
+              of_file.at("nats_per_token").get<double>() * double(text().size()), 1e-6);
+  expect_refused({"eval", run_dir, "--data", folder_.at("nothing")}, {"nothing"});
+  expect_refused({"eval", run_dir}, {"--data", "--requests"});
+  expect_refused({"eval", run_dir, "--data", folder_.at("text.txt"), "--stride", "9999"}, {"9999"});
+
+  write_text(
+      folder_.at("requests.jsonl"),
+      "{\"context\": \"sen\", \"continuation\": \"tence\", \"id\": 3}\n{\"arguments\": [\"\", \"x\"]}\n");
+  const Ended scored = run(
+      {"eval", run_dir, "--requests", folder_.at("requests.jsonl"), "--out", folder_.at("answers.jsonl")});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  std::istringstream answers(read_text(folder_.at("answers.jsonl")));
+  std::string line;
+  ASSERT_TRUE(std::getline(answers, line));
+  const nlohmann::json answer = nlohmann::json::parse(line);
+  EXPECT_EQ(answer.at("id"), 3);
+  EXPECT_EQ(answer.at("num_tokens"), 5);
+  EXPECT_LT(answer.at("loglikelihood").get<double>(), 0);
+  EXPECT_TRUE(answer.at("is_greedy").is_boolean());
+  ASSERT_TRUE(std::getline(answers, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("num_tokens"), 1);
+  write_text(folder_.at("bad.jsonl"), "{\"context\": \"sen\"}\n");
+  expect_refused({"eval", run_dir, "--requests", folder_.at("bad.jsonl"), "--out", folder_.at("x")},
+                 {"bad.jsonl:1"});
 }
 
 TEST_F(Cli, Storage) {
