@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include "data/byte_tokenizer.h"
+#include "data/tokenizer/utf8.h"
 #include "train/inference_support.h"
 #include "train/text_stream.h"
+#include "train/vocabulary.h"
 
 namespace pleat::train::testing {
 namespace {
@@ -183,6 +185,38 @@ TEST(TextStream, TokensOfSeveralBytes) {
   EXPECT_EQ(halves.push(3), "");
   EXPECT_EQ(halves.push(4), "");
   EXPECT_TRUE(halves.stopped());
+}
+
+// Whatever the tokenizer does at the start of a text, to spaces and to characters cut into byte tokens: piece
+// by piece the same text comes out as in one go.
+TEST(TextStream, RealTokenizersPieceByPiece) {
+  const std::string text =
+      "Hello world, na\xc3\xafve caf\xc3\xa9  two spaces \xf0\x9f\x98\x80 "
+      "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e 123\nnew line";
+  for (const char* file : {"deepseek.json", "gpt2.json", "llama2.json", "llama3.json", "metaspace.json",
+                           "qwen.json", "small.model"}) {
+    const Vocabulary vocabulary(std::string(PLEAT_SOURCE_DIR "/tests/data/tokenizer_data/") + file);
+    const std::vector<int32_t> tokens = vocabulary.encode(text, false);
+    for (size_t prompt : {size_t{1}, size_t{9}, tokens.size() / 2}) {
+      const std::span<const int32_t> all(tokens);
+      TextStream stream([&](std::span<const int32_t> t) { return vocabulary.decode(t); },
+                        all.subspan(0, prompt), {});
+      std::string shown;
+      for (int32_t token : all.subspan(prompt)) {
+        shown += stream.push(token);
+        EXPECT_TRUE(data::is_valid_utf8(shown)) << file;
+      }
+      shown += stream.finish();
+      EXPECT_EQ(shown, stream.text());
+      EXPECT_TRUE(data::replace_broken_utf8(vocabulary.decode(tokens)).ends_with(shown))
+          << file << ": " << shown;
+      EXPECT_TRUE(shown.ends_with("new line")) << file << ": " << shown;
+      // Only the rest of a character the prompt cut may be missing.
+      EXPECT_GE(shown.size() + vocabulary.decode(all.subspan(0, prompt)).size() + 4,
+                vocabulary.decode(tokens).size())
+          << file;
+    }
+  }
 }
 
 }  // namespace
