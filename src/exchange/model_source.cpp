@@ -66,6 +66,7 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   const std::string path = folder + "/config.toml";
   const bool has_experts = config::load(path).moe.num_experts > 0;
   config::Config asked = config::load(path, overrides(o, has_experts));
+  asked.model.num_mtp_layers = 0;  // they serve training
   // The folder may have been moved since.
   if (asked.checkpoint.dir.empty()) asked.checkpoint.dir = folder + "/checkpoints";
   out.config = config::resolve(asked);
@@ -85,7 +86,8 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
 ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) {
   ModelSource out;
   out.folder = folder;
-  const config::Config plain = family::read_model_config(folder).config;
+  config::Config plain = family::read_model_config(folder).config;
+  plain.model.num_mtp_layers = 0;  // they serve training
   out.config =
       config::resolve(config::parse(config::to_toml(plain), overrides(o, plain.moe.num_experts > 0), folder));
   out.tokenizer = o.tokenizer;

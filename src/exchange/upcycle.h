@@ -15,8 +15,8 @@
 // When G does not divide k, some copy is chosen in part, y misses shards, and no scale can repair that.
 //
 // Where s goes. silu is not homogeneous: multiplying W_gate changes which function is computed. Only up and
-// down are linear, so the rule `Linear` multiplies W_up by the largest power of two up to sqrt(s) and W_down by
-// the rest: exact, and where s is a power of two without any rounding, in any element type. The rule
+// down are linear, so the rule `Linear` multiplies W_up by the largest power of two up to sqrt(s) and W_down
+// by the rest: exact, and where s is a power of two without any rounding, in any element type. The rule
 // `CubeRoot`, usual elsewhere, multiplies gate, up and down each by s^(1/3); that is exact for homogeneous
 // activations, but with silu only for s = 1.
 //

@@ -9,7 +9,7 @@ Sizes sizes_of(const config::Config& c, int64_t num_ranks) {
 
 PipelineLayout pipeline_of(const config::Config& c) {
   return PipelineLayout::make(c.parallel.pipeline_layout,
-                              {c.parallel.pp, c.parallel.vpp, c.model.num_layers, 0});
+                              {c.parallel.pp, c.parallel.vpp, c.model.num_layers, c.model.num_mtp_layers});
 }
 
 void require_one_rank(const config::Config& c) {

@@ -446,7 +446,10 @@ TEST_F(Cli, TrainReportGenerate) {
     return nlohmann::json::parse(ended.out);
   };
   const nlohmann::json of_file = perplexity(folder_.at("text.txt"));
-  EXPECT_EQ(run({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("eval-set")}).code, 0);
+  EXPECT_EQ(run({"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out",
+                 folder_.at("eval-set")})
+                .code,
+            0);
   const nlohmann::json of_set = perplexity(folder_.at("eval-set"));
   EXPECT_EQ(of_file.at("tokens"), text().size()) << "all but the first, and the end";
   EXPECT_EQ(of_file.at("bytes"), text().size() - 1);

@@ -267,7 +267,7 @@ TEST(Decoder, WeightDecayFollowsTheClass) {
     std::map<std::string, std::pair<double, double>> out;  // decay, lr_mult
     for (const program::Stage& s : p.stages) {
       if (s.op != program::Op::adamw) continue;
-      auto& row = out[p.values[static_cast<size_t>(s.uses[4].value)].name];
+      auto& row = out[p.values[static_cast<size_t>(s.uses[5].value)].name];
       for (const program::Attr& a : p.attrs[static_cast<size_t>(s.attrs)]) {
         if (a.key == "weight_decay") row.first = a.number;
         if (a.key == "lr_mult") row.second = a.number;
