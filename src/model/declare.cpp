@@ -166,6 +166,7 @@ void declare_inputs(Decoder& d, int num_microbatches) {
     in.positions = input(name("positions"), Dtype::I32, {t});
     in.doc_start = input(name("doc_start"), Dtype::I32, {all});
     in.token_index = input(name("token_index"), Dtype::I64, {own});
+    if (d.mesh.pieces > 1) in.piece = input(name("piece"), Dtype::I32, {own});
     if (d.mesh.tp * d.mesh.cp > 1) {
       in.all_valid = input(name("all_valid"), Dtype::U8, {all});
       in.order = input(name("order"), Dtype::I32, {all});
@@ -275,7 +276,8 @@ namespace {
 void set_rows(Decoder& d) {
   const auto& e = d.config.moe;
   if (e.num_experts == 0) return;
-  const int64_t capacity = expert_capacity(d.config, d.num_tokens), own = e.num_experts / d.mesh.ep;
+  const int64_t capacity = expert_capacity(d.config, d.num_tokens / d.mesh.pieces) * d.mesh.pieces;
+  const int64_t own = e.num_experts / d.mesh.ep;
   const auto rows_for = [&](int64_t experts) {
     const int64_t dropless = d.num_tokens * std::min(e.top_k, experts);
     if (capacity == 0) return dropless;

@@ -62,7 +62,7 @@ struct MicrobatchInputs {
   // Several ranks hold a microbatch: facts of all its rows in natural order, where natural row t lies among
   // the rows gathered from the ranks (and back), and the natural rows this rank owns.
   ValueId all_valid = kNoValue, order = kNoValue, inverse_order = kNoValue, context_row = kNoValue,
-          own_row = kNoValue;
+          own_row = kNoValue, piece = kNoValue;
   ValueId all_tokens = kNoValue, all_labels = kNoValue,
           all_loss_mask = kNoValue;  // shifted ones need neighbours
 };

@@ -100,8 +100,11 @@ class Rank {
     initialize();
   }
 
-  void step(const Batch& batch, int64_t step) {
+  void step(const Batch& batch, int64_t step, const std::vector<int32_t>& piece) {
     write_batch(*executor_, config_, mesh_, place_, batch, step);
+    for (int64_t i = 0; i < config_.train.num_microbatches && mesh_.pieces > 1; ++i)
+      std::memcpy(executor_->data(fmt::format("mb{}.piece", i)), piece.data(),
+                  piece.size() * sizeof(int32_t));
     interpret::RunOptions run;
     run.lanes_as_threads = mesh_.pp > 1;
     executor_->run(run);
@@ -220,13 +223,16 @@ class Rank {
 
 }  // namespace
 
-LayoutRun run_layout(const config::Config& config, const model::Mesh& mesh,
+LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
                      const std::vector<model::Role>& roles, const RunOptions& options) {
+  config::Config config = asked;
+  config.parallel = {};  // the mesh says it
   const std::vector<model::Parameter> table = model::make_parameters(config);
   LayoutRun out;
   out.steps.resize(static_cast<size_t>(options.num_steps));
   std::vector<Batch> batches;
   for (int64_t s = 1; s <= options.num_steps; ++s) batches.push_back(random_batch(config, options.seed, s));
+  const std::vector<int32_t> piece = pieces_of(config, options.pieces_of);
   Assembly assembly(table);
   std::mutex mutex;
   comm::Options comm;
@@ -239,7 +245,7 @@ LayoutRun run_layout(const config::Config& config, const model::Mesh& mesh,
         roles.empty() ? model::whole_model(config.model.num_layers) : roles[static_cast<size_t>(stage)];
     Rank r(config, table, mesh, role, world, rank, options.fault);
     for (int64_t s = 1; s <= options.num_steps; ++s) {
-      r.step(batches[static_cast<size_t>(s - 1)], s);
+      r.step(batches[static_cast<size_t>(s - 1)], s, piece);
       r.collect(out.steps[static_cast<size_t>(s - 1)], assembly, mutex);
     }
     r.collect(out, assembly);

@@ -39,6 +39,8 @@ struct RunOptions {
   int64_t num_steps = 3;
   uint64_t seed = 1;
   Fault fault = Fault::None;
+  // For mesh.pieces > 1: the layout whose ranks the pieces stand for.
+  model::Mesh pieces_of = {};
 };
 
 // `config` must be resolved; roles: one per pipeline rank, empty for the whole model on each. Throws when
