@@ -24,7 +24,6 @@ class Faults {
 void attention_rules(const config::Config& c, const Mesh& m, Faults& f) {
   f.divides("model.num_heads", c.model.num_heads, "parallel.tp", m.tp);
   if (c.model.attention != "mla") f.divides("model.num_kv_heads", c.model.num_kv_heads, "parallel.tp", m.tp);
-  f.divides("model.vocab_size", c.model.vocab_size, "parallel.tp", m.tp);
   if (c.model.ffn_hidden_size > 0)
     f.divides("model.ffn_hidden_size", c.model.ffn_hidden_size, "parallel.tp", m.tp);
   if (c.model.qk_norm && c.model.qk_norm_full && m.tp > 1)

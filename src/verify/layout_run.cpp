@@ -159,8 +159,8 @@ class Rank {
   void add(std::map<std::string, Tensor>& into, Assembly& assembly, const model::Parameter& p,
            const std::string& name, bool share) {
     const auto runs = model::local_runs(p, mesh_, place_.weights());
-    int64_t elements = 0;
-    for (const model::Run& r : runs) elements += r.count;
+    int64_t elements = 1;  // padding included
+    for (const int64_t size : model::local_shape(p, mesh_)) elements *= size;
     const Group group = model::reduction_group(p);
     const int64_t shard = (elements + mesh_.size(group) - 1) / mesh_.size(group);
     const int64_t begin = share ? shard * place_.at(group) : 0;
@@ -176,6 +176,7 @@ class Rank {
         continue;
       std::byte* to = arena_->data() + plan_.offset[i];
       const int p = model::find_parameter(table_, v.name);
+      std::memset(to, 0, static_cast<size_t>(program::num_bytes(v)));
       if (p >= 0) {
         train::initialize_slice(table_[size_t(p)], static_cast<uint64_t>(config_.train.seed),
                                 model::local_runs(table_[size_t(p)], mesh_, place_.weights()), v.dtype, to,
@@ -185,8 +186,6 @@ class Rank {
         std::memcpy(to, f.data(), f.size() * sizeof(double));
       } else if (v.name == "coords") {
         std::memcpy(to, place_.coords.data(), sizeof place_.coords);
-      } else {
-        std::memset(to, 0, static_cast<size_t>(program::num_bytes(v)));
       }
     }
   }
@@ -194,6 +193,10 @@ class Rank {
   // The mistakes layouts are made of.
   void plant(Fault fault) {
     if (fault == Fault::None) return;
+    if (fault == Fault::ScaleExpertGradients) {
+      scale_expert_gradients();
+      return;
+    }
     for (size_t i = 0; i < program_.stages.size(); ++i) {
       program::Stage& s = program_.stages[i];
       if (fault == Fault::SkipNorm && s.op == program::Op::grad_norm && place_.rank == mesh_.world() - 1) {
@@ -206,6 +209,30 @@ class Rank {
         return;
       }
     }
+  }
+
+  // Each expert gradient doubled as often as makes the factor ep.
+  void scale_expert_gradients() {
+    std::vector<program::Stage> stages;
+    int part = static_cast<int>(table_.size());
+    for (size_t i = 0; i < program_.values.size(); ++i) {
+      const std::string& name = program_.values[i].name;
+      if (name.find(".experts.") == std::string::npos || !name.ends_with(".grad")) continue;
+      const program::ValueId id = static_cast<program::ValueId>(i);
+      for (int64_t factor = 1; factor < mesh_.ep; factor *= 2) {
+        program::Stage s;
+        s.op = program::Op::tie_grad;
+        s.phase = program::Phase::BackwardWeight;
+        s.part = part++;
+        s.uses = {program::r(id), program::u(id)};
+        stages.push_back(s);
+      }
+    }
+    const auto update =
+        std::find_if(program_.stages.begin(), program_.stages.end(), [](const program::Stage& s) {
+          return s.phase == program::Phase::Update || s.op == program::Op::grad_reduce;
+        });
+    program_.stages.insert(update, stages.begin(), stages.end());
   }
 
   const config::Config& config_;

@@ -107,6 +107,10 @@ TEST(Layout, Frozen) {
   m.pp = 2;
   expect_equal(make({"optimizer.freeze=[\"attention\",\"router\"]"}), m);
 }
+TEST(Layout, VocabularyThatDoesNotDivide) {
+  expect_equal(make({"model.vocab_size=61"}), mesh(4, 1, 1, 1, 1));
+  expect_equal(make({"model.vocab_size=61", "model.tie_embeddings=true"}), mesh(2, 1, 2, 2, 1));
+}
 TEST(Layout, Pipeline) {
   model::Mesh m;
   m.pp = 2;
