@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
@@ -142,6 +143,18 @@ class Parser {
     program_.values.push_back(std::move(v));
   }
 
+  // Spaces of a stage's name are commas inside another stage's line.
+  StageId stage_named(std::string_view commas) {
+    for (; stages_known_ < program_.stages.size(); ++stages_known_) {
+      std::string name = stage_name(program_.stages[stages_known_]);
+      std::replace(name.begin(), name.end(), ' ', ',');
+      stage_ids_.emplace(std::move(name), static_cast<StageId>(stages_known_));
+    }
+    const auto it = stage_ids_.find(std::string(commas));
+    if (it == stage_ids_.end()) bad("an earlier stage", commas);
+    return it->second;
+  }
+
   void stage(std::string_view phase) {
     Stage s;
     if (!find_named(phase, Phase::Update, s.phase)) bad("program, lane, attrs, value or a phase", phase);
@@ -181,8 +194,10 @@ class Parser {
         s.attrs = number<int32_t>(w, "an attribute set");
         if (s.attrs < 0 || s.attrs >= static_cast<int32_t>(program_.attrs.size()))
           bad("a declared attribute set", w);
+      } else if (eat(w, "after=")) {
+        s.after = stage_named(w);
       } else {
-        bad("@LANE, group=, peer=, attrs= or ':'", w);
+        bad("@LANE, group=, peer=, attrs=, after= or ':'", w);
       }
     }
     if (!has_lane) bad("@LANE", ":");
@@ -212,6 +227,8 @@ class Parser {
   bool named_ = false;
   Program program_;
   std::unordered_map<std::string, ValueId> ids_;
+  size_t stages_known_ = 0;
+  std::unordered_map<std::string, StageId> stage_ids_;
 };
 
 }  // namespace
