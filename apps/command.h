@@ -29,6 +29,7 @@ void add_data(CLI::App& app, Action& chosen);
 void add_probe(CLI::App& app, Action& chosen);
 void add_import(CLI::App& app, Action& chosen);
 void add_export(CLI::App& app, Action& chosen);
+void add_layout(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
 void add_doctor(CLI::App& app, Action& chosen);
 

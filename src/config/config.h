@@ -182,6 +182,20 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
+// How the ranks of a run are divided; what is left over is data parallel (layout/layout.h).
+struct ParallelConfig {
+  int64_t tp = 1;   // tensor
+  int64_t cp = 1;   // context
+  int64_t pp = 1;   // pipeline stages
+  int64_t vpp = 1;  // model chunks per pipeline stage
+  int64_t ep = 1;   // expert
+  int64_t etp = 1;  // tensor, inside an expert
+  std::string order = "tp-cp-ep-dp-pp";
+  std::string pipeline_layout;  // empty: layers evenly over pp x vpp chunks
+
+  bool operator==(const ParallelConfig&) const = default;
+};
+
 struct DeviceConfig {
   std::string kind = "cpu";
   int64_t threads = 0;  // 0: all cores
@@ -198,6 +212,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LogConfig log;
   RecomputeConfig recompute;
+  ParallelConfig parallel;
   DeviceConfig device;
 
   // What the text said: key path -> value as written, for `resolved`, and remarks for the console (such as a
@@ -208,7 +223,7 @@ struct Config {
   bool operator==(const Config& other) const {
     return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
            data == other.data && checkpoint == other.checkpoint && log == other.log &&
-           recompute == other.recompute && device == other.device;
+           recompute == other.recompute && parallel == other.parallel && device == other.device;
   }
 };
 

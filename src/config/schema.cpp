@@ -44,6 +44,13 @@ const std::unordered_map<std::string_view, std::string_view>& foreign_names() {
       {"batch_size", "train.micro_batch"},
       {"grad_accum", "train.num_microbatches"},
       {"gradient_accumulation_steps", "train.num_microbatches"},
+      {"tensor_model_parallel_size", "parallel.tp"},
+      {"context_parallel_size", "parallel.cp"},
+      {"pipeline_model_parallel_size", "parallel.pp"},
+      {"virtual_pipeline_model_parallel_size", "parallel.vpp"},
+      {"expert_model_parallel_size", "parallel.ep"},
+      {"expert_tensor_parallel_size", "parallel.etp"},
+      {"pipeline_model_parallel_layout", "parallel.pipeline_layout"},
   };
   return names;
 }
@@ -179,7 +186,7 @@ const Condition* Key::unmet(const Config& config) const {
 const std::vector<Key>& schema() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys;
-    for (auto* part : {&model_keys, &moe_keys, &optimizer_keys, &run_keys})
+    for (auto* part : {&model_keys, &moe_keys, &optimizer_keys, &run_keys, &parallel_keys})
       for (Key& key : (*part)()) keys.push_back(std::move(key));
     return keys;
   }();

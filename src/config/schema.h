@@ -85,6 +85,7 @@ std::vector<Key> model_keys();
 std::vector<Key> moe_keys();
 std::vector<Key> optimizer_keys();
 std::vector<Key> run_keys();
+std::vector<Key> parallel_keys();
 
 // Conditions used by several sections.
 Condition has_experts();

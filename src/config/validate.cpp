@@ -136,6 +136,7 @@ void validate(const Config& config) {
   validate_model(config);
   if (config.moe.num_experts > 0) validate_moe(config);
   validate_run(config);
+  validate_parallel(config);
 }
 
 }  // namespace pleat::config

@@ -9,5 +9,6 @@ void validate_model(const Config& config);
 // Only for moe.num_experts > 0.
 void validate_moe(const Config& config);
 void validate_run(const Config& config);
+void validate_parallel(const Config& config);
 
 }  // namespace pleat::config

@@ -105,7 +105,7 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
     }
   }
   for (const char* name : {"train", "plan", "explain", "explain-config", "report", "trace", "generate",
-                           "data prepare", "data inspect", "bench step"})
+                           "data prepare", "data inspect", "bench step", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -119,6 +119,23 @@ TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({"train", config_, "--fast"}, {"--fast"});
   expect_refused({"explain", config_, "--program", "infer"}, {"infer"});
   expect_refused({"bench", "step", "--peer-config", "x.json", "--steps", "0"}, {"--steps"});
+}
+
+TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
+  const Ended table = run({"layout", config_, "--ranks", "4", "--set", "parallel.tp=2"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("attention  4 ranks = tp 2 x cp 1 x dp 2 x pp 1"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("dp: 2 groups of 2\n    {0,2} {1,3}"), std::string::npos) << table.out;
+  const Ended json_text = run({"layout", config_, "--ranks", "4", "--set", "parallel.tp=2", "--json"});
+  EXPECT_EQ(json_text.code, 0) << json_text.err;
+  const nlohmann::json layout = nlohmann::json::parse(json_text.out);
+  EXPECT_EQ(layout.at("ranks").size(), 4u);
+  EXPECT_EQ(layout.at("groups").at("tp"), nlohmann::json::parse("[[0,1],[2,3]]"));
+  expect_refused({"layout", config_, "--ranks", "4", "--set", "parallel.tp=3"},
+                 {"4 / (3 x 1 x 1)", "tp=2", "tp=4"});
+  expect_refused({"layout", config_, "--ranks", "0"}, {"--ranks"});
+  // What one rank cannot honour is not ignored.
+  expect_refused({"plan", config_, "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
 }
 
 TEST_F(Cli, BadConfigurationsAreRefusedByName) {

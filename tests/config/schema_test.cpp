@@ -42,6 +42,7 @@ TEST(ConfigSchema, EveryFieldHasAKey) {
   EXPECT_EQ(num_keys("checkpoint"), num_fields<CheckpointConfig>());
   EXPECT_EQ(num_keys("log"), num_fields<LogConfig>());
   EXPECT_EQ(num_keys("recompute"), num_fields<RecomputeConfig>());
+  EXPECT_EQ(num_keys("parallel"), num_fields<ParallelConfig>());
   EXPECT_EQ(num_keys("device"), num_fields<DeviceConfig>());
 }
 
@@ -186,6 +187,13 @@ valid = "übung"
 [recompute]
 modules = ["norm", "experts"]
 layers = "0-1,3"
+[parallel]
+tp = 2
+pp = 2
+vpp = 2
+ep = 2
+order = "tp-cp-ep-pp-dp"
+pipeline_layout = "Et|t|t|tL"
 )";
 
 TEST(ConfigText, RoundTripIsExact) {

@@ -259,5 +259,24 @@ TEST(ConfigCombination, Recompute) {
   EXPECT_EQ(refusal(mixed + "recompute.layers = \"0-1,3\""), "");
 }
 
+TEST(ConfigCombination, Parallel) {
+  expect_refused(kDense, {
+                             {"parallel.vpp = 2", "parallel.vpp = 2 has no effect with parallel.pp = 1"},
+                             {"parallel.ep = 2", "parallel.ep = 2 needs experts"},
+                             {"parallel.etp = 2", "parallel.etp = 2 needs experts"},
+                             {"parallel.tp = 0", "parallel.tp = 0 is out of range"},
+                         });
+  // kMoe has 8 experts.
+  expect_refused(kMoe,
+                 {
+                     {"parallel.ep = 3",
+                      "parallel.ep = 3 does not divide moe.num_experts = 8; the nearest that do are 2 and 4"},
+                     {"parallel.ep = 16", "the nearest that do are 8"},
+                 });
+  EXPECT_EQ(refusal(kDense + "parallel.tp = 2\nparallel.cp = 2\nparallel.pp = 2\nparallel.vpp = 2"), "");
+  EXPECT_EQ(refusal(kDense + "parallel.vpp = 1\nparallel.ep = 1\nparallel.etp = 1"), "");
+  EXPECT_EQ(refusal(kMoe + "parallel.ep = 4\nparallel.etp = 2"), "");
+}
+
 }  // namespace
 }  // namespace pleat::config

@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "layout/from_config.h"
+#include "report/table.h"
+
+namespace pleat::apps {
+namespace {
+
+using layout::GroupKind;
+
+// Runs of neighbours as 0-7.
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string out = "{";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    out += fmt::format("{}{}", i > 0 ? "," : "", ranks[i]);
+    if (end - i > 1) out += fmt::format("-{}", ranks[end - 1]);
+    i = end;
+  }
+  return out + "}";
+}
+
+std::string items_text(const layout::Chunk& chunk) {
+  std::string out;
+  for (size_t i = 0; i < chunk.size();) {
+    size_t end = i;
+    while (end < chunk.size() && chunk[end].part == chunk[i].part) ++end;
+    static constexpr const char* kNames[] = {"embedding", "layer", "prediction layer", "loss"};
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", kNames[static_cast<size_t>(chunk[i].part)]);
+    const bool counted = chunk[i].part == layout::Part::Layer || chunk[i].part == layout::Part::Prediction;
+    if (counted && end - i == 1) out += fmt::format(" {}", chunk[i].index);
+    if (counted && end - i > 1) out += fmt::format("s {}-{}", chunk[i].index, chunk[end - 1].index);
+    i = end;
+  }
+  return out.empty() ? "nothing" : out;
+}
+
+void print_groups(const layout::Layout& l) {
+  constexpr size_t kWidth = 110, kIndent = 4;
+  for (int k = 0; k < layout::kNumGroupKinds; ++k) {
+    const GroupKind kind = static_cast<GroupKind>(k);
+    const auto groups = l.groups(kind);
+    if (l.group_size(kind) == 1) {
+      fmt::print("{}: every rank alone\n", name_of(kind));
+      continue;
+    }
+    fmt::print("{}: {} group{} of {}\n", name_of(kind), groups.size(), groups.size() == 1 ? "" : "s",
+               l.group_size(kind));
+    std::string line(kIndent, ' ');
+    for (const auto& group : groups) {
+      const std::string text = ranks_text(group);
+      if (line.size() > kIndent && line.size() + 1 + text.size() > kWidth) {
+        fmt::print("{}\n", line);
+        line.assign(kIndent, ' ');
+      }
+      line += (line.size() > kIndent ? " " : "") + text;
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipeline) {
+  const layout::Sizes& s = l.sizes();
+  fmt::print("attention  {} ranks = tp {} x cp {} x dp {} x pp {}\n", s.world, s.tp, s.cp, l.dp(), s.pp);
+  fmt::print("experts    {} ranks = etp {} x ep {} x edp {} x pp {}\n", s.world, s.etp, s.ep, l.edp(), s.pp);
+  fmt::print("order      {}\n\n", s.order);
+  constexpr auto kRight = report::Align::Right;
+  report::Table ranks({{"rank", kRight},
+                       {"tp", kRight},
+                       {"cp", kRight},
+                       {"dp", kRight},
+                       {"pp", kRight},
+                       {"etp", kRight},
+                       {"ep", kRight},
+                       {"edp", kRight}});
+  for (int64_t r = 0; r < s.world; ++r) {
+    const layout::AttentionPlace a = l.attention(r);
+    const layout::ExpertPlace e = l.expert(r);
+    std::vector<std::string> cells;
+    for (const int64_t n : {r, a.tp, a.cp, a.dp, a.pp, e.etp, e.ep, e.edp})
+      cells.push_back(std::to_string(n));
+    ranks.add_row(cells);
+  }
+  fmt::print("{}\n", ranks.text());
+  print_groups(l);
+  report::Table chunks({{"chunk", kRight}, {"pp", kRight}, {"vpp", kRight}, {"holds"}});
+  for (int64_t i = 0; i < pipeline.num_chunks(); ++i)
+    chunks.add_row({std::to_string(i), std::to_string(i % s.pp), std::to_string(i / s.pp),
+                    items_text(pipeline.chunk(i))});
+  fmt::print("\npipeline {}\n{}", pipeline.text(), chunks.text());
+}
+
+nlohmann::ordered_json to_json(const layout::Layout& l, const layout::PipelineLayout& pipeline) {
+  const layout::Sizes& s = l.sizes();
+  nlohmann::ordered_json out;
+  out["sizes"] = {{"ranks", s.world}, {"tp", s.tp}, {"cp", s.cp},   {"dp", l.dp()},   {"pp", s.pp},
+                  {"vpp", s.vpp},     {"ep", s.ep}, {"etp", s.etp}, {"edp", l.edp()}, {"order", s.order}};
+  for (int64_t r = 0; r < s.world; ++r) {
+    const layout::AttentionPlace a = l.attention(r);
+    const layout::ExpertPlace e = l.expert(r);
+    out["ranks"].push_back({{"rank", r},
+                            {"attention", {{"tp", a.tp}, {"cp", a.cp}, {"dp", a.dp}, {"pp", a.pp}}},
+                            {"expert", {{"etp", e.etp}, {"ep", e.ep}, {"edp", e.edp}, {"pp", e.pp}}},
+                            {"next_stage", l.next_stage(r)},
+                            {"previous_stage", l.previous_stage(r)}});
+  }
+  for (int k = 0; k < layout::kNumGroupKinds; ++k) {
+    const GroupKind kind = static_cast<GroupKind>(k);
+    out["groups"][std::string(name_of(kind))] = l.groups(kind);
+  }
+  out["pipeline"]["text"] = pipeline.text();
+  static constexpr const char* kNames[] = {"embedding", "layer", "prediction", "loss"};
+  for (int64_t i = 0; i < pipeline.num_chunks(); ++i) {
+    nlohmann::ordered_json items = nlohmann::ordered_json::array();
+    for (const layout::PipelineItem& item : pipeline.chunk(i))
+      items.push_back({{"part", kNames[static_cast<size_t>(item.part)]}, {"index", item.index}});
+    out["pipeline"]["chunks"].push_back({{"pp", i % s.pp}, {"vpp", i / s.pp}, {"items", items}});
+  }
+  return out;
+}
+
+}  // namespace
+
+void add_layout(CLI::App& app, Action& chosen) {
+  struct Options {
+    ConfigArgument config;
+    int64_t num_ranks = 1;
+    bool json = false;
+  };
+  auto o = std::make_shared<Options>();
+  CLI::App* c = app.add_subcommand(
+      "layout", "Show which rank does what: places for attention and experts, groups, pipeline");
+  add_config_argument(*c, o->config);
+  c->add_option("--ranks", o->num_ranks, "Ranks to divide")->required()->check(CLI::PositiveNumber);
+  c->add_flag("--json", o->json, "Print JSON instead of tables");
+  add_example(*c,
+              "pleat layout configs/demo.toml --ranks 16 --set parallel.tp=2 --set parallel.pp=2 --set "
+              "parallel.ep=4");
+  c->callback([o, &chosen] {
+    chosen = [o] {
+      const config::Config config = o->config.resolved();
+      const layout::Layout layout(layout::sizes_of(config, o->num_ranks));
+      const layout::PipelineLayout pipeline = layout::pipeline_of(config);
+      if (o->json)
+        fmt::print("{}\n", to_json(layout, pipeline).dump());
+      else
+        print_layout(layout, pipeline);
+      return 0;
+    };
+  });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,57 @@
+// Keys of [parallel].
+#include "config/schema.h"
+
+namespace pleat::config {
+
+std::vector<Key> parallel_keys() {
+  using P = ParallelConfig;
+  constexpr double kMost = 1 << 20;
+  const auto key = [](const char* name, auto P::*field, std::string meaning) {
+    return make_key(std::string("parallel.") + name, &Config::parallel, field, std::move(meaning));
+  };
+  std::vector<Key> keys;
+  keys.push_back(
+      key("tp", &P::tp,
+          "Tensor parallel: ranks that share each matrix of attention, dense and shared MLPs, embedding and "
+          "head. The ranks of a run are tp x cp x pp x dp; dp is what is left.")
+          .range(1, kMost)
+          .see({"parallel.cp", "parallel.pp", "parallel.etp"}));
+  keys.push_back(key("cp", &P::cp, "Context parallel: ranks that share each sequence.")
+                     .range(1, kMost)
+                     .see({"parallel.tp", "train.seq_len"}));
+  keys.push_back(key("pp", &P::pp, "Pipeline parallel: ranks the layers are spread over, one after another.")
+                     .range(1, kMost)
+                     .see({"parallel.vpp", "parallel.pipeline_layout"}));
+  keys.push_back(
+      key("vpp", &P::vpp,
+          "Model chunks on each pipeline rank. With more than one, a microbatch passes all ranks that often, "
+          "and the idle time at both ends of a step shrinks.")
+          .range(1, 4096)
+          .see({"parallel.pp", "parallel.pipeline_layout"}));
+  keys.push_back(
+      key("ep", &P::ep,
+          "Expert parallel: ranks the experts of a layer are spread over. For experts the same ranks are "
+          "etp x ep x pp x edp; edp is what is left.")
+          .range(1, kMost)
+          .see({"parallel.etp", "moe.num_experts"}));
+  keys.push_back(
+      key("etp", &P::etp,
+          "Expert tensor parallel: ranks that share each expert's matrices; apart from parallel.tp.")
+          .range(1, kMost)
+          .see({"parallel.ep", "parallel.tp"}));
+  keys.push_back(
+      key("order", &P::order,
+          "Which axis neighbouring ranks lie on, fastest first: the names tp, cp, ep, dp and pp, each once. "
+          "With pp before others, stages must lie on the same ranks for attention and experts.")
+          .see({"parallel.tp", "parallel.pp"}));
+  keys.push_back(
+      key("pipeline_layout", &P::pipeline_layout,
+          "What each model chunk holds: E embedding, t decoder layer, m multi-token prediction layer, L "
+          "loss; "
+          "| begins the next chunk; x*n and (...)*n repeat. Chunk i is chunk i / pp of pipeline rank i % pp. "
+          "Empty: the layers evenly, embedding first, loss last. As in \"Et*3|(tt|)*29,m|L\".")
+          .see({"parallel.pp", "parallel.vpp", "model.num_layers"}));
+  return keys;
+}
+
+}  // namespace pleat::config

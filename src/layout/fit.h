@@ -1,0 +1,24 @@
+// Whether sizes make a layout, and what would.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "layout/layout.h"
+
+namespace pleat::layout {
+
+// Positions of tp, cp, ep, dp, pp (in this numbering) in the order string; throws unless each is there once.
+std::array<int, 5> parse_order(const std::string& order);
+
+// Why the sizes make no layout, with numbers; empty when they do. Counts must be at least 1.
+std::string misfit(const Sizes& sizes);
+
+// Up to `num` settings of tp, cp, pp, ep and etp that fit the world, fewest and smallest changes first.
+std::vector<Sizes> nearest_fits(const Sizes& sizes, size_t num);
+
+// Throws with misfit and nearest_fits.
+void require_fit(const Sizes& sizes);
+
+}  // namespace pleat::layout

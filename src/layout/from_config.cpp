@@ -1,0 +1,20 @@
+#include "layout/from_config.h"
+
+namespace pleat::layout {
+
+Sizes sizes_of(const config::Config& c, int64_t num_ranks) {
+  const config::ParallelConfig& p = c.parallel;
+  return {num_ranks, p.tp, p.cp, p.pp, p.vpp, p.ep, p.etp, p.order, c.moe.num_experts};
+}
+
+PipelineLayout pipeline_of(const config::Config& c) {
+  return PipelineLayout::make(c.parallel.pipeline_layout,
+                              {c.parallel.pp, c.parallel.vpp, c.model.num_layers, c.model.num_mtp_layers});
+}
+
+void require_one_rank(const config::Config& c) {
+  const Layout layout(sizes_of(c, 1));
+  pipeline_of(c);
+}
+
+}  // namespace pleat::layout
