@@ -37,6 +37,7 @@ int main(int argc, char** argv) {
   apps::add_layout(app, chosen);
   apps::add_report(app, chosen);
   apps::add_trace(app, chosen);
+  apps::add_simulate(app, chosen);
   apps::add_generate(app, chosen);
   apps::add_data(app, chosen);
   apps::add_probe(app, chosen);
