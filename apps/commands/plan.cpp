@@ -111,9 +111,11 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
 // A layout: what every pipeline rank holds, on each of the ranks of its stage.
 int plan_ranks(const config::Config& config, int64_t num_ranks, bool as_json) {
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
-  const auto network = interpret::check_network(interpret::network_of_roles(ranks.programs));
-  if (!network.ok())
-    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}", network.faults.front());
+  const interpret::Network network = interpret::network_of_roles(ranks.programs);
+  const interpret::NetworkReport together = interpret::check_network(network);
+  if (!together.ok())
+    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}",
+                    together.faults.front());
   nlohmann::json out = {{"ranks", num_ranks}};
   report::Table table({{"stage"},
                        {"weights", report::Align::Right},
@@ -130,8 +132,9 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, bool as_json) {
     const program::Program& p = ranks.programs[i];
     const std::string what = fmt::format("program of pipeline rank {}", i);
     interpret::require_ok(interpret::check(p), what);
-    const interpret::Plan plan = interpret::plan(p);
-    interpret::require_ok(interpret::check_plan(p, plan), "plan of " + what);
+    const program::Order order(p, *network.nodes[i].edges);
+    const interpret::Plan plan = interpret::plan(p, order);
+    interpret::require_ok(interpret::check_plan(p, plan, order), "plan of " + what);
     const program::InFlight flight = program::in_flight(program::turns(p));
     const auto owner = [&](program::Owner o) { return plan.at_peak[static_cast<size_t>(o)]; };
     using program::Owner;

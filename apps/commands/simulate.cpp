@@ -59,8 +59,9 @@ int simulate_ranks(const Arguments& a) {
   const double check_s = watch.lap();
   std::vector<interpret::Plan> plans;
   for (size_t i = 0; i < ranks.programs.size(); ++i) {
-    plans.push_back(interpret::plan(ranks.programs[i]));
-    interpret::require_ok(interpret::check_plan(ranks.programs[i], plans.back()),
+    const program::Order order(ranks.programs[i], *network.nodes[i].edges);
+    plans.push_back(interpret::plan(ranks.programs[i], order));
+    interpret::require_ok(interpret::check_plan(ranks.programs[i], plans.back(), order),
                           fmt::format("plan of pipeline rank {}", i));
   }
   const double plan_s = watch.lap();
@@ -94,7 +95,7 @@ int simulate_ranks(const Arguments& a) {
     for (size_t i = 0; i < s.nodes.size(); ++i)
       j["pipeline"].push_back({{"stage", i},
                                {"busy_ns", s.nodes[i].busy_ns},
-                               {"comm_ns", s.nodes[i].comm_ns},
+                               {"exchange_ns", s.nodes[i].exchange_ns},
                                {"bubble", s.bubble(i)},
                                {"arena_bytes", plans[i].arena_bytes}});
     fmt::print("{}\n", j.dump(1));
@@ -102,8 +103,8 @@ int simulate_ranks(const Arguments& a) {
   }
   report::Table table({{"stage"},
                        {"stages", report::Align::Right},
-                       {"computing", report::Align::Right},
-                       {"exchanging", report::Align::Right},
+                       {"compute lanes", report::Align::Right},
+                       {"of all exchanges", report::Align::Right},
                        {"bubble", report::Align::Right},
                        {"in flight", report::Align::Right},
                        {"arena", report::Align::Right}});
@@ -111,7 +112,7 @@ int simulate_ranks(const Arguments& a) {
   for (size_t i = 0; i < s.nodes.size(); ++i) {
     const auto flight = program::in_flight(program::turns(ranks.programs[i]));
     table.add_row({fmt::format("{}", i), fmt::format("{}", ranks.programs[i].stages.size()),
-                   ms(s.nodes[i].busy_ns), ms(s.nodes[i].comm_ns), fmt::format("{:.4f}", s.bubble(i)),
+                   ms(s.nodes[i].busy_ns), ms(s.nodes[i].exchange_ns), fmt::format("{:.4f}", s.bubble(i)),
                    fmt::format("{}", flight.most_chunks),
                    report::format_bytes(static_cast<double>(plans[i].arena_bytes))});
   }

@@ -77,6 +77,7 @@ program::Program build_pipeline_step(const config::Config& config, const std::ve
   const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
   model::Decoder decoder = model::declare(
       config, table, builder, {model::Purpose::Train, n, options.routing, options.mesh, options.role});
+  if (!decoder.mtp.empty()) model::mtp_prepare(decoder);
   PipelineBuilder pipeline(config, decoder);
   PipelineShape shape;
   shape.num_ranks = static_cast<int>(options.mesh.pp);

@@ -196,8 +196,11 @@ CheckReport check(const Program& program) {
 }
 
 CheckReport check_plan(const Program& program, const Plan& plan) {
+  return check_plan(program, plan, Order(program));
+}
+
+CheckReport check_plan(const Program& program, const Plan& plan, const Order& order) {
   CheckReport report;
-  const Order order(program);
   const Lifetimes lives(program, order);
   std::vector<ValueId> placed;
   for (size_t i = 0; i < program.values.size(); ++i) {

@@ -32,6 +32,7 @@ Network network_of_roles(std::span<const program::Program> roles) {
   for (size_t i = 0; i < roles.size(); ++i) {
     Node node;
     node.program = &roles[i];
+    node.edges = std::make_shared<program::EdgeList>(program::edge_list(roles[i]));
     node.name = fmt::format("stage {}", i);
     for (auto& group : node.members) group = {static_cast<int>(i)};
     node.members[static_cast<size_t>(Group::Pipeline)] = all;
@@ -46,9 +47,13 @@ Network network_of_roles(std::span<const program::Program> roles) {
 Network network_of_ranks(std::span<const program::Program> roles, int num_ranks, const GroupMembers& members,
                          const std::function<int(int rank)>& stage_of) {
   Network out;
+  std::vector<std::shared_ptr<const program::EdgeList>> edges;
+  for (const program::Program& role : roles)
+    edges.push_back(std::make_shared<program::EdgeList>(program::edge_list(role)));
   for (int rank = 0; rank < num_ranks; ++rank) {
     Node node;
     node.program = &roles[static_cast<size_t>(stage_of(rank))];
+    node.edges = edges[static_cast<size_t>(stage_of(rank))];
     node.name = fmt::format("rank {}", rank);
     for (int g = 0; g < program::kNumGroups; ++g)
       node.members[static_cast<size_t>(g)] = members(rank, static_cast<Group>(g));

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +20,8 @@ namespace pleat::interpret {
 
 struct Node {
   const program::Program* program = nullptr;
-  std::string name;                                           // "stage 2", "rank 13"
+  std::shared_ptr<const program::EdgeList> edges;  // of the program; nodes with one program share them
+  std::string name;                                // "stage 2", "rank 13"
   std::array<std::vector<int>, program::kNumGroups> members;  // nodes of each group in order, itself included
 };
 

@@ -11,12 +11,13 @@ namespace {
 
 // What the stages of one program wait for inside it.
 struct Waits {
-  EdgeList edges;
+  const EdgeList* edges;
   std::vector<StageId> lane, shared;  // previous on the lane; previous on what lanes share
 };
 
-Waits waits_of(const Program& program, LaneUse use) {
-  Waits out{edge_list(program), {}, {}};
+Waits waits_of(const Node& node, LaneUse use) {
+  const Program& program = *node.program;
+  Waits out{node.edges.get(), {}, {}};
   const size_t n = program.stages.size();
   out.lane.assign(n, -1);
   out.shared.assign(n, -1);
@@ -47,7 +48,7 @@ class Walker {
     storage_.reserve(n_.nodes.size());
     for (const Node& node : n_.nodes) {
       const Waits*& waits = known[node.program];
-      if (!waits) waits = &storage_.emplace_back(waits_of(*node.program, lanes));
+      if (!waits) waits = &storage_.emplace_back(waits_of(node, lanes));
       waits_.push_back(waits);
     }
     state_.assign(m_.meetings.size() + n_.num_stages(), kNew);
@@ -90,7 +91,7 @@ class Walker {
     const size_t s = static_cast<size_t>(at.stage);
     if (i == 0) return w.lane[s];
     if (i == 1) return w.shared[s];
-    const auto edges = w.edges[s];
+    const auto edges = (*w.edges)[s];
     return i - 2 < edges.size() ? edges[i - 2] : -2;
   }
 

@@ -153,15 +153,18 @@ class FramePacker {
       int begin, end;
       int64_t from, to;
     };
-    std::vector<Placed> placed;
-    std::vector<std::pair<int64_t, int64_t>> occupied;
+    std::vector<Placed> placed;  // by address, so that the first fit is one walk
     int64_t end = floor;
     for (const Item& item : items) {
-      occupied.clear();
-      for (const Placed& q : placed)
-        if (q.begin <= item.span.end && item.span.begin <= q.end) occupied.emplace_back(q.from, q.to);
-      const int64_t at = first_fit(occupied, floor, item.bytes);
-      placed.push_back({item.span.begin, item.span.end, at, at + item.bytes});
+      int64_t at = floor;
+      for (const Placed& q : placed) {
+        if (q.begin > item.span.end || item.span.begin > q.end) continue;
+        if (q.from - at >= item.bytes) break;
+        at = std::max(at, q.to);
+      }
+      const auto behind = std::upper_bound(placed.begin(), placed.end(), at,
+                                           [](int64_t x, const Placed& q) { return x < q.from; });
+      placed.insert(behind, {item.span.begin, item.span.end, at, at + item.bytes});
       end = std::max(end, at + item.bytes);
       for (const auto& [v, inner] : item.values) offset[v] = at + inner;
     }

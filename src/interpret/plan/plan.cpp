@@ -50,14 +50,16 @@ bool Lifetimes::ordered(const Order& order, size_t a, size_t b) const {
   return true;
 }
 
-Plan plan(const Program& program) {
+Plan plan(const Program& program) { return plan(program, Order(program)); }
+Plan plan(const Program& program, Packing packing) { return plan(program, Order(program), packing); }
+
+Plan plan(const Program& program, const Order& order) {
   const size_t roots = static_cast<size_t>(std::count_if(
       program.values.begin(), program.values.end(), [](const Value& v) { return v.view_of == kNoValue; }));
-  return plan(program, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
+  return plan(program, order, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
 }
 
-Plan plan(const Program& program, Packing packing) {
-  const Order order(program);
+Plan plan(const Program& program, const Order& order, Packing packing) {
   const Lifetimes lives(program, order);
   const size_t n = program.values.size();
   Plan out;

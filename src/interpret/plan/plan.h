@@ -65,5 +65,8 @@ Plan plan(const program::Program& program);
 constexpr size_t kMostValuesOneByOne = 4096;
 enum class Packing : uint8_t { OneByOne, Frames };
 Plan plan(const program::Program& program, Packing packing);
+// The same where the order is known already.
+Plan plan(const program::Program& program, const program::Order& order);
+Plan plan(const program::Program& program, const program::Order& order, Packing packing);
 
 }  // namespace pleat::interpret

@@ -16,13 +16,24 @@ namespace {
 
 constexpr int kComputeLane = 0;
 
-// The stage that stands for a turn in the grid: its first on the compute lane; -1 where it computes nothing.
+// The stage that stands for a turn in the grid: the first on the compute lane that needs what the turn
+// receives, or the first at all where it receives nothing; -1 where it computes nothing.
 std::vector<StageId> heads_of(const Program& program, const std::vector<Turn>& list) {
   std::vector<StageId> out;
   for (const Turn& turn : list) {
-    StageId s = turn.begin;
-    while (s < turn.end && program.stages[static_cast<size_t>(s)].lane != kComputeLane) ++s;
-    out.push_back(turn.microbatch >= 0 && s < turn.end ? s : -1);
+    ValueId received = kNoValue;
+    StageId head = -1;
+    bool found = false;
+    for (StageId s = turn.begin; s < turn.end && turn.microbatch >= 0 && !found; ++s) {
+      const Stage& stage = program.stages[static_cast<size_t>(s)];
+      if (kernel_of(stage.op) == KernelKind::receive) received = stage.uses[0].value;
+      if (stage.lane != kComputeLane) continue;
+      const bool needs = received != kNoValue && std::find(stage.uses.begin(), stage.uses.end(),
+                                                           Use{received, Access::Read}) != stage.uses.end();
+      if (head < 0 || needs) head = s;
+      found = needs || received == kNoValue;
+    }
+    out.push_back(head);
   }
   return out;
 }

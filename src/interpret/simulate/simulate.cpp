@@ -38,11 +38,9 @@ Simulation simulate(const Network& network, const Duration& duration) {
       node.timeline.spans.push_back({static_cast<StageId>(s), start, end});
       out.step_ns = std::max(out.step_ns, end);
       const OpClass kind = class_of(stage.op);
-      if (kind == OpClass::Collective || kind == OpClass::Transfer) {
-        node.comm_ns += end - start;
-      } else if (stage.microbatch >= 0) {
-        node.busy_ns += end - start;
-      }
+      if (kind == OpClass::Collective || kind == OpClass::Transfer) node.exchange_ns += end - start;
+      const bool compute = program.lanes[static_cast<size_t>(stage.lane)].resource == "compute";
+      if (compute && stage.microbatch >= 0) node.busy_ns += end - start;
     }
   }
   return out;

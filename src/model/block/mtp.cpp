@@ -48,6 +48,8 @@ void mtp_prepare(Decoder& d) {
       s.tokens = value(split ? "mtp_all_tokens" : "mtp_tokens", Dtype::I32, all);
       s.labels = value(split ? "mtp_all_labels" : "mtp_labels", Dtype::I32, all);
       s.mask = value(split ? "mtp_all_mask" : "mtp_mask", Dtype::U8, all);
+      // The step prepares all microbatches before it begins the first one.
+      d.b.at({-1, layer, static_cast<int>(mb)});
       d.b.forward(Op::mtp_shift,
                   {r(split ? in.all_tokens : in.tokens), r(split ? in.all_labels : in.labels),
                    r(split ? in.all_loss_mask : in.loss_mask), r(several ? in.all_valid : in.valid),
@@ -55,8 +57,9 @@ void mtp_prepare(Decoder& d) {
                   {{"depth", double(k + 1)}, {"seq_len", double(d.config.train.seq_len)}});
       if (!split) continue;
       const auto own = [&](ValueId& v, const char* what, Dtype dtype, int part) {
+        d.b.at({static_cast<int>(mb), layer});
         const ValueId to = value(what, dtype, rows);
-        d.b.at({static_cast<int>(mb), layer, part});
+        d.b.at({-1, layer, static_cast<int>(mb) * 3 + part});
         d.b.forward(Op::mtp_order, {r(v), r(in.context_row), none(), w(to)});
         v = to;
       };
