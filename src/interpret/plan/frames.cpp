@@ -16,6 +16,7 @@ using namespace program;
 namespace {
 
 constexpr int kComputeLane = 0;
+constexpr int64_t kSlotSlack = 128;  // sizes that differ by less than a 128th share slots
 
 struct Span {
   int begin = 0, end = 0;  // turns, both included
@@ -147,8 +148,20 @@ class FramePacker {
   }
 
   int64_t place(std::vector<Item> items, int64_t floor, std::vector<int64_t>& offset) const {
+    // Large ones first. Items of almost one size take slots of one size, in the order they begin: then no
+    // more slots are needed than items are alive together.
     std::stable_sort(items.begin(), items.end(),
                      [](const Item& a, const Item& b) { return a.bytes > b.bytes; });
+    for (size_t first = 0; first < items.size();) {
+      size_t last = first;
+      const int64_t slot = items[first].bytes;
+      for (; last < items.size() && items[last].bytes >= slot - slot / kSlotSlack; ++last)
+        items[last].bytes = slot;
+      std::stable_sort(items.begin() + static_cast<std::ptrdiff_t>(first),
+                       items.begin() + static_cast<std::ptrdiff_t>(last),
+                       [](const Item& a, const Item& b) { return a.span.begin < b.span.begin; });
+      first = last;
+    }
     struct Placed {
       int begin, end;
       int64_t from, to;
