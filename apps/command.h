@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "exchange/model_source.h"
 
 namespace CLI {
 class App;
@@ -26,10 +27,12 @@ void add_report(CLI::App& app, Action& chosen);
 void add_simulate(CLI::App& app, Action& chosen);
 void add_trace(CLI::App& app, Action& chosen);
 void add_generate(CLI::App& app, Action& chosen);
+void add_eval(CLI::App& app, Action& chosen);
 void add_data(CLI::App& app, Action& chosen);
 void add_probe(CLI::App& app, Action& chosen);
 void add_import(CLI::App& app, Action& chosen);
 void add_export(CLI::App& app, Action& chosen);
+void add_upcycle(CLI::App& app, Action& chosen);
 void add_layout(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
 void add_doctor(CLI::App& app, Action& chosen);
@@ -42,6 +45,13 @@ struct ConfigArgument {
   config::Config resolved() const;  // with every derived value filled in
 };
 void add_config_argument(CLI::App& command, ConfigArgument& argument);
+
+// SOURCE, --tokenizer, --dtype and --threads, shared by the commands that use a model.
+struct ModelArgument {
+  std::string folder;
+  exchange::ModelSourceOptions options;
+};
+void add_model_argument(CLI::App& command, ModelArgument& argument);
 
 // The footer every --help ends in.
 void add_example(CLI::App& command, const std::string& example);

@@ -4,16 +4,28 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "train/run_tokenizer.h"
 
 namespace pleat::apps {
 
 config::Config ConfigArgument::load() const { return config::load(path, sets); }
-config::Config ConfigArgument::resolved() const { return config::resolve(load()); }
+config::Config ConfigArgument::resolved() const { return config::resolve(train::with_vocabulary(load())); }
 
 void add_config_argument(CLI::App& command, ConfigArgument& argument) {
   command.add_option("config", argument.path, "Run configuration (TOML)")->required();
   command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")
       ->allow_extra_args(false);
+}
+
+void add_model_argument(CLI::App& command, ModelArgument& a) {
+  command.add_option("source", a.folder, "Run folder (log.run_dir) or Hugging Face model folder")->required();
+  command.add_option("--tokenizer", a.options.tokenizer,
+                     "'byte', a tokenizer file or a folder with one (default: the source's own)");
+  command.add_option("--dtype", a.options.dtype, "f32 or f64 (default: the run's, f32 for a model folder)")
+      ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))
+      ->check(CLI::IsMember({"float32", "float64"}));
+  command.add_option("--threads", a.options.threads, "Worker threads (0: all cores)")
+      ->check(CLI::NonNegativeNumber);
 }
 
 void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }
@@ -39,10 +51,12 @@ int main(int argc, char** argv) {
   apps::add_trace(app, chosen);
   apps::add_simulate(app, chosen);
   apps::add_generate(app, chosen);
+  apps::add_eval(app, chosen);
   apps::add_data(app, chosen);
   apps::add_probe(app, chosen);
   apps::add_import(app, chosen);
   apps::add_export(app, chosen);
+  apps::add_upcycle(app, chosen);
   apps::add_bench(app, chosen);
   apps::add_doctor(app, chosen);
   // The parser would only say that a sub-command is missing.

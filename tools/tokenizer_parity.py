@@ -4,6 +4,7 @@
     python -m venv VENV && VENV/bin/pip install tokenizers sentencepiece tiktoken mistral-common dashscope
     ninja -C build/cpu tokenizer_cli
     VENV/bin/python tools/tokenizer_parity.py --cli build/cpu/tokenizer_cli --work FOLDER [--only NAME]
+    VENV/bin/python tools/tokenizer_parity.py --cli build/cpu/tokenizer_cli --work FOLDER --file tokenizer.json  # one of yours
     VENV/bin/python tools/tokenizer_parity.py --fixtures tests/data/tokenizer_data   # small files for the tests
 
 The text (at least 20 MB) is made from what a Debian system has: message catalogues in many languages, manual pages,
@@ -226,6 +227,10 @@ def hf_case(name, folder, sample):
     path = os.path.join(folder, name + ".tokenizer.json")
     if not os.path.exists(path):
         STYLES[name](sample).save(path)
+    return file_case(path)
+
+
+def file_case(path):
     tokenizer = Tokenizer.from_file(path)
 
     def encode(texts):
@@ -421,6 +426,7 @@ def main():
     parser.add_argument("--work")
     parser.add_argument("--fixtures", help="write the tests' small files into this folder and stop")
     parser.add_argument("--only", help="run only the tokenizers whose name contains this")
+    parser.add_argument("--file", help="compare this tokenizer.json alone, such as one of `pleat data train-tokenizer`")
     options = parser.parse_args()
     if options.fixtures:
         make_fixtures(options.fixtures)
@@ -437,6 +443,8 @@ def main():
     rng = random.Random(3)
     sample = [t.decode("utf-8", errors="replace")[:4000] for name, t in rng.sample(documents, min(900, len(documents)))
               if name not in ("every", "noise", "carets", "spaces", "letters", "random", "cjk")]
+    if options.file:
+        sys.exit(0 if compare(options.file, file_case(options.file), options.cli, documents_path, documents, options.work) else 1)
     cases = {name: (lambda name=name: hf_case(name, options.work, sample)) for name in STYLES}
     cases.update({name: (lambda case=case: case) for name, case in package_cases(options.work).items()})
     good = True

@@ -10,6 +10,7 @@
 #include "comm/exercise.h"
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_world.h"
+#include "comm/nccl/nccl_group.h"
 #include "command.h"
 #include "device/cpu/blas.h"
 #include "device/cpu/gemm_rate.h"
@@ -80,7 +81,8 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
                           {"blas", m.blas},
                           {"gemm_f32_gflops", m.gemm_f32 / 1e9},
                           {"gemm_f64_gflops", m.gemm_f64 / 1e9},
-                          {"mpi", m.mpi}}},
+                          {"mpi", m.mpi},
+                          {"nccl", comm::nccl_description()}}},
                         {"launcher", world.launcher},
                         {"carrier", carrier},
                         {"ranks", ranks},
@@ -114,7 +116,8 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
         "cores     {}\nmemory    {:.1f} GiB\nBLAS      {}\nproducts  {:.1f} GFLOP/s f32, {:.1f} GFLOP/s f64, "
         "on {} threads\n",
         m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, m.cores);
-    fmt::print("MPI       {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi, world.launcher, ranks, carrier);
+    fmt::print("MPI       {}\nNCCL      {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi,
+               comm::nccl_description(), world.launcher, ranks, carrier);
     fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",
                table.text(), a.size.bytes, pass ? "PASS: every answer was right" : "FAIL: see the table");
   }
@@ -166,7 +169,7 @@ void add_doctor(CLI::App& app, Action& chosen) {
                 "Seconds until a call counts as a stall (exit code 75)")
       ->capture_default_str();
   c->add_flag("--json", a->json, "Machine-readable");
-  add_example(*c, "pleat doctor --ranks 8\n  mpirun -n 4 pleat doctor --json");
+  add_example(*c, "pleat doctor --ranks 8");
   c->callback([a, &chosen] { chosen = [a] { return run_doctor(*a); }; });
 }
 

@@ -1,24 +1,175 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/posix_vfs.h"
-#include "checkpoint/load.h"
 #include "command.h"
-#include "data/byte_tokenizer.h"
+#include "data/tokenizer/utf8.h"
 #include "train/generate.h"
+#include "train/prompts.h"
+#include "train/text_stream.h"
 
 namespace pleat::apps {
+namespace {
+
+struct Arguments {
+  ModelArgument model;
+  std::vector<std::string> prompts, stops;
+  std::string prompt_file;
+  train::GenerateOptions options;
+  int64_t max_tokens = 0, batch = 8, context = 0;
+  bool json = false, no_cache = false, ids = false, ignore_end = false;
+};
+
+std::string joined(const std::vector<int32_t>& ids) { return fmt::format("{}", fmt::join(ids, " ")); }
+
+const char* name_of(train::Finish finish) {
+  switch (finish) {
+    case train::Finish::Length:
+      return "length";
+    case train::Finish::StopToken:
+      return "end_token";
+    case train::Finish::Stopped:
+      return "stop_string";
+  }
+  return "";
+}
+
+// The limit on prompt and new tokens together, and from it how many tokens are drawn.
+int64_t tokens_to_draw(const Arguments& a, const exchange::ModelSource& source, size_t longest) {
+  const int64_t limit = a.context > 0 ? a.context : source.max_context;
+  const int64_t prompt = static_cast<int64_t>(longest);
+  const std::string from =
+      a.context > 0 ? "--context" : fmt::format("{}; --context N allows more", source.max_context_key);
+  if (limit <= 0) return a.max_tokens > 0 ? a.max_tokens : 200;
+  if (prompt >= limit)
+    base::fail("a prompt of {} tokens leaves no room in a context of {} ({})", prompt, limit, from);
+  if (a.max_tokens > limit - prompt)
+    base::fail("{} prompt tokens and --max-tokens {} are more than the context of {} ({})", prompt,
+               a.max_tokens, limit, from);
+  return a.max_tokens > 0 ? a.max_tokens : std::min<int64_t>(200, limit - prompt);
+}
+
+class Generator {
+ public:
+  Generator(Arguments& a) : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
+    if (!source_.tokenizer.empty() && !a.ids)
+      vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
+  }
+
+  int run() {
+    for (const std::string& text : a_.prompts)
+      prompts_.push_back(a_.ids ? train::parse_ids(text) : train::Prompt{text, std::nullopt});
+    if (!a_.prompt_file.empty())
+      for (train::Prompt& p : train::read_prompts(a_.prompt_file)) {
+        if (a_.ids && !p.ids) p = train::parse_ids(p.text);
+        prompts_.push_back(std::move(p));
+      }
+    if (prompts_.empty())
+      prompts_.push_back(a_.ids ? train::parse_ids("0") : train::Prompt{"The ", std::nullopt});
+    const config::Config& config = source_.config;
+    const auto encoded = train::encode_prompts(prompts_, vocabulary_.get(), config.model.vocab_size);
+    if (!a_.stops.empty() && !vocabulary_) base::fail("--stop needs text, and there is no tokenizer");
+    check_sampling(a_.options);
+
+    size_t longest = 0;
+    for (const auto& tokens : encoded) longest = std::max(longest, tokens.size());
+    a_.options.max_tokens = tokens_to_draw(a_, source_, longest);
+    if (!a_.ignore_end) {
+      a_.options.stop_tokens = source_.end_tokens;
+      if (vocabulary_ && vocabulary_->end_of_document())
+        a_.options.stop_tokens.push_back(*vocabulary_->end_of_document());
+    }
+    train::InferenceChoice choice;
+    choice.num_sequences = std::min<int64_t>(a_.batch, static_cast<int64_t>(encoded.size()));
+    choice.max_length = static_cast<int64_t>(longest) + a_.options.max_tokens;
+    choice.prefill_rows = std::clamp<int64_t>(256 / choice.num_sequences, 1, static_cast<int64_t>(longest));
+    choice.whole_sequences = a_.no_cache;
+    train::Inference model(config, choice);
+    source_.load(model);
+    const auto next = train::make_next_token(model);
+    for (size_t first = 0; first < encoded.size(); first += static_cast<size_t>(choice.num_sequences))
+      batch(*next, encoded, first,
+            std::min(encoded.size(), first + static_cast<size_t>(choice.num_sequences)));
+    fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s{}\n",
+               times_.prompt_tokens, rate(times_.prompt_tokens, times_.prefill_seconds), times_.new_tokens,
+               rate(times_.new_tokens, times_.decode_seconds), a_.no_cache ? " (without cache)" : "");
+    return 0;
+  }
+
+ private:
+  static double rate(int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  }
+
+  void batch(train::NextToken& next, const std::vector<std::vector<int32_t>>& encoded, size_t first,
+             size_t end) {
+    const std::vector<std::vector<int32_t>> prompts(encoded.begin() + static_cast<std::ptrdiff_t>(first),
+                                                    encoded.begin() + static_cast<std::ptrdiff_t>(end));
+    const bool stream = prompts_.size() == 1 && !a_.json;
+    const auto show = [&](const std::string& text) {
+      if (stream && !text.empty()) fmt::print("{}", text), std::fflush(stdout);
+    };
+    std::vector<train::TextStream> texts;
+    for (const auto& tokens : prompts)
+      texts.emplace_back(
+          [this](std::span<const int32_t> t) { return vocabulary_ ? vocabulary_->decode(t) : std::string(); },
+          tokens, a_.stops);
+    show(prompts_[first].text);
+    const auto generations = train::generate(
+        next, prompts, a_.options, static_cast<uint32_t>(first),
+        [&](size_t p, int32_t token) {
+          if (!vocabulary_) show(fmt::format(" {}", token));
+          show(texts[p].push(token));
+          return !texts[p].stopped();
+        },
+        &times_);
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      show(texts[p].finish());
+      const train::Prompt& prompt = prompts_[first + p];
+      const train::Generation& g = generations[p];
+      if (a_.json) {
+        nlohmann::json line = {{"index", first + p},
+                               {"prompt_tokens", prompts[p]},
+                               {"tokens", g.tokens},
+                               {"finish", name_of(g.finish)}};
+        if (vocabulary_) {
+          line["prompt"] = data::replace_broken_utf8(prompt.text);
+          line["text"] = texts[p].text();
+        }
+        fmt::print("{}\n", line.dump());
+      } else if (!stream) {
+        fmt::print("=== prompt {} ===\n{}{}\n\n", first + p + 1, prompt.text,
+                   vocabulary_ ? texts[p].text() : " " + joined(g.tokens));
+      }
+    }
+    if (stream) fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  Arguments& a_;
+  exchange::ModelSource source_;
+  std::unique_ptr<train::Vocabulary> vocabulary_;
+  std::vector<train::Prompt> prompts_;
+  train::GenerateTimes times_;
+};
+
+}  // namespace
 
 void add_generate(CLI::App& app, Action& chosen) {
-  struct Arguments {
-    std::string run, prompt = "The ";
-    train::GenerateOptions options;
-  };
   auto a = std::make_shared<Arguments>();
-  CLI::App* c = app.add_subcommand("generate", "Continue a prompt with the newest checkpoint of a run");
-  c->add_option("run", a->run, "Run folder (log.run_dir)")->required();
-  c->add_option("--prompt", a->prompt, "Text to continue");
-  c->add_option("--max-tokens", a->options.max_tokens, "Tokens to draw")->check(CLI::PositiveNumber);
+  CLI::App* c = app.add_subcommand(
+      "generate", "Continue prompts with the newest checkpoint of a run or a Hugging Face model");
+  add_model_argument(*c, a->model);
+  c->add_option("--prompt", a->prompts, "Text to continue (repeatable)")->allow_extra_args(false);
+  c->add_option("--prompts", a->prompt_file,
+                "File with one prompt per line; .jsonl: strings, or objects with \"prompt\" or \"tokens\"");
+  c->add_option("--batch", a->batch, "Prompts that run together")->check(CLI::PositiveNumber);
+  c->add_option("--max-tokens", a->max_tokens, "Tokens to draw (default: 200, or what the context leaves)")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--context", a->context,
+                "Prompt and new tokens together may be this many (default: the model's limit)")
+      ->check(CLI::PositiveNumber);
   c->add_option("--temperature", a->options.temperature, "0 takes the most likely token")
       ->check(CLI::NonNegativeNumber);
   c->add_option("--top-k", a->options.top_k, "Draw from the k most likely tokens only (0: all)")
@@ -26,29 +177,13 @@ void add_generate(CLI::App& app, Action& chosen) {
   c->add_option("--top-p", a->options.top_p, "Draw from the smallest set with this probability")
       ->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0));
   c->add_option("--seed", a->options.seed, "Seed of the draws");
-  add_example(*c, "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7");
-  c->callback([a, &chosen] {
-    chosen = [a] {
-      const config::Config config = config::resolve(config::load(a->run + "/config.toml"));
-      base::PosixVfs vfs;
-      const checkpoint::Found found = checkpoint::find_newest(vfs, config.checkpoint.dir);
-      if (!found.newest) base::fail("'{}' holds no checkpoint that verifies", config.checkpoint.dir);
-      train::ProgramChoice choice;
-      choice.train = choice.evaluate = false;
-      choice.logits = true;
-      train::Programs programs(config, choice);
-      checkpoint::restore(*found.newest, programs.targets());
-      const data::ByteTokenizer tokenizer;
-      a->options.stop_token = tokenizer.end_of_document();
-      fmt::print("{}", a->prompt);
-      train::generate(programs, tokenizer.encode(a->prompt), a->options, [&](int32_t token) {
-        fmt::print("{}", tokenizer.decode(std::vector<int32_t>{token}));
-        std::fflush(stdout);
-      });
-      fmt::print("\n");
-      return 0;
-    };
-  });
+  c->add_option("--stop", a->stops, "End before this text (repeatable)")->allow_extra_args(false);
+  c->add_flag("--ignore-end", a->ignore_end, "Do not stop at the end-of-text token");
+  c->add_flag("--ids", a->ids, "Prompts and output are token ids, separated by commas or spaces");
+  c->add_flag("--no-cache", a->no_cache, "Run the whole sequence for every token: slow, the reference");
+  c->add_flag("--json", a->json, "One JSON object per prompt: tokens, text, why it ended");
+  add_example(*c, "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7 --stop '.'");
+  c->callback([a, &chosen] { chosen = [a] { return Generator(*a).run(); }; });
 }
 
 }  // namespace pleat::apps

@@ -60,13 +60,12 @@ bool arrived(const std::vector<FlightEntry>& entries, int rank, const FlightEntr
   return false;
 }
 
-bool is_gone(const RankFlight& flight) {
-  return flight.state() == RankState::Running && flight.process() > 0 && kill(flight.process(), 0) != 0 &&
-         errno == ESRCH;
+// Whether the process of a rank that has not said goodbye is there, as far as this process can see.
+bool is_there(const RankFlight& flight) {
+  return flight.state() != RankState::Running || kill(flight.process(), 0) == 0 || errno != ESRCH;
 }
 
-const char* state_words(const RankFlight& flight, bool processes) {
-  if (processes && is_gone(flight)) return "gone";
+const char* state_words(const RankFlight& flight) {
   switch (flight.state()) {
     case RankState::NotStarted:
       return "not started";
@@ -86,6 +85,8 @@ Watchdog::Watchdog(View view, Options options) : view_(std::move(view)), options
   if (options_.timeout_seconds < 0)
     base::fail("the communication time-out is {} seconds, needed 0 (never) or more",
                options_.timeout_seconds);
+  for (const RankFlight* flight : view_.flights)
+    seen_alive_.push_back(view_.processes && flight != nullptr && is_there(*flight) ? 1 : 0);
   if (options_.timeout_seconds > 0 || view_.processes) thread_ = std::thread([this] { watch(); });
 }
 
@@ -121,6 +122,11 @@ void Watchdog::watch() {
   }
 }
 
+bool Watchdog::is_gone(int rank) const {
+  const auto r = static_cast<size_t>(rank);
+  return seen_alive_[r] != 0 && !is_there(*view_.flights[r]);
+}
+
 std::string Watchdog::find_lost() {
   // A rank that failed says so itself, and ends with its own code; it is given the time to.
   constexpr int64_t kOwnWordsNs = 300'000'000;
@@ -134,7 +140,7 @@ std::string Watchdog::find_lost() {
       if (steady_ns() - failed_seen_ns_ < kOwnWordsNs) continue;
       return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), rows(std::nullopt));
     }
-    if (is_gone(*flight))
+    if (is_gone(static_cast<int>(r)))
       return fmt::format("pleat: rank {} is gone (process {} has ended)\n{}", r, flight->process(),
                          rows(std::nullopt));
   }
@@ -179,13 +185,11 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
     const std::vector<FlightEntry> entries = flight->entries();
     std::string at = where(entries);
     if (flight->state() == RankState::Failed) at = fmt::format("{}; {}", flight->why_failed(), at);
-    if (stuck && flight->state() != RankState::Running)
-      at = fmt::format("{}; {}", state_words(*flight, view_.processes), at);
-    if (view_.processes && is_gone(*flight))
-      at = fmt::format("process {} has ended; {}", flight->process(), at);
+    if (stuck && flight->state() != RankState::Running) at = fmt::format("{}; {}", state_words(*flight), at);
+    if (is_gone(rank)) at = fmt::format("process {} has ended; {}", flight->process(), at);
     const char* state = "NOT ARRIVED";
     if (!stuck)
-      state = state_words(*flight, view_.processes);
+      state = is_gone(rank) ? "gone" : state_words(*flight);
     else if (!member)
       state = "no member";
     else if (arrived(entries, rank, stuck->entry, stuck->rank))

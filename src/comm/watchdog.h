@@ -45,6 +45,7 @@ class Watchdog {
   };
   void watch();
   std::string find_lost();
+  bool is_gone(int rank) const;
   std::string rows(const std::optional<Stuck>& stuck) const;
   void report(const std::string& table);
 
@@ -54,6 +55,7 @@ class Watchdog {
   std::condition_variable wake_;
   bool stopping_ = false;
   int64_t failed_seen_ns_ = 0;
+  std::vector<char> seen_alive_;  // by world rank; a process in another container may not be seen at all
   std::map<uint64_t, std::vector<int>> groups_;
   std::thread thread_;
 };

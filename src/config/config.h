@@ -142,9 +142,12 @@ struct TrainConfig {
 };
 
 struct DataConfig {
-  std::string train;  // prefix of a .bin/.idx pair, or a .txt/.jsonl file to be prepared
+  std::string train;                 // prefix of a .bin/.idx pair, or a .txt/.jsonl file to be prepared
+  std::vector<std::string> sources;  // instead of train: a mixture, each as train
+  std::vector<double> weights;       // one per source; only their ratios count
   std::string valid;
-  std::string tokenizer = "byte";
+  std::string tokenizer = "byte";  // or the path of a tokenizer
+  std::string end_of_document;     // token or id; empty: what the tokenizer's files say
   std::string jsonl_key = "text";
   std::string separator;  // cuts a .txt file into documents; empty: one document per file
   bool shuffle = true;
@@ -152,6 +155,18 @@ struct DataConfig {
   double valid_split = 0.0;  // share of train held out when valid is empty
 
   bool operator==(const DataConfig&) const = default;
+};
+
+// How the messages of chat data become text (data/chat/chat_template.h).
+struct ChatConfig {
+  std::string template_name = "none";  // none | chatml | llama3 | plain | custom
+  std::string begin, end;              // around a conversation; these and all below: custom only
+  std::string system_prefix, system_suffix;
+  std::string user_prefix, user_suffix;
+  std::string assistant_prefix, assistant_suffix;
+  std::string tool_prefix, tool_suffix;
+
+  bool operator==(const ChatConfig&) const = default;
 };
 
 struct CheckpointConfig {
@@ -209,6 +224,7 @@ struct Config {
   OptimizerConfig optimizer;
   TrainConfig train;
   DataConfig data;
+  ChatConfig chat;
   CheckpointConfig checkpoint;
   LogConfig log;
   RecomputeConfig recompute;
@@ -222,7 +238,7 @@ struct Config {
 
   bool operator==(const Config& other) const {
     return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
-           data == other.data && checkpoint == other.checkpoint && log == other.log &&
+           data == other.data && chat == other.chat && checkpoint == other.checkpoint && log == other.log &&
            recompute == other.recompute && parallel == other.parallel && device == other.device;
   }
 };

@@ -84,7 +84,8 @@ std::string to_text(const Value& value);
 std::vector<Key> model_keys();
 std::vector<Key> moe_keys();
 std::vector<Key> optimizer_keys();
-std::vector<Key> run_keys();
+std::vector<Key> data_keys();  // [data] and [chat]
+std::vector<Key> run_keys();   // the rest, data_keys() among them
 std::vector<Key> parallel_keys();
 
 // Conditions used by several sections.

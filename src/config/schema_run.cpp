@@ -1,4 +1,4 @@
-// Keys of [train], [data], [checkpoint], [log], [recompute] and [device].
+// Keys of [train], [checkpoint], [log], [recompute] and [device].
 #include "config/schema.h"
 
 namespace pleat::config {
@@ -53,55 +53,6 @@ void add_train_keys(std::vector<Key>& keys) {
                      .above(0, 100)
                      .when(has_mtp_layers())
                      .see({"model.num_mtp_layers"}));
-}
-
-Condition may_read_jsonl() {
-  return {"data.train or data.valid is a .jsonl file", {"data.train", "data.valid"}, [](const Config& c) {
-            return c.data.train.empty() || c.data.train.ends_with(".jsonl") ||
-                   c.data.valid.ends_with(".jsonl");
-          }};
-}
-
-void add_data_keys(std::vector<Key>& keys) {
-  using D = DataConfig;
-  const auto key = [](const char* name, auto D::*field, std::string meaning) {
-    return make_key(std::string("data.") + name, &Config::data, field, std::move(meaning));
-  };
-  keys.push_back(
-      key("train", &D::train,
-          "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file that "
-          "is tokenized first. Needed to train, not to plan.")
-          .see({"data.valid", "data.tokenizer"}));
-  keys.push_back(key("valid", &D::valid, "Validation data, as data.train. Empty: see data.valid_split.")
-                     .see({"data.valid_split", "train.eval_every"}));
-  keys.push_back(key("tokenizer", &D::tokenizer, "How text becomes tokens. byte: one token per byte.")
-                     .one_of({"byte"})
-                     .see({"model.vocab_size"}));
-  keys.push_back(key("jsonl_key", &D::jsonl_key, "Member of each JSON line that holds the text.")
-                     .when(may_read_jsonl()));
-  keys.push_back(
-      key("separator", &D::separator,
-          "Cuts a .txt file into documents wherever this string stands; it is left out of both sides. Empty: "
-          "a "
-          "file is one document.")
-          .with_line_breaks()
-          .when(
-              {"data.train or data.valid is a .txt file", {"data.train", "data.valid"}, [](const Config& c) {
-                 return c.data.train.empty() || c.data.train.ends_with(".txt") ||
-                        c.data.valid.ends_with(".txt");
-               }}));
-  keys.push_back(
-      key("shuffle", &D::shuffle,
-          "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
-          "file order.")
-          .see({"train.seed"}));
-  keys.push_back(key("isolate_documents", &D::isolate_documents,
-                     "Tokens attend within their own document only, and positions start again with each."));
-  keys.push_back(
-      key("valid_split", &D::valid_split, "Share of data.train held out for validation. 0 holds nothing out.")
-          .below(0, 1)
-          .when({"data.valid is empty", {"data.valid"}, [](const Config& c) { return c.data.valid.empty(); }})
-          .see({"data.valid"}));
 }
 
 void add_checkpoint_keys(std::vector<Key>& keys) {
@@ -177,16 +128,10 @@ void add_device_keys(std::vector<Key>& keys) {
 
 }  // namespace
 
-Condition has_validation_data() {
-  return {"data.valid is given or data.valid_split > 0",
-          {"data.valid", "data.valid_split"},
-          [](const Config& c) { return !c.data.valid.empty() || c.data.valid_split > 0; }};
-}
-
 std::vector<Key> run_keys() {
   std::vector<Key> keys;
   add_train_keys(keys);
-  add_data_keys(keys);
+  for (Key& key : data_keys()) keys.push_back(std::move(key));
   add_checkpoint_keys(keys);
   add_log_keys(keys);
   add_recompute_keys(keys);

@@ -55,13 +55,33 @@ void check_data(const Config& c) {
   const auto is_text = [](const std::string& path) {
     return path.ends_with(".txt") || path.ends_with(".jsonl");
   };
-  if (c.model.vocab_size > 0 && c.model.vocab_size < 257 && (is_text(c.data.train) || is_text(c.data.valid)))
+  const DataConfig& d = c.data;
+  const bool reads_text =
+      is_text(d.train) || is_text(d.valid) || std::any_of(d.sources.begin(), d.sources.end(), is_text);
+  if (d.tokenizer.empty())
+    base::fail("data.tokenizer is empty; needed is \"byte\" or the path of a tokenizer");
+  if (d.tokenizer == "byte" && c.model.vocab_size > 0 && c.model.vocab_size < 257 && reads_text)
     base::fail(
         "model.vocab_size = {} is too small for data.tokenizer = \"byte\" on text; needed is 257 or more, or "
         "0",
         c.model.vocab_size);
-  if (c.data.jsonl_key.empty())
+  if (d.jsonl_key.empty())
     base::fail("data.jsonl_key is empty; name the member that holds the text, as in \"text\"");
+  if (!d.sources.empty() && !d.train.empty())
+    base::fail("data.train and data.sources are both given; needed is one of them");
+  if (d.sources.size() != d.weights.size())
+    base::fail("data.sources names {} datasets and data.weights holds {} weights; needed is one for each",
+               d.sources.size(), d.weights.size());
+  if (std::any_of(d.sources.begin(), d.sources.end(), [](const std::string& path) { return path.empty(); }))
+    base::fail("data.sources holds an empty path; name a dataset in each place");
+  if (!d.sources.empty() && d.valid_split > 0)
+    base::fail(
+        "data.valid_split = {} holds out a share of data.train, but there is data.sources; set data.valid",
+        d.valid_split);
+  if (c.chat.template_name == "custom" && c.chat.assistant_prefix.empty() && c.chat.assistant_suffix.empty())
+    base::fail(
+        "chat.template = \"custom\" without chat.assistant_prefix or chat.assistant_suffix: nothing would be "
+        "learned");
   if (c.log.run_dir.empty())
     base::fail("log.run_dir is empty; name the folder of the run, as in \"runs/default\"");
 }

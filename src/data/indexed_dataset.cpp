@@ -1,6 +1,7 @@
 #include "data/indexed_dataset.h"
 
 #include <cstring>
+#include <filesystem>
 #include <limits>
 
 #include "base/error.h"
@@ -77,18 +78,38 @@ IndexedDataset::IndexedDataset(const std::string& prefix, int64_t vocab_size)
       bin_file_(prefix + ".bin"),
       idx_file_(prefix + ".idx"),
       index_(idx_file_.bytes(), static_cast<int64_t>(bin_file_.bytes().size()), idx_file_.path(),
-             [this](size_t begin, size_t end) { idx_file_.release(begin, end); }) {
+             [this](size_t begin, size_t end) { idx_file_.release(begin, end); }),
+      info_(read_dataset_info(prefix)) {
   if (vocab_size < 1 || vocab_size > std::numeric_limits<int32_t>::max())
     base::fail("{}: vocabulary size {} must lie between 1 and 2147483647", prefix, vocab_size);
+  if (info_ && (info_->num_tokens != num_tokens() || info_->num_documents != num_documents()))
+    base::fail(
+        "{}.json tells of {} tokens in {} documents, but the index holds {} in {}; they do not belong "
+        "together",
+        prefix, info_->num_tokens, info_->num_documents, num_tokens(), num_documents());
+  const std::string mask_path = prefix + ".mask.bin";
+  if (info_ && info_->num_loss_tokens) {
+    mask_file_.emplace(mask_path);
+    if (static_cast<int64_t>(mask_file_->bytes().size()) != num_tokens())
+      base::fail("{}: {} bytes for {} tokens; one for each is needed", mask_path, mask_file_->bytes().size(),
+                 num_tokens());
+  } else if (std::error_code ignored; std::filesystem::exists(mask_path, ignored)) {
+    base::fail("{} is there, but {}.json {}; a loss mask is never ignored: tokenize again or remove it",
+               mask_path, prefix, info_ ? "says there is none" : "is not");
+  }
 }
 
-void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
-  const int64_t count = static_cast<int64_t>(out.size());
+void IndexedDataset::check_range(int64_t first, size_t num_elements) const {
+  const int64_t count = static_cast<int64_t>(num_elements);
   if (first < 0 || first > num_tokens() || count > num_tokens() - first)
     base::fail("{}: tokens [{}, {} + {}) asked for, but there are {}", prefix_, first, first, count,
                num_tokens());
   bin_file_.check_not_shrunk();
   idx_file_.check_not_shrunk();
+}
+
+void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
   const int64_t bytes = token_bytes(token_type());
   const std::byte* from = bin_file_.bytes().data() + first * bytes;
   const int64_t bad = convert_as(token_type(), from, out, vocab_size_);
@@ -97,6 +118,17 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out) const {
     base::fail("{}: token {} (in document {}) has id {}, outside the vocabulary of {}", bin_file_.path(),
                token_idx, document_of(token_idx), load_id(token_type(), from + bad * bytes), vocab_size_);
   }
+}
+
+void IndexedDataset::read_loss_mask(int64_t first, std::span<uint8_t> out) const {
+  PLEAT_CHECK(mask_file_, "{} has no loss mask", prefix_);
+  check_range(first, out.size());
+  mask_file_->check_not_shrunk();
+  if (!out.empty()) std::memcpy(out.data(), mask_file_->bytes().data() + first, out.size());
+  for (size_t i = 0; i < out.size(); ++i)
+    if (out[i] > 1)
+      base::fail("{}: byte {} is {}; 0 or 1 is needed", mask_file_->path(), first + static_cast<int64_t>(i),
+                 out[i]);
 }
 
 }  // namespace pleat::data

@@ -3,12 +3,18 @@
 // Both files are validated when opened (index_view.h says what then holds) and neither is copied: opening
 // and reading use O(1) memory of this process. Token ids are checked against the vocabulary at every read,
 // since checking them at opening would read the whole .bin. Reading is const and may run in many threads.
+//
+// Beside them there may be PREFIX.json (dataset_info.h), which must then agree with the index, and, where it
+// says so, PREFIX.mask.bin: one byte per token, 1 where the token counts as a label. A mask that nothing
+// mentions is refused: it would be ignored.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "data/dataset_info.h"
 #include "data/index_view.h"
 #include "data/mapped_file.h"
 
@@ -25,6 +31,8 @@ class IndexedDataset {
   int64_t num_tokens() const { return index_.num_tokens(); }
   int64_t num_sequences() const { return index_.num_sequences(); }
   int64_t num_documents() const { return index_.num_documents(); }
+  const std::optional<DatasetInfo>& info() const { return info_; }
+  bool has_loss_mask() const { return mask_file_.has_value(); }
 
   int64_t document_begin(int64_t document_idx) const { return index_.document_begin(document_idx); }
   int64_t document_of(int64_t token_idx) const { return index_.document_of(token_idx); }
@@ -32,13 +40,19 @@ class IndexedDataset {
   // Overwrites `out` with tokens [first, first + out.size()), across document boundaries. Allocates nothing.
   // Throws when the range leaves the dataset, an id is outside the vocabulary, or a file shrank.
   void read(int64_t first, std::span<int32_t> out) const;
+  // The same of the loss mask, which must be there; throws on a byte that is neither 0 nor 1.
+  void read_loss_mask(int64_t first, std::span<uint8_t> out) const;
 
  private:
+  void check_range(int64_t first, size_t count) const;
+
   std::string prefix_;
   int64_t vocab_size_;
   MappedFile bin_file_;
   MappedFile idx_file_;
   IndexView index_;
+  std::optional<DatasetInfo> info_;
+  std::optional<MappedFile> mask_file_;
 };
 
 }  // namespace pleat::data

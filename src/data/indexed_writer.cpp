@@ -47,16 +47,24 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, const Opti
                options.vocab_size);
   PLEAT_CHECK(options.max_sequence_tokens >= 1 &&
               options.max_sequence_tokens <= std::numeric_limits<int32_t>::max());
+  if (options.loss_mask) mask_.emplace(prefix + ".mask.bin");
   lengths_.make_nameless();
   documents_.make_nameless();
   documents_.write_value(int64_t{0});
 }
 
-void IndexedDatasetWriter::append(std::span<const int32_t> tokens) {
+void IndexedDatasetWriter::append(std::span<const int32_t> tokens, std::span<const uint8_t> mask) {
+  PLEAT_CHECK(mask.size() == (mask_ ? tokens.size() : 0), "{} tokens, {} of the mask", tokens.size(),
+              mask.size());
   for (const int32_t token : tokens)
     if (token < 0 || token >= options_.vocab_size)
       base::fail("{}: token id {} in document {} lies outside the vocabulary of {}", prefix_, token,
                  counts_.num_documents, options_.vocab_size);
+  for (const uint8_t counts : mask) {
+    PLEAT_CHECK(counts <= 1);
+    counts_.num_loss_tokens += counts;
+  }
+  if (mask_) mask_->write(std::as_bytes(mask));
   std::array<uint16_t, 4096> narrow;
   while (!tokens.empty()) {
     if (sequence_tokens_ == options_.max_sequence_tokens) end_sequence();
@@ -83,11 +91,13 @@ void IndexedDatasetWriter::end_sequence() {
   ++counts_.num_sequences;
 }
 
-void IndexedDatasetWriter::end_document() {
+void IndexedDatasetWriter::end_document(bool end_counts) {
   if (document_tokens_ == 0)
     base::fail("{}: document {} is empty; a document holds at least one token", prefix_,
                counts_.num_documents);
-  if (last_token_ != options_.end_of_document) append(std::span(&options_.end_of_document, 1));
+  const uint8_t counts = end_counts ? 1 : 0;
+  if (last_token_ != options_.end_of_document)
+    append(std::span(&options_.end_of_document, 1), std::span(&counts, mask_ ? 1 : 0));
   end_sequence();
   documents_.write_value(counts_.num_sequences);
   document_tokens_ = 0;
@@ -114,15 +124,28 @@ void IndexedDatasetWriter::write_index() {
   PLEAT_CHECK(offset == bin_.size(), "{} against {}", offset, bin_.size());
 }
 
-IndexedDatasetWriter::Counts IndexedDatasetWriter::finish() {
+IndexedDatasetWriter::Counts IndexedDatasetWriter::finish(
+    const std::function<std::string(const Counts&)>& describe) {
   PLEAT_CHECK(document_tokens_ == 0, "the last document was not ended");
   write_index();
   bin_.sync();
   idx_.sync();
-  if (::unlink((prefix_ + ".idx").c_str()) != 0 && errno != ENOENT)
-    base::fail_with(base::ExitCode::Storage, "{}.idx: cannot replace: {}", prefix_, system_message(errno));
+  if (mask_) mask_->sync();
+  std::optional<OutputFile> description;
+  if (describe) {
+    description.emplace(prefix_ + ".json");
+    const std::string text = describe(counts_);
+    description->write(std::as_bytes(std::span(text)));
+    description->sync();
+  }
+  for (const char* ending : {".idx", ".mask.bin", ".json"})
+    if (::unlink((prefix_ + ending).c_str()) != 0 && errno != ENOENT)
+      base::fail_with(base::ExitCode::Storage, "{}{}: cannot replace: {}", prefix_, ending,
+                      system_message(errno));
   sync_folder_of(prefix_);
   bin_.commit();
+  if (mask_) mask_->commit();
+  if (description) description->commit();
   sync_folder_of(prefix_);
   idx_.commit();
   sync_folder_of(prefix_);

@@ -6,22 +6,13 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "data/json_error.h"
 #include "data/text_source.h"
 
 namespace pleat::data {
 namespace {
 
 using Json = nlohmann::json;
-
-// What the parser says, short and printable: it quotes the input, which may be long and no UTF-8.
-std::string printable(std::string_view text) {
-  constexpr size_t kMaxShown = 160;
-  std::string shown(text.substr(0, kMaxShown));
-  for (char& c : shown)
-    if (c < 0x20 || c > 0x7e) c = '?';
-  if (text.size() > kMaxShown) shown += "...";
-  return shown;
-}
 
 // Returning false from an event stops the parser; errors are thrown here directly, with the place.
 class DocumentEvents final : public nlohmann::json_sax<Json> {
@@ -55,22 +46,18 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
 
   bool key(string_t& name) override {
     if (depth_ != 1 || name != key_) return true;
-    if (found_) base::fail("{}: key \"{}\" appears twice", where_, printable(key_));
+    if (found_) base::fail("{}: key \"{}\" appears twice", where_, printable_json(key_));
     wanted_ = true;
     return true;
   }
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...": the line is ours.
-    std::string_view reason = error.what();
-    if (const size_t colon = reason.find(": "); colon != std::string_view::npos)
-      reason.remove_prefix(colon + 2);
-    base::fail("{}: broken JSON at byte {}: {}", where_, position, printable(reason));
+    fail_broken_json(where_, position, error.what());
   }
 
   std::string take() {
-    if (!found_) base::fail("{}: the object has no key \"{}\"", where_, printable(key_));
+    if (!found_) base::fail("{}: the object has no key \"{}\"", where_, printable_json(key_));
     return std::move(text_);
   }
 
@@ -78,7 +65,8 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
   // A value that is not the wanted string.
   bool other(const char* kind) {
     if (depth_ == 0) base::fail("{}: the line is {}; a JSON object is needed", where_, kind);
-    if (wanted_) base::fail("{}: key \"{}\" holds {}; a string is needed", where_, printable(key_), kind);
+    if (wanted_)
+      base::fail("{}: key \"{}\" holds {}; a string is needed", where_, printable_json(key_), kind);
     return true;
   }
   bool enter() {

@@ -3,38 +3,41 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <filesystem>
-#include <memory>
-#include <string_view>
+#include <thread>
 
 #include "base/error.h"
+#include "data/dataset_info.h"
 #include "data/indexed_writer.h"
 #include "data/mapped_file.h"
-#include "data/text_source.h"
+#include "data/ordered_workers.h"
+#include "data/prepare_split.h"
 
 namespace pleat::data {
 namespace {
 
-constexpr int64_t kMillion = 1'000'000;
-constexpr int64_t kProgressBytes = int64_t{8} << 20;
-constexpr size_t kEncodeBytes = size_t{1} << 18;
+// Enough work to be worth a hand-over between threads.
+constexpr size_t kBatchBytes = size_t{1} << 19;
+constexpr size_t kBatchParts = 2048;
 
-InputFormat format_of(const std::string& path, InputFormat asked) {
-  if (asked != InputFormat::ByName) return asked;
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return InputFormat::Jsonl;
-  if (extension == ".json") base::fail("{}: a .json name may be text or JSONL; say which format it is", path);
-  for (const char* packed : {".gz", ".xz", ".zst", ".bz2", ".zip"})
-    if (extension == packed) base::fail("{}: compressed files are not read; unpack it first", path);
-  return InputFormat::Text;
-}
+enum Side : int { kTrain = 0, kValidation = 1 };
 
-std::unique_ptr<DocumentSource> open_source(const std::string& path, const PrepareOptions& options) {
-  if (format_of(path, options.format) == InputFormat::Jsonl)
-    return open_jsonl(path, {.key = options.json_key});
-  return open_text(path, options.separator);
-}
+// A whole document, or a piece of one where the tokenizer can cut anywhere; for chat one line of JSONL.
+struct Part {
+  std::string text = {};
+  std::string where = {};  // of a line
+  Side side = kTrain;
+  bool ends_document = false;
+  EncodedChat encoded = {.end_counts = true};
+  int64_t num_bytes = 0;
+};
+
+struct Batch {
+  std::vector<Part> parts = {};
+  size_t num_bytes = 0;
+  int64_t bytes_read = 0;  // of all inputs, when the batch was full
+};
 
 int64_t file_bytes(const std::string& path) {
   const OpenedFile opened = open_regular_file(path);
@@ -42,189 +45,253 @@ int64_t file_bytes(const std::string& path) {
   return opened.size;
 }
 
-// One output dataset: collects the pieces of a document, encodes them, ends the document.
-class Side {
+// One output dataset.
+class Output {
  public:
-  Side(const std::string& prefix, const Tokenizer& tokenizer, int64_t max_document_bytes)
-      : tokenizer_(tokenizer),
-        max_document_bytes_(max_document_bytes),
-        writer_(prefix,
-                {.vocab_size = tokenizer.vocab_size(), .end_of_document = tokenizer.end_of_document()}) {
-    result_.prefix = prefix;
-  }
+  Output(const std::string& prefix, const TextTokenizer& tokenizer, bool loss_mask)
+      : prefix_(prefix),
+        loss_mask_(loss_mask),
+        writer_(prefix, {.vocab_size = tokenizer.vocab_size(),
+                         .end_of_document = tokenizer.end_of_document(),
+                         .loss_mask = loss_mask}) {}
 
-  void add(std::string_view text) {
-    if (text.empty()) return;
-    open_ = true;
-    result_.num_text_bytes += static_cast<int64_t>(text.size());
-    if (tokenizer_.can_cut_anywhere()) {
-      for (size_t at = 0; at < text.size(); at += kEncodeBytes)
-        writer_.append(tokenizer_.encode(text.substr(at, kEncodeBytes)));
+  void write(const Part& part) {
+    num_text_bytes_ += part.num_bytes;
+    document_tokens_ += part.encoded.tokens.size();
+    const int64_t before = writer_.counts().num_loss_tokens;
+    writer_.append(part.encoded.tokens,
+                   std::span(part.encoded.loss_mask).first(loss_mask_ ? part.encoded.tokens.size() : 0));
+    if (!part.ends_document) return;
+    if (document_tokens_ == 0) {
+      ++num_empty_;  // text of which nothing is left, such as blanks a normalizer drops
       return;
     }
-    if (static_cast<int64_t>(text.size()) > max_document_bytes_ - static_cast<int64_t>(whole_.size()))
-      base::fail(
-          "document {} is longer than {} bytes, and tokenizer {} needs a document at once; split the text",
-          writer_.counts().num_documents, max_document_bytes_, tokenizer_.name());
-    whole_.append(text);
+    writer_.end_document(part.encoded.end_counts);
+    num_unlearned_ += loss_mask_ && writer_.counts().num_loss_tokens == before;
+    document_tokens_ = 0;
   }
 
-  // Does nothing when nothing was added since the last end.
-  void end_document() {
-    if (!open_) return;
-    if (!whole_.empty()) writer_.append(tokenizer_.encode(whole_));
-    whole_.clear();
-    writer_.end_document();
-    open_ = false;
+  PreparedDataset finish(DatasetInfo info) {
+    const auto counts = writer_.finish([&](const IndexedDatasetWriter::Counts& c) {
+      info.num_documents = c.num_documents;
+      info.num_tokens = c.num_tokens;
+      info.num_bytes = num_text_bytes_;
+      if (loss_mask_) info.num_loss_tokens = c.num_loss_tokens;
+      return to_json(info);
+    });
+    return {prefix_, counts.num_documents, counts.num_tokens, num_text_bytes_, counts.num_loss_tokens};
   }
 
-  int64_t num_documents() const { return writer_.counts().num_documents; }
-
-  PreparedDataset finish() {
-    const IndexedDatasetWriter::Counts counts = writer_.finish();
-    result_.num_documents = counts.num_documents;
-    result_.num_tokens = counts.num_tokens;
-    return result_;
-  }
+  const IndexedDatasetWriter::Counts& counts() const { return writer_.counts(); }
+  int64_t num_empty() const { return num_empty_; }
+  int64_t num_unlearned() const { return num_unlearned_; }
 
  private:
-  const Tokenizer& tokenizer_;
-  int64_t max_document_bytes_;
+  std::string prefix_;
+  bool loss_mask_;
   IndexedDatasetWriter writer_;
-  PreparedDataset result_;
-  std::string whole_;
-  bool open_ = false;
+  size_t document_tokens_ = 0;
+  int64_t num_text_bytes_ = 0, num_empty_ = 0, num_unlearned_ = 0;
 };
 
-// Calls on_piece(text) and on_end(is_empty) for every document of every input; on_end returns false to stop.
-template <class OnPiece, class OnEnd>
-void for_each_document(const PrepareOptions& options, const std::function<void(int64_t)>& on_bytes,
-                       OnPiece&& on_piece, OnEnd&& on_end) {
-  int64_t bytes_before = 0;
-  for (const std::string& path : options.inputs) {
-    const std::unique_ptr<DocumentSource> source = open_source(path, options);
-    TextPiece piece;
-    bool is_empty = true;
-    while (source->next(piece)) {
-      if (!piece.text.empty()) {
-        is_empty = false;
-        on_piece(piece.text);
+// Turns what the inputs hold into parts, and parts into batches.
+class Reader {
+ public:
+  Reader(const PrepareOptions& options, const TextTokenizer& tokenizer, const SplitRule& rule,
+         std::function<void(Batch)> send)
+      : options_(options), tokenizer_(tokenizer), rule_(rule), send_(std::move(send)) {}
+
+  void read_texts() {
+    for_each_document(options_, {.on_bytes = [&](int64_t bytes) { bytes_read_ = bytes; },
+                                 .on_piece = [&](std::string_view text) { piece(text); },
+                                 .on_end =
+                                     [&](bool is_empty) {
+                                       num_empty_ += is_empty;
+                                       num_documents_ += !is_empty;
+                                       end_document(kTrain);
+                                       end_document(kValidation);
+                                       return true;
+                                     }});
+  }
+
+  void read_chats() {
+    int64_t bytes_before = 0;
+    for (const std::string& path : options_.inputs) {
+      if (format_of(path, options_.format) != InputFormat::Jsonl)
+        base::fail("{}: conversations are read from JSONL; a .jsonl file is needed", path);
+      LineSource lines(path);
+      std::string_view line;
+      for (int64_t number = 0; lines.next(line, number);) {
+        bytes_read_ = bytes_before + lines.bytes_read();
+        Part part{
+            .text = std::string(line), .where = fmt::format("{}:{}", path, number), .ends_document = true};
+        part.side = options_.split && rule_.is_validation(num_documents_) ? kValidation : kTrain;
+        ++num_documents_;
+        add(std::move(part));
       }
-      if (on_bytes) on_bytes(bytes_before + source->bytes_read());
-      if (!piece.ends_document) continue;
-      if (!on_end(is_empty)) return;
-      is_empty = true;
+      bytes_before += lines.bytes_read();
     }
-    bytes_before += source->bytes_read();
   }
-}
 
-// How documents are shared out; decided before anything is written.
-struct SplitRule {
-  bool by_bytes = false;
-  int64_t train_bytes = 0;             // by bytes: where the cut is
-  int64_t validation_per_million = 0;  // by documents
-
-  // Spreads the validation documents evenly: exactly floor(n * share) of the first n.
-  bool is_validation(int64_t document_idx) const {
-    const auto before = [&](int64_t n) {
-      return n / kMillion * validation_per_million + n % kMillion * validation_per_million / kMillion;
-    };
-    return before(document_idx + 1) > before(document_idx);
+  void flush() {
+    if (batch_.parts.empty()) return;
+    batch_.bytes_read = bytes_read_;
+    send_(std::exchange(batch_, {}));
   }
+
+  int64_t num_documents() const { return num_documents_; }
+  int64_t num_empty() const { return num_empty_; }
+  int64_t text_bytes() const { return text_bytes_; }
+
+ private:
+  void piece(std::string_view text) {
+    const int64_t begin = text_bytes_;
+    text_bytes_ += static_cast<int64_t>(text.size());
+    if (!options_.split) return add_text(kTrain, text);
+    if (!rule_.by_bytes) return add_text(rule_.is_validation(num_documents_) ? kValidation : kTrain, text);
+    const size_t cut = past_cut_ ? 0 : cut_in(text, begin, rule_.train_bytes);
+    add_text(kTrain, text.substr(0, cut));
+    if (cut == text.size()) return;
+    end_document(kTrain);
+    past_cut_ = true;
+    add_text(kValidation, text.substr(cut));
+  }
+
+  void add_text(Side side, std::string_view text) {
+    if (text.empty()) return;
+    open_[side] = true;
+    if (tokenizer_.can_cut_anywhere()) return add({.text = std::string(text), .side = side});
+    std::string& whole = whole_[side];
+    if (static_cast<int64_t>(text.size()) > options_.max_document_bytes - static_cast<int64_t>(whole.size()))
+      base::fail(
+          "document {} is longer than {} bytes, and tokenizer {} needs a document at once; split the text",
+          num_documents_, options_.max_document_bytes, tokenizer_.name());
+    whole.append(text);
+  }
+
+  void end_document(Side side) {
+    if (!open_[side]) return;
+    add({.text = std::exchange(whole_[side], {}), .side = side, .ends_document = true});
+    open_[side] = false;
+  }
+
+  void add(Part part) {
+    batch_.num_bytes += part.text.size();
+    batch_.parts.push_back(std::move(part));
+    if (batch_.num_bytes >= kBatchBytes || batch_.parts.size() >= kBatchParts) flush();
+  }
+
+  const PrepareOptions& options_;
+  const TextTokenizer& tokenizer_;
+  const SplitRule& rule_;
+  std::function<void(Batch)> send_;
+  Batch batch_;
+  std::array<std::string, 2> whole_;
+  std::array<bool, 2> open_ = {};
+  bool past_cut_ = false;
+  int64_t bytes_read_ = 0, num_documents_ = 0, num_empty_ = 0, text_bytes_ = 0;
 };
 
-SplitRule choose_rule(const PrepareOptions& options) {
-  SplitRule rule;
-  const double split = *options.split;
-  if (!(split > 0.0 && split < 1.0)) base::fail("split {} must lie strictly between 0 and 1", split);
-  rule.validation_per_million = std::clamp<int64_t>(std::llround((1.0 - split) * kMillion), 1, kMillion - 1);
-  const int64_t smaller_side = std::min(rule.validation_per_million, kMillion - rule.validation_per_million);
-  const int64_t enough = (kMinSplitDocuments * kMillion + smaller_side - 1) / smaller_side;
-  int64_t num_documents = 0, num_bytes = 0;
-  for_each_document(
-      options, {}, [&](std::string_view text) { num_bytes += static_cast<int64_t>(text.size()); },
-      [&](bool is_empty) { return (num_documents += !is_empty) < enough; });
-  if (num_documents < enough) {
-    rule.by_bytes = true;
-    rule.train_bytes = static_cast<int64_t>(split * static_cast<double>(num_bytes));
+void encode_part(Part& part, const TextTokenizer& tokenizer, const ChatEncoder* chat) {
+  if (chat != nullptr) {
+    const std::vector<ChatMessage> messages = chat_from_json(part.text, part.where);
+    for (const ChatMessage& message : messages)
+      part.num_bytes += static_cast<int64_t>(message.content.size());
+    part.encoded = chat->encode(messages, part.where);
+  } else {
+    part.num_bytes = static_cast<int64_t>(part.text.size());
+    if (!part.text.empty()) part.encoded.tokens = tokenizer.encode(part.text);
   }
-  return rule;
+  part.text = {};
 }
 
-// Where in `text`, whose first byte is number `begin` of all text, the validation side starts; its size when
-// that lies further on.
-size_t cut_in(std::string_view text, int64_t begin, int64_t target) {
-  int64_t at = std::max<int64_t>(0, target - begin);
-  const auto is_continuation = [&] {
-    return (static_cast<unsigned char>(text[static_cast<size_t>(at)]) & 0xC0) == 0x80;
-  };
-  while (at < static_cast<int64_t>(text.size()) && begin + at - target < 3 && is_continuation()) ++at;
-  return static_cast<size_t>(std::min(at, static_cast<int64_t>(text.size())));
+DatasetInfo describe(const PrepareOptions& options, const TextTokenizer& tokenizer,
+                     const std::vector<int64_t>& sizes) {
+  DatasetInfo info;
+  info.tokenizer = options.tokenizer_path.empty() ? tokenizer.name() : options.tokenizer_path;
+  info.tokenizer_kind = tokenizer.kind();
+  info.tokenizer_sha256 = tokenizer.tokenizer_hash();
+  info.vocab_size = tokenizer.vocab_size();
+  info.end_of_document = tokenizer.end_of_document();
+  if (options.chat) info.chat_template = options.chat->name;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    info.sources.push_back(
+        {std::filesystem::absolute(options.inputs[i]).lexically_normal().string(), sizes[i]});
+  return info;
 }
 
 }  // namespace
 
-PrepareResult prepare(const PrepareOptions& options, const Tokenizer& tokenizer) {
+PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokenizer) {
   if (options.inputs.empty())
     base::fail("no input file was given; at least one text or JSONL file is needed");
   if (options.output_prefix.empty()) base::fail("no output prefix was given");
+  if (options.num_threads < 0) base::fail("{} threads; 1 or more, or 0 for all cores", options.num_threads);
   PrepareProgress progress;
-  for (const std::string& path : options.inputs) progress.bytes_total += file_bytes(path);
+  std::vector<int64_t> sizes;
+  for (const std::string& path : options.inputs) progress.bytes_total += sizes.emplace_back(file_bytes(path));
 
+  std::optional<ChatEncoder> chat;
+  if (options.chat) chat.emplace(*options.chat, tokenizer);
   SplitRule rule;
-  if (options.split) rule = choose_rule(options);
-  PrepareResult result;
-  result.cut_by_bytes = rule.by_bytes;
+  if (options.split) rule = choose_split(options);
 
-  Side train(options.output_prefix + (options.split ? "-train" : ""), tokenizer, options.max_document_bytes);
-  std::optional<Side> validation;
+  std::array<std::optional<Output>, 2> outputs;
+  outputs[kTrain].emplace(options.output_prefix + (options.split ? "-train" : ""), tokenizer,
+                          chat.has_value());
   if (options.split)
-    validation.emplace(options.output_prefix + "-validation", tokenizer, options.max_document_bytes);
-
-  int64_t document_idx = 0, text_begin = 0, reported = 0;
-  bool past_cut = false;
-  const auto on_piece = [&](std::string_view text) {
-    const int64_t begin = text_begin;
-    text_begin += static_cast<int64_t>(text.size());
-    if (!validation) return train.add(text);
-    if (!rule.by_bytes) return (rule.is_validation(document_idx) ? *validation : train).add(text);
-    const size_t cut = past_cut ? 0 : cut_in(text, begin, rule.train_bytes);
-    train.add(text.substr(0, cut));
-    if (cut < text.size()) {
-      train.end_document();
-      past_cut = true;
-      validation->add(text.substr(cut));
-    }
-  };
-  const auto on_end = [&](bool is_empty) {
-    result.num_empty_documents += is_empty;
-    document_idx += !is_empty;
-    train.end_document();
-    if (validation) validation->end_document();
-    return true;
-  };
-  const auto report = [&](int64_t bytes) {
-    progress.bytes_read = bytes;
-    progress.num_documents = document_idx;
+    outputs[kValidation].emplace(options.output_prefix + "-validation", tokenizer, chat.has_value());
+  const auto report = [&](int64_t bytes_read) {
+    progress.bytes_read = bytes_read;
+    progress.num_documents = progress.num_tokens = 0;
+    for (const auto& output : outputs)
+      if (output) {
+        progress.num_documents += output->counts().num_documents;
+        progress.num_tokens += output->counts().num_tokens;
+      }
     if (options.progress) options.progress(progress);
-    reported = bytes;
   };
-  for_each_document(
-      options,
-      [&](int64_t bytes) {
-        if (bytes - reported >= kProgressBytes) report(bytes);
+
+  const int64_t all_cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  OrderedWorkers<Batch> workers(
+      options.num_threads == 0 ? all_cores : options.num_threads,
+      [&](Batch& batch) {
+        for (Part& part : batch.parts) encode_part(part, tokenizer, chat ? &*chat : nullptr);
       },
-      on_piece, on_end);
+      [&](Batch& batch) {
+        for (const Part& part : batch.parts) outputs[part.side]->write(part);
+        report(batch.bytes_read);
+      });
+  Reader reader(options, tokenizer, rule, [&](Batch batch) { workers.add(std::move(batch)); });
+  std::exception_ptr reading_failed;
+  try {
+    chat ? reader.read_chats() : reader.read_texts();
+  } catch (const base::Error&) {
+    reading_failed = std::current_exception();
+  }
+  // What was read before a bad place is looked at first: its faults come first.
+  reader.flush();
+  workers.finish();
+  if (reading_failed) std::rethrow_exception(reading_failed);
   report(progress.bytes_total);
 
-  if (document_idx == 0)
+  PrepareResult result;
+  result.cut_by_bytes = rule.by_bytes;
+  result.num_empty_documents = reader.num_empty();
+  for (const auto& output : outputs)
+    if (output) {
+      result.num_empty_documents += output->num_empty();
+      result.num_unlearned += output->num_unlearned();
+    }
+  if (progress.num_documents == 0)
     base::fail("{}: the inputs hold no text (all documents are empty)", options.inputs.front());
-  if (validation && (train.num_documents() == 0 || validation->num_documents() == 0))
-    base::fail("split {} of {} bytes of text leaves one side empty; more text or another split is needed",
-               *options.split, text_begin);
-  result.train = train.finish();
-  if (validation) result.validation = validation->finish();
+  if (options.split &&
+      (outputs[kTrain]->counts().num_documents == 0 || outputs[kValidation]->counts().num_documents == 0))
+    base::fail("split {} of {} documents leaves one side empty; more text or another split is needed",
+               *options.split, reader.num_documents());
+  const DatasetInfo info = describe(options, tokenizer, sizes);
+  result.train = outputs[kTrain]->finish(info);
+  if (options.split) result.validation = outputs[kValidation]->finish(info);
   return result;
 }
 

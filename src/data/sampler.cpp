@@ -74,7 +74,10 @@ void Sampler::read(const DataPosition& position, Sample& sample) const {
   std::copy(sample.tokens.begin() + 1, sample.tokens.end(), sample.labels.begin());
   dataset_.read(first + options_.seq_len, sample.labels.last(1));
   std::fill(sample.valid.begin(), sample.valid.end(), uint8_t{1});
-  std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{1});
+  if (dataset_.has_loss_mask())
+    dataset_.read_loss_mask(first + 1, sample.loss_mask);  // of the labels
+  else
+    std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), uint8_t{1});
 
   if (!options_.isolate_documents) {
     std::fill(sample.doc_start.begin(), sample.doc_start.end(), 0);

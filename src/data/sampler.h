@@ -44,7 +44,7 @@ struct Sample {
   std::span<int32_t> doc_start;
   // j - doc_start[j].
   std::span<int32_t> positions;
-  // 1 where the label counts.
+  // 1 where the label counts: the dataset's own mask, where it has one, without labels across documents.
   std::span<uint8_t> loss_mask;
   // 1 for real tokens; always 1 here, since samples are never short.
   std::span<uint8_t> valid;

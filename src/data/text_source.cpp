@@ -85,40 +85,54 @@ class SplitText final : public DocumentSource {
 class JsonlText final : public DocumentSource {
  public:
   JsonlText(const std::string& path, const JsonlOptions& options)
-      : path_(path), options_(options), lines_(path, "\n") {}
+      : key_(options.key), lines_(path, options.max_line_bytes) {}
 
   bool next(TextPiece& piece) override {
-    TextPiece part;
-    line_.clear();
-    while (lines_.next(part)) {
-      if (part.text.size() > static_cast<size_t>(options_.max_line_bytes) - line_.size())
-        base::fail("{}:{}: line is longer than {} bytes", path_, line_number_ + 1, options_.max_line_bytes);
-      line_.append(part.text);
-      if (!part.ends_document) continue;
-      ++line_number_;
-      if (line_.find_first_not_of(" \t\r") == std::string::npos) {
-        line_.clear();
-        continue;
-      }
-      document_ = document_from_json(line_, options_.key, fmt::format("{}:{}", path_, line_number_));
-      piece = {document_, true};
-      return true;
-    }
-    return false;
+    std::string_view line;
+    int64_t line_number = 0;
+    if (!lines_.next(line, line_number)) return false;
+    document_ = document_from_json(line, key_, fmt::format("{}:{}", lines_.path(), line_number));
+    piece = {document_, true};
+    return true;
   }
 
   int64_t bytes_read() const override { return lines_.bytes_read(); }
 
  private:
-  std::string path_;
-  JsonlOptions options_;
-  SplitText lines_;
-  std::string line_;
+  std::string key_;
+  LineSource lines_;
   std::string document_;
-  int64_t line_number_ = 0;
 };
 
 }  // namespace
+
+LineSource::LineSource(const std::string& path, int64_t max_line_bytes)
+    : path_(path), max_line_bytes_(max_line_bytes), parts_(std::make_unique<SplitText>(path, "\n")) {
+  PLEAT_CHECK(max_line_bytes > 0);
+}
+LineSource::~LineSource() = default;
+
+bool LineSource::next(std::string_view& line, int64_t& line_number) {
+  TextPiece part;
+  line_.clear();
+  while (parts_->next(part)) {
+    if (part.text.size() > static_cast<size_t>(max_line_bytes_) - line_.size())
+      base::fail("{}:{}: line is longer than {} bytes", path_, line_number_ + 1, max_line_bytes_);
+    line_.append(part.text);
+    if (!part.ends_document) continue;
+    ++line_number_;
+    if (line_.find_first_not_of(" \t\r") == std::string::npos) {
+      line_.clear();
+      continue;
+    }
+    line = line_;
+    line_number = line_number_;
+    return true;
+  }
+  return false;
+}
+
+int64_t LineSource::bytes_read() const { return parts_->bytes_read(); }
 
 std::unique_ptr<DocumentSource> open_text(const std::string& path, const std::string& separator) {
   return std::make_unique<SplitText>(path, separator);
@@ -126,7 +140,6 @@ std::unique_ptr<DocumentSource> open_text(const std::string& path, const std::st
 
 std::unique_ptr<DocumentSource> open_jsonl(const std::string& path, const JsonlOptions& options) {
   if (options.key.empty()) base::fail("{}: the JSONL key is empty; the name of a field is needed", path);
-  PLEAT_CHECK(options.max_line_bytes > 0);
   return std::make_unique<JsonlText>(path, options);
 }
 

@@ -36,6 +36,24 @@ struct JsonlOptions {
 };
 std::unique_ptr<DocumentSource> open_jsonl(const std::string& path, const JsonlOptions& options);
 
+// The lines of a file that hold more than white space, with their numbers from 1.
+class LineSource {
+ public:
+  LineSource(const std::string& path, int64_t max_line_bytes = JsonlOptions{}.max_line_bytes);
+  ~LineSource();
+  // The line is valid until the next call.
+  bool next(std::string_view& line, int64_t& line_number);
+  int64_t bytes_read() const;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int64_t max_line_bytes_;
+  std::unique_ptr<DocumentSource> parts_;
+  std::string line_;
+  int64_t line_number_ = 0;
+};
+
 inline constexpr int kMaxJsonDepth = 32;
 
 // The document in one line of JSONL. Throws, with `where` (file and line) in front, when the line is broken

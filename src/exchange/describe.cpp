@@ -200,8 +200,10 @@ Description describe(const config::Config& trained) {
       nearest.model.family ? std::string(nearest.model.family->model_type) : tried.front();
   base::fail(
       "no family of Hugging Face models can express this model (tried {}); the nearest, {}, differs in (it "
-      "-> this model):\n  {}",
-      fmt::join(tried, ", "), name, fmt::join(fewest, "\n  "));
+      "-> this model):\n  {}{}",
+      fmt::join(tried, ", "), name, fmt::join(fewest, "\n  "),
+      trained.model.num_mtp_layers > 0 ? "\nWith --without-mtp, layers of multi-token prediction are left out"
+                                       : "");
 }
 
 }  // namespace pleat::exchange

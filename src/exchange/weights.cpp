@@ -55,13 +55,11 @@ void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, cons
 
 }  // namespace
 
-LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
-                        const std::vector<model::Parameter>& table,
-                        const std::vector<checkpoint::Target>& targets) {
-  LoadReport report;
+LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                   const std::vector<model::Parameter>& table) {
+  LoadPlan plan;
   std::vector<std::string> faults;
   std::set<std::string> used;
-  std::vector<std::pair<const model::Parameter*, std::vector<Piece>>> plan;
   for (const model::Parameter& p : table) {
     if (!p.tied_to.empty()) continue;
     std::vector<Piece> pieces = family::pieces_of(*model.family, model.config, p, Naming::Disk);
@@ -79,7 +77,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                                      safetensors::name_of(info->type)));
       used.insert(piece.name);
     }
-    plan.emplace_back(&p, std::move(pieces));
+    plan.pieces.emplace_back(&p, std::move(pieces));
   }
   for (const family::SharedCopy& shared : family::shared_copies(model.config)) {
     if (!folder.find(shared.copy)) continue;
@@ -103,9 +101,9 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     // Buffers some versions of transformers stored; a tied head may be stored all the same.
     if (text.ends_with("rotary_emb.inv_freq") ||
         (text == "lm_head.weight" && model.config.model.tie_embeddings))
-      report.unused.push_back(text);
+      plan.unused.push_back(text);
     else if (is_left_out_mtp(text, model))
-      ++report.num_unused_mtp;
+      ++plan.num_unused_mtp;
     else
       faults.push_back(fmt::format("'{}' has no place in this model", text));
   }
@@ -115,9 +113,18 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                fmt::join(faults.begin(), faults.begin() + static_cast<std::ptrdiff_t>(shown), "\n  "),
                faults.size() > shown ? "\n  ..." : "");
   }
+  return plan;
+}
 
+LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                        const std::vector<model::Parameter>& table,
+                        const std::vector<checkpoint::Target>& targets) {
+  LoadPlan plan = plan_load(folder, model, table);
+  LoadReport report;
+  report.unused = std::move(plan.unused);
+  report.num_unused_mtp = plan.num_unused_mtp;
   for (const checkpoint::Target& t : targets) std::memset(t.bytes.data(), 0, t.bytes.size());
-  for (const auto& [p, pieces] : plan) {
+  for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
     for (const Piece& piece : pieces) {

@@ -18,10 +18,19 @@ struct LoadReport {
   int64_t num_unused_mtp = 0;  // beside these: of layers of multi-token prediction the model leaves out
 };
 
+// Which tensors of the folder hold which parameter. Missing, ill-shaped or unknown tensors are listed in one
+// error. Per-expert and fused expert tensors are both understood.
+struct LoadPlan {
+  std::vector<std::pair<const model::Parameter*, std::vector<family::Piece>>> pieces;  // into the given table
+  std::vector<std::string> unused;
+  int64_t num_unused_mtp = 0;
+};
+LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
+                   const std::vector<model::Parameter>& table);
+
 // Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero.
-// Per-expert and fused expert tensors are both understood. Missing, ill-shaped or unknown tensors are listed
-// in one error, before anything is written. Embedding and head stored again for multi-token prediction must
-// be the model's own, bit for bit, or absent.
+// What plan_load refuses is refused before anything is written. Embedding and head stored again for
+// multi-token prediction must be the model's own, bit for bit, or absent.
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
                         const std::vector<model::Parameter>& table,
                         const std::vector<checkpoint::Target>& targets);

@@ -37,6 +37,8 @@ std::span<const Binding> rmsnorm_bindings();
 std::span<const Binding> rope_bindings();
 std::span<const Binding> mla_bindings();
 std::span<const Binding> attention_bindings();
+std::span<const Binding> cached_attention_bindings();
+std::span<const Binding> mla_decode_bindings();
 std::span<const Binding> swiglu_bindings();
 std::span<const Binding> sigmoid_gate_bindings();
 std::span<const Binding> router_bindings();
@@ -45,6 +47,7 @@ std::span<const Binding> grouped_linear_bindings();
 std::span<const Binding> rows_bindings();
 std::span<const Binding> cross_entropy_bindings();
 std::span<const Binding> mtp_bindings();
+std::span<const Binding> token_score_bindings();
 std::span<const Binding> optimizer_bindings();
 
 }  // namespace pleat::kernels

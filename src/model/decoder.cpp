@@ -17,6 +17,15 @@ constexpr int64_t kNormBlock = 65536;
 
 program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(Group::Tensor))}}; }
 
+// The table of angles, once per microbatch.
+void rope_forward(Decoder& d, int mb) {
+  const size_t i = size_t(mb);
+  if (d.cos_sin[i] != kNoValue) return;
+  d.cos_sin[i] = d.activation("cos_sin", {d.attention_tokens, d.config.model.rotary_dim});
+  d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
+              {{"scale", d.config.model.rope_attention_factor}});
+}
+
 }  // namespace
 
 ValueId embed(Decoder& d, ValueId tokens, const std::string& name) {
@@ -49,10 +58,14 @@ ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy) {
                                            : attention_backward(d, mb, layer, dy);
 }
 
-void forward(Decoder& d, int mb, int chunk) {
-  if (!d.mtp.empty() && d.mtp.front().norm == kNoValue) mtp_prepare(d);
+ValueId embedding_forward(Decoder& d, int mb) {
   d.b.at({mb, -1});
-  const auto& m = d.config.model;
+  rope_forward(d, mb);
+  return embed(d, d.inputs[size_t(mb)].tokens, "embedded");
+}
+
+ValueId layers_forward(Decoder& d, int mb, int chunk) {
+  d.b.at({mb, -1});
   const size_t i = size_t(mb), c = size_t(chunk);
   const bool hf = d.purpose == Purpose::Train && aux_coefficients(d.config).hf;
   if (hf && d.hf_counts[i] == kNoValue) {
@@ -60,12 +73,8 @@ void forward(Decoder& d, int mb, int chunk) {
         d.activation("hf_counts", tensor::Dtype::I64, {d.config.moe.num_experts}, program::Owner::Routing);
     d.hf_tokens[i] = d.activation("hf_tokens", tensor::Dtype::I64, {1}, program::Owner::Routing);
   }
-  if (d.cos_sin[i] == kNoValue) {
-    d.cos_sin[i] = d.activation("cos_sin", {d.attention_tokens, m.rotary_dim});
-    d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
-                {{"scale", m.rope_attention_factor}});
-  }
-  ValueId x = d.role.chunks[c].embedding ? embed(d, d.inputs[i].tokens, "embedded") : d.chunk_in[c][i];
+  rope_forward(d, mb);
+  ValueId x = d.role.chunks[c].embedding ? embedding_forward(d, mb) : d.chunk_in[c][i];
   for (const int layer : d.role.chunks[c].layers) x = layer_forward(d, mb, layer, x);
   d.chunk_out[c][i] = x;
   if (hf && d.mesh.size(Group::TensorContext) > 1) {
@@ -74,7 +83,13 @@ void forward(Decoder& d, int mb, int chunk) {
     d.b.at({mb, -1, 1});
     d.b.exchange(Op::count_reduce, Phase::Forward, Group::TensorContext, {u(d.hf_tokens[i])});
   }
-  if (!d.role.chunks[c].head) return;
+  return x;
+}
+
+void forward(Decoder& d, int mb, int chunk) {
+  if (!d.mtp.empty() && d.mtp.front().norm == kNoValue) mtp_prepare(d);
+  const ValueId x = layers_forward(d, mb, chunk);
+  if (!d.role.chunks[size_t(chunk)].head) return;
   head_forward(d, mb, x);
   mtp_forward(d, mb);
 }

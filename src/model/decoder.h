@@ -172,6 +172,10 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
 // One microbatch through one chunk of this rank's layers; emits the head's backward right behind each loss
 // chunk when training. What a neighbour needs or gives is in d.chunk_in, d.chunk_out and d.d_chunk_in.
 void forward(Decoder& d, int microbatch, int chunk = 0);
+// Its parts: rotary table and embedding; those and the chunk's layers; the norm before the head.
+ValueId embedding_forward(Decoder& d, int microbatch);
+ValueId layers_forward(Decoder& d, int microbatch, int chunk = 0);
+ValueId final_norm_forward(Decoder& d, int microbatch, ValueId x);
 // The same chunk back, from the gradient of what its forward gave (kNoValue where the head is).
 void backward(Decoder& d, int microbatch, int chunk = 0, ValueId d_out = program::kNoValue);
 // Once all forwards of the step are written, before the first backward: counts that span microbatches.

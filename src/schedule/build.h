@@ -3,6 +3,7 @@
 #pragma once
 
 #include "config/config.h"
+#include "model/decode.h"
 #include "model/decoder.h"
 #include "program/program.h"
 
@@ -32,5 +33,17 @@ program::Program build_evaluation(const config::Config& config, const std::vecto
 // `num_sequences` sequences, forward only: the logits of every position as result "mb0.logits".
 program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,
                               int64_t num_sequences = 1);
+
+// New tokens over a cache, forward only (model/decode.h).
+program::Program build_decode(const config::Config& config, const std::vector<model::Parameter>& table,
+                              const model::DecodeShape& shape);
+
+// `num_tokens` packed tokens, forward only: the log-probability of each label.
+program::Program build_score(const config::Config& config, const std::vector<model::Parameter>& table,
+                             int64_t num_tokens);
+
+// The same program without the optimizer's values, where no stage uses them: a model that is only run needs a
+// third of the memory. Programs that went through this agree with each other on where the state lies.
+program::Program without_optimizer_state(program::Program program);
 
 }  // namespace pleat::schedule

@@ -28,9 +28,9 @@ void write_hyper(interpret::Executor& executor, double learning_rate, int64_t ad
   hyper[2] = hyper[3] = 0;
 }
 
-void Feed::load(interpret::Executor& executor, int mb, data::DataPosition& position,
+void Feed::load(interpret::Executor& executor, int mb, data::MixturePosition& position,
                 BatchCounts& counts) const {
-  const size_t length = static_cast<size_t>(sampler_.options().seq_len);
+  const size_t length = static_cast<size_t>(mixture_.seq_len());
   const auto at = [&]<class T>(const char* what, T) {
     return static_cast<T*>(executor.data(fmt::format("mb{}.{}", mb, what)));
   };
@@ -43,8 +43,8 @@ void Feed::load(interpret::Executor& executor, int mb, data::DataPosition& posit
     const auto part = [&](auto* p) { return std::span(p + begin, length); };
     data::Sample sample{part(tokens),    part(labels),    part(doc_start),
                         part(positions), part(loss_mask), part(valid)};
-    const int64_t ordinal = position.epoch * sampler_.num_samples_per_epoch() + position.next_sample;
-    sampler_.next(position, sample);
+    const int64_t ordinal = mixture_.num_taken(position);
+    mixture_.next(position, sample);
     for (size_t t = 0; t < length; ++t) {
       counts.loss_tokens += loss_mask[begin + t];
       counts.valid_tokens += valid[begin + t];

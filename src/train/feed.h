@@ -1,8 +1,7 @@
 // Samples into a program's inputs. The feed holds no state of its own but the position in the data.
 #pragma once
 
-#include "data/indexed_dataset.h"
-#include "data/sampler.h"
+#include "data/mixture.h"
 #include "interpret/run/executor.h"
 
 namespace pleat::train {
@@ -21,13 +20,14 @@ void write_hyper(interpret::Executor& executor, double learning_rate, int64_t ad
 
 class Feed {
  public:
-  Feed(const data::Sampler& sampler, int64_t micro_batch) : sampler_(sampler), micro_batch_(micro_batch) {}
+  Feed(const data::Mixture& mixture, int64_t micro_batch) : mixture_(mixture), micro_batch_(micro_batch) {}
 
   // Writes microbatch `mb` of `executor` and moves the position on; adds to `counts`.
-  void load(interpret::Executor& executor, int mb, data::DataPosition& position, BatchCounts& counts) const;
+  void load(interpret::Executor& executor, int mb, data::MixturePosition& position,
+            BatchCounts& counts) const;
 
  private:
-  const data::Sampler& sampler_;
+  const data::Mixture& mixture_;
   int64_t micro_batch_;
 };
 

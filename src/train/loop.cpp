@@ -22,6 +22,7 @@
 #include "train/bigram.h"
 #include "train/generate.h"
 #include "train/memory.h"
+#include "train/run_tokenizer.h"
 #include "train/stop_signal.h"
 
 namespace pleat::train {
@@ -317,22 +318,36 @@ class Run {
     if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
       summary["bits_per_byte"] = final_eval_->bits_per_byte;
-      summary["bigram_bits_per_byte"] = bigram_bits_per_byte(trainer_.train_data(), *trainer_.valid_data());
+      if (trainer_.train_data().num_sources() == 1)
+        summary["bigram_bits_per_byte"] =
+            bigram_bits_per_byte(trainer_.train_data().dataset(0), *trainer_.valid_data());
     }
-    if (code == base::ExitCode::Done && config_.data.tokenizer == "byte") summary["sample"] = sample();
+    if (!config_.data.sources.empty()) summary["sources"] = sources();
+    // "byte" is also what stands there when the data came from elsewhere.
+    const bool speaks =
+        config_.data.tokenizer != "byte" || config_.model.vocab_size >= data::ByteTokenizer::kVocabSize;
+    if (code == base::ExitCode::Done && speaks) summary["sample"] = sample();
     write_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
     if (!options_.quiet) say_goodbye(summary);
     return out;
   }
 
+  json sources() const {
+    json out = json::array();
+    for (const Trainer::SourceUse& use : trainer_.source_uses())
+      out.push_back(
+          {{"path", use.prefix}, {"weight", use.weight}, {"tokens", use.tokens}, {"epochs", use.epochs}});
+    return out;
+  }
+
   std::string sample() {
-    const data::ByteTokenizer tokenizer;
+    const std::shared_ptr<data::TextTokenizer> tokenizer = open_run_tokenizer(config_);
     GenerateOptions o;
     o.max_tokens = 240;
     o.seed = config_.train.seed;
-    o.stop_token = tokenizer.end_of_document();
+    if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
     const std::string prompt = "The ";
-    return prompt + tokenizer.decode(generate(trainer_.programs(), tokenizer.encode(prompt), o));
+    return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o));
   }
 
   void say_goodbye(const json& s) const {
@@ -351,11 +366,24 @@ class Run {
         s.at("hardware_tflops").get<double>(),
         100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
     if (s.contains("bits_per_byte")) {
-      const double ours = s.at("bits_per_byte").get<double>(),
-                   bigram = s.at("bigram_bits_per_byte").get<double>();
-      fmt::print(stderr,
-                 "validation: {:.4f} bits per byte; byte bigram on the same split: {:.4f} ({:.1f} % lower)\n",
-                 ours, bigram, 100 * (1 - ours / bigram));
+      const double ours = s.at("bits_per_byte").get<double>();
+      fmt::print(stderr, "validation: {:.4f} bits per byte", ours);
+      if (s.contains("bigram_bits_per_byte")) {
+        const double bigram = s.at("bigram_bits_per_byte").get<double>();
+        fmt::print(stderr, "; byte bigram on the same split: {:.4f} ({:.1f} % lower)", bigram,
+                   100 * (1 - ours / bigram));
+      }
+      fmt::print(stderr, "\n");
+    }
+    if (!config_.data.sources.empty()) {
+      report::Table table({{"source"},
+                           {"share asked", report::Align::Right},
+                           {"tokens", report::Align::Right},
+                           {"epochs", report::Align::Right}});
+      for (const Trainer::SourceUse& use : trainer_.source_uses())
+        table.add_row({use.prefix, fmt::format("{:.2f} %", 100 * use.weight),
+                       report::format_count(double(use.tokens)), fmt::format("{:.3f}", use.epochs)});
+      fmt::print(stderr, "{}", table.text());
     }
     if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
     fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());

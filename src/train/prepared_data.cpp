@@ -6,74 +6,107 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "data/byte_tokenizer.h"
+#include "config/config.h"
 #include "data/prepare.h"
+#include "data/tokenizer/open_tokenizer.h"
 #include "report/format.h"
 #include "train/loop.h"
+#include "train/run_tokenizer.h"
 
 namespace pleat::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_text(const std::string& path) {
-  return path.ends_with(".txt") || path.ends_with(".jsonl") || path.ends_with(".ndjson");
-}
+bool is_jsonl(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
+bool is_text(const std::string& path) { return path.ends_with(".txt") || is_jsonl(path); }
 
-// What the prepared files were made from: when any of this changes, they are made again.
-std::string stamp_of(const std::string& path, const config::Config& c, double split) {
-  struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) base::fail("data file '{}' cannot be opened", path);
-  return nlohmann::json{{"source", fs::absolute(path).string()},
-                        {"bytes", st.st_size},
-                        {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
-                        {"tokenizer", c.data.tokenizer},
-                        {"jsonl_key", c.data.jsonl_key},
-                        {"separator", c.data.separator},
-                        {"valid_split", split}}
-      .dump();
-}
+class Preparer {
+ public:
+  Preparer(const config::Config& config, bool quiet)
+      : config_(config), quiet_(quiet), folder_(config.log.run_dir + "/data") {}
 
-// Prepares `path` under `prefix` unless it is there already; returns the prefixes of both sides.
-std::pair<std::string, std::string> prepare_once(const std::string& path, const std::string& prefix,
-                                                 const config::Config& c, double split, bool quiet) {
-  const std::string stamp = stamp_of(path, c, split), stamp_path = prefix + ".source.json";
-  const std::string train = split > 0 ? prefix + "-train" : prefix,
-                    valid = split > 0 ? prefix + "-validation" : "";
-  std::stringstream old;
-  if (std::ifstream in(stamp_path); in) old << in.rdbuf();
-  if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx")))
+  // Prepares `path` under `name` in the run's folder unless it is there already; returns the prefixes of both
+  // sides, the second one empty without a split.
+  std::pair<std::string, std::string> prepare(const std::string& path, const std::string& name,
+                                              double split) {
+    if (!tokenizer_) tokenizer_ = open_run_tokenizer(config_);
+    fs::create_directories(folder_);
+    const std::string prefix = folder_ + "/" + name;
+    const std::string stamp = stamp_of(path, split), stamp_path = prefix + ".source.json";
+    const std::string train = split > 0 ? prefix + "-train" : prefix,
+                      valid = split > 0 ? prefix + "-validation" : "";
+    std::stringstream old;
+    if (std::ifstream in(stamp_path); in) old << in.rdbuf();
+    if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx")))
+      return {train, valid};
+    fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
+    data::PrepareOptions o;
+    o.inputs = {path};
+    o.json_key = config_.data.jsonl_key;
+    if (path.ends_with(".txt")) o.separator = config_.data.separator;
+    if (is_chat(path)) o.chat = chat_template_of(config_.chat);
+    o.tokenizer_path = data::absolute_tokenizer(config_.data.tokenizer);
+    o.num_threads = config_.device.threads;
+    o.output_prefix = prefix;
+    if (split > 0) o.split = 1.0 - split;
+    const data::PrepareResult result = data::prepare(o, *tokenizer_);
+    std::ofstream(stamp_path) << stamp;
+    if (!quiet_)
+      fmt::print(stderr, "prepared {}: {} tokens to train on{}\n", path,
+                 report::format_count(double(result.train.num_tokens)),
+                 result.validation ? fmt::format(", {} to validate",
+                                                 report::format_count(double(result.validation->num_tokens)))
+                                   : "");
     return {train, valid};
-  fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
-  const data::ByteTokenizer tokenizer;
-  data::PrepareOptions o;
-  o.inputs = {path};
-  o.json_key = c.data.jsonl_key;
-  if (path.ends_with(".txt")) o.separator = c.data.separator;
-  o.output_prefix = prefix;
-  if (split > 0) o.split = 1.0 - split;
-  const data::PrepareResult result = data::prepare(o, tokenizer);
-  std::ofstream(stamp_path) << stamp;
-  if (!quiet)
-    fmt::print(stderr, "prepared {}: {} tokens to train on{}\n", path,
-               report::format_count(double(result.train.num_tokens)),
-               result.validation ? fmt::format(", {} to validate",
-                                               report::format_count(double(result.validation->num_tokens)))
-                                 : "");
-  return {train, valid};
-}
+  }
+
+ private:
+  bool is_chat(const std::string& path) const {
+    return is_jsonl(path) && config_.chat.template_name != "none";
+  }
+
+  // What the prepared files were made from: when any of this changes, they are made again.
+  std::string stamp_of(const std::string& path, double split) const {
+    struct stat st {};
+    if (::stat(path.c_str(), &st) != 0) base::fail("data file '{}' cannot be opened", path);
+    const config::Config& c = config_;
+    nlohmann::json stamp = {{"source", fs::absolute(path).string()},
+                            {"bytes", st.st_size},
+                            {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
+                            {"tokenizer", tokenizer_->tokenizer_hash()},
+                            {"end_of_document", tokenizer_->end_of_document()},
+                            {"jsonl_key", c.data.jsonl_key},
+                            {"separator", c.data.separator},
+                            {"valid_split", split}};
+    if (is_chat(path)) {
+      const data::ChatTemplate t = chat_template_of(c.chat);
+      nlohmann::json roles;
+      for (const auto& [name, role] : t.roles) roles[name] = {role.prefix, role.suffix};
+      stamp["chat"] = {{"begin", t.begin}, {"end", t.end}, {"roles", roles}};
+    }
+    return stamp.dump();
+  }
+
+  const config::Config& config_;
+  bool quiet_;
+  std::string folder_;
+  std::shared_ptr<data::TextTokenizer> tokenizer_;
+};
 
 }  // namespace
 
 config::Config with_prepared_data(const config::Config& config, bool quiet) {
-  config::Config c = config;
-  if (c.data.train.empty())
-    base::fail("data.train is not set: give a .txt or .jsonl file, or the prefix of a .bin/.idx pair");
-  const std::string folder = c.log.run_dir + "/data";
-  if (is_text(c.data.train) || is_text(c.data.valid)) fs::create_directories(folder);
+  config::Config c = with_vocabulary(config);
+  if (c.data.train.empty() && c.data.sources.empty())
+    base::fail(
+        "data.train is not set: give a .txt or .jsonl file, or the prefix of a .bin/.idx pair, or several in "
+        "data.sources");
+  const config::Config as_named = c;
+  Preparer preparer(as_named, quiet);
   if (is_text(c.data.train)) {
     const double split = c.data.valid.empty() ? c.data.valid_split : 0;
-    const auto [train, valid] = prepare_once(c.data.train, folder + "/train", c, split, quiet);
+    const auto [train, valid] = preparer.prepare(c.data.train, "train", split);
     c.data.train = train;
     if (!valid.empty()) c.data.valid = valid, c.data.valid_split = 0;
   } else if (c.data.valid_split > 0) {
@@ -82,7 +115,11 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
         "another one",
         c.data.valid_split, c.data.train);
   }
-  if (is_text(c.data.valid)) c.data.valid = prepare_once(c.data.valid, folder + "/valid", c, 0, quiet).first;
+  for (size_t i = 0; i < c.data.sources.size(); ++i)
+    if (is_text(c.data.sources[i]))
+      c.data.sources[i] = preparer.prepare(c.data.sources[i], fmt::format("source-{}", i), 0).first;
+  if (is_text(c.data.valid)) c.data.valid = preparer.prepare(c.data.valid, "valid", 0).first;
+  check_tokenizer(c);
   return c;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <numbers>
+#include <sstream>
 
 #include "base/hash.h"
 #include "cost/flops.h"
@@ -27,18 +28,69 @@ data::SamplerOptions sampler_options(const config::Config& c, bool shuffle) {
   return o;
 }
 
+data::Mixture open_data(const config::Config& c, std::vector<std::string> prefixes,
+                        std::vector<double> weights, bool shuffle) {
+  std::vector<std::unique_ptr<data::IndexedDataset>> datasets;
+  for (const std::string& prefix : prefixes)
+    datasets.push_back(std::make_unique<data::IndexedDataset>(prefix, c.model.vocab_size));
+  return {std::move(datasets), weights, sampler_options(c, shuffle)};
+}
+
+data::Mixture open_train_data(const config::Config& c) {
+  if (c.data.sources.empty()) return open_data(c, {c.data.train}, {1.0}, c.data.shuffle);
+  return open_data(c, c.data.sources, c.data.weights, c.data.shuffle);
+}
+
+// Of one dataset. Reading all of a large one would take longer than the run is worth: a look at places spread
+// over it.
+std::string identity_of(const data::IndexedDataset& set) {
+  constexpr int64_t kPlaces = 64, kTokens = 64;
+  const int64_t total = set.num_tokens(), length = std::min(total, kTokens);
+  std::vector<int32_t> tokens(static_cast<size_t>(length));
+  std::vector<uint8_t> mask(static_cast<size_t>(length));
+  base::Sha256 sha;
+  for (int64_t i = 0; i < kPlaces; ++i) {
+    const int64_t at = (total - length) / (kPlaces - 1) * i;
+    set.read(at, tokens);
+    sha.update(std::as_bytes(std::span(tokens)));
+    if (!set.has_loss_mask()) continue;
+    set.read_loss_mask(at, mask);
+    sha.update(std::as_bytes(std::span(mask)));
+  }
+  return fmt::format("{} tokens in {} documents{}, sampled sha256 {}", total, set.num_documents(),
+                     set.has_loss_mask() ? " with a loss mask" : "", sha.hex().substr(0, 16));
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::stringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+// What became of the data between two identities, for people.
+std::string data_change(const std::string& saved, const std::string& now) {
+  const std::vector<std::string> before = lines_of(saved), after = lines_of(now);
+  if (before.size() != after.size())
+    return fmt::format("{} source{} then, {} now", before.size(), before.size() == 1 ? "" : "s",
+                       after.size());
+  std::string out;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (before[i] != after[i])
+      out += fmt::format("{}{} then, {} now", out.empty() ? "" : "; ", before[i], after[i]);
+  return out;
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks)
     : config_(config),
       hooks_(std::move(hooks)),
-      train_data_(config.data.train, config.model.vocab_size),
-      sampler_(train_data_, sampler_options(config, config.data.shuffle)),
+      train_data_(open_train_data(config)),
       programs_(config, choice) {
-  if (!config_.data.valid.empty()) {
-    valid_data_.emplace(config_.data.valid, config_.model.vocab_size);
-    valid_sampler_.emplace(*valid_data_, sampler_options(config_, false));
-  }
+  if (!config_.data.valid.empty())
+    valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
+  run_.data = train_data_.start();
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
                      .total();
@@ -49,8 +101,9 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
   programs_.initialize();
 }
 
-void Trainer::write_inputs(interpret::Executor& executor, data::DataPosition& position, BatchCounts& counts) {
-  const Feed feed(sampler_, config_.train.micro_batch);
+void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition& position,
+                           BatchCounts& counts) {
+  const Feed feed(train_data_, config_.train.micro_batch);
   for (int mb = 0; mb < config_.train.num_microbatches; ++mb) feed.load(executor, mb, position, counts);
   const int64_t step = run_.step + 1;
   write_norm(executor, counts, config_.train.num_microbatches);
@@ -62,7 +115,7 @@ void Trainer::write_inputs(interpret::Executor& executor, data::DataPosition& po
 StepOutcome Trainer::step(const interpret::RunOptions& options) {
   interpret::Executor& executor = programs_.train();
   const auto start = std::chrono::steady_clock::now();
-  data::DataPosition position = run_.data;
+  data::MixturePosition position = run_.data;
   BatchCounts counts;
   write_inputs(executor, position, counts);
   base::start_allocation_watch();
@@ -76,7 +129,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& options) {
   read_results(executor, counts, out.record);
   if (!out.committed) {
     // The same inputs again (memory of the step may have been reused), with a look at every value.
-    data::DataPosition again = run_.data;
+    data::MixturePosition again = run_.data;
     BatchCounts ignored;
     write_inputs(executor, again, ignored);
     interpret::RunOptions look;
@@ -144,18 +197,19 @@ void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, re
 }
 
 EvalOutcome Trainer::evaluate(int64_t num_batches) {
-  if (!valid_sampler_) base::fail("there is no validation data: set data.valid or data.valid_split");
+  if (!valid_data_) base::fail("there is no validation data: set data.valid or data.valid_split");
   interpret::Executor& executor = programs_.evaluate();
-  const Feed feed(*valid_sampler_, config_.train.micro_batch);
-  const int64_t available = valid_sampler_->num_samples_per_epoch() / config_.train.micro_batch;
+  const Feed feed(*valid_data_, config_.train.micro_batch);
+  const int64_t available = valid_data_->sampler(0).num_samples_per_epoch() / config_.train.micro_batch;
   if (available == 0)
     base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
-               valid_sampler_->num_samples_per_epoch(), config_.train.seq_len, config_.train.micro_batch);
+               valid_data_->sampler(0).num_samples_per_epoch(), config_.train.seq_len,
+               config_.train.micro_batch);
   const int64_t n = num_batches == 0 ? available : std::min(num_batches, available);
   const auto* labels = static_cast<const int32_t*>(executor.data("mb0.labels"));
   const auto* mask = static_cast<const uint8_t*>(executor.data("mb0.loss_mask"));
   const bool bytes = config_.data.tokenizer == "byte";
-  data::DataPosition position;
+  data::MixturePosition position = valid_data_->start();
   double sum = 0;
   int64_t tokens = 0, num_bytes = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -181,27 +235,37 @@ int64_t Trainer::tokens_per_step() const {
 }
 
 std::string Trainer::data_identity() const {
-  // Reading all of a large dataset would take longer than the run is worth: a look at places spread over it.
-  constexpr int64_t kPlaces = 64, kTokens = 64;
-  const int64_t total = train_data_.num_tokens(), length = std::min(total, kTokens);
-  std::vector<int32_t> tokens(static_cast<size_t>(length));
-  base::Sha256 sha;
-  for (int64_t i = 0; i < kPlaces; ++i) {
-    train_data_.read((total - length) / (kPlaces - 1) * i, tokens);
-    sha.update(std::as_bytes(std::span(tokens)));
+  if (train_data_.num_sources() == 1) return identity_of(train_data_.dataset(0));
+  std::string out;
+  for (size_t i = 0; i < train_data_.num_sources(); ++i)
+    out += fmt::format("{}source {} with weight {}: {}", i == 0 ? "" : "\n", i, train_data_.weight(i),
+                       identity_of(train_data_.dataset(i)));
+  return out;
+}
+
+std::vector<Trainer::SourceUse> Trainer::source_uses() const {
+  std::vector<SourceUse> out;
+  for (size_t i = 0; i < train_data_.num_sources(); ++i) {
+    const int64_t taken = train_data_.taken(run_.data, i);
+    out.push_back(
+        {train_data_.dataset(i).prefix(), train_data_.weight(i), taken * train_data_.seq_len(),
+         static_cast<double>(taken) / static_cast<double>(train_data_.sampler(i).num_samples_per_epoch())});
   }
-  return fmt::format("{} tokens in {} documents, sampled sha256 {}", total, train_data_.num_documents(),
-                     sha.hex().substr(0, 16));
+  return out;
 }
 
 checkpoint::StateView Trainer::state() const {
   checkpoint::StateView out;
   out.step = run_.step;
   out.tensors = programs_.tensors();
-  out.integers = {{"data.epoch", run_.data.epoch},
-                  {"data.next_sample", run_.data.next_sample},
-                  {"refused_in_row", run_.refused_in_row},
-                  {"refused_total", run_.refused_total}};
+  out.integers = {{"refused_in_row", run_.refused_in_row}, {"refused_total", run_.refused_total}};
+  for (size_t i = 0; i < run_.data.sources.size(); ++i) {
+    // One source is named as it was before there were mixtures.
+    const std::string prefix = run_.data.sources.size() == 1 ? "data." : fmt::format("data.{}.", i);
+    out.integers[prefix + "epoch"] = run_.data.sources[i].epoch;
+    out.integers[prefix + "next_sample"] = run_.data.sources[i].next_sample;
+    if (run_.data.sources.size() > 1) out.integers[prefix + "taken"] = train_data_.taken(run_.data, i);
+  }
   out.texts = {{"config", config::to_toml(config_)}, {"data", data_identity()}};
   return out;
 }
@@ -211,6 +275,20 @@ std::string Trainer::state_sha256() const {
   checkpoint::StateView view = state();
   view.texts.erase("config");
   return checkpoint::state_sha256(view);
+}
+
+data::MixturePosition Trainer::saved_position(const checkpoint::Loaded& loaded) const {
+  data::MixturePosition position = train_data_.start();
+  const size_t n = position.sources.size();
+  for (size_t i = 0; i < n; ++i) {
+    const std::string prefix = n == 1 ? "data." : fmt::format("data.{}.", i);
+    position.sources[i] = {loaded.integer(prefix + "epoch"), loaded.integer(prefix + "next_sample")};
+    train_data_.sampler(i).window_at(position.sources[i]);  // throws where there is no such place
+    if (n > 1 && loaded.integer(prefix + "taken") != train_data_.taken(position, i))
+      base::fail("{}: {}taken is {}, but the position of this source says {}", loaded.path(), prefix,
+                 loaded.integer(prefix + "taken"), train_data_.taken(position, i));
+  }
+  return position;
 }
 
 std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
@@ -232,12 +310,16 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
         "now):\n  {}\nUse the saved settings, or "
         "checkpoint.resume = \"never\" to start anew",
         loaded.path(), fmt::join(refused, "\n  "));
-  if (!imported && loaded.text("data") != data_identity())
-    base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"),
-               config_.data.train, data_identity());
+  if (const std::string now = data_identity(); !imported && loaded.text("data") != now) {
+    if (config_.data.sources.empty() && lines_of(loaded.text("data")).size() == 1)
+      base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"),
+                 config_.data.train, now);
+    base::fail("{} was saved while training on another mixture: {}", loaded.path(),
+               data_change(loaded.text("data"), now));
+  }
   RunState run;
   run.step = loaded.step();
-  run.data = {loaded.integer("data.epoch"), loaded.integer("data.next_sample")};
+  run.data = imported ? train_data_.start() : saved_position(loaded);
   run.refused_in_row = loaded.integer("refused_in_row");
   run.refused_total = loaded.integer("refused_total");
   checkpoint::restore(loaded, programs_.targets());

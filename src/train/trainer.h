@@ -11,8 +11,7 @@
 #include <string>
 
 #include "base/alloc_watch.h"
-#include "data/indexed_dataset.h"
-#include "data/sampler.h"
+#include "data/mixture.h"
 #include "report/metrics.h"
 #include "train/feed.h"
 #include "train/programs.h"
@@ -22,7 +21,7 @@ namespace pleat::train {
 // Everything a resumed run needs besides the tensors. Learning rate and random numbers follow from the step.
 struct RunState {
   int64_t step = 0;  // steps done, refused ones included
-  data::DataPosition data;
+  data::MixturePosition data;
   int64_t refused_total = 0, refused_in_row = 0;
 };
 
@@ -59,6 +58,14 @@ class Trainer {
   // microbatches only.
   EvalOutcome evaluate(int64_t num_batches);
   bool has_validation() const { return valid_data_.has_value(); }
+  // How much of each source was trained on, in the order of data.sources; one of data.train alone.
+  struct SourceUse {
+    std::string prefix;
+    double weight = 1;   // share asked for
+    int64_t tokens = 0;  // trained on
+    double epochs = 0;
+  };
+  std::vector<SourceUse> source_uses() const;
 
   // The whole state: what is saved, and what the run's SHA-256 is taken over.
   checkpoint::StateView state() const;
@@ -76,20 +83,20 @@ class Trainer {
   double gemm_rate() const { return gemm_rate_; }
   // Large allocations seen inside steps so far; `available` is false in sanitizer builds.
   const base::AllocationCount& allocations() const { return allocations_; }
-  const data::IndexedDataset& train_data() const { return train_data_; }
-  const data::IndexedDataset* valid_data() const { return valid_data_ ? &*valid_data_ : nullptr; }
+  const data::Mixture& train_data() const { return train_data_; }
+  const data::IndexedDataset* valid_data() const { return valid_data_ ? &valid_data_->dataset(0) : nullptr; }
 
  private:
-  void write_inputs(interpret::Executor& executor, data::DataPosition& position, BatchCounts& counts);
+  void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
   void read_results(interpret::Executor& executor, const BatchCounts& counts, report::StepRecord& record);
+  // What the data is, one line per source; compared on resume.
   std::string data_identity() const;
+  data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
   config::Config config_;
   TrainerHooks hooks_;
-  data::IndexedDataset train_data_;
-  std::optional<data::IndexedDataset> valid_data_;
-  data::Sampler sampler_;
-  std::optional<data::Sampler> valid_sampler_;
+  data::Mixture train_data_;
+  std::optional<data::Mixture> valid_data_;
   Programs programs_;
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;

@@ -14,6 +14,7 @@
 #include "interpret/run/bound.h"
 #include "model/rope.h"
 #include "model/shard.h"
+#include "schedule/pass/freeze.h"
 #include "schedule/pass/pass.h"
 #include "train/initialize.h"
 #include "verify/batch.h"
@@ -52,9 +53,10 @@ class Assembly {
       }
   }
 
-  void require_whole(const std::map<std::string, Tensor>& tensors, const char* what) const {
+  void require_whole(const config::Config& config, const std::map<std::string, Tensor>& tensors,
+                     const char* what, bool with_frozen) const {
     for (const model::Parameter& p : table_) {
-      if (!p.tied_to.empty()) continue;
+      if (!p.tied_to.empty() || (!with_frozen && schedule::is_frozen(config, p))) continue;
       const auto it = tensors.find(p.name);
       if (it == tensors.end()) base::fail("no rank holds the {} of {}", what, p.name);
       for (size_t i = 0; i < it->second.size(); ++i)
@@ -242,8 +244,8 @@ LayoutRun run_layout(const config::Config& config, const model::Mesh& mesh,
     }
     r.collect(out, assembly);
   });
-  for (const StepResults& s : out.steps) assembly.require_whole(s.gradients, "gradient");
-  assembly.require_whole(out.weights, "weight");
+  for (const StepResults& s : out.steps) assembly.require_whole(config, s.gradients, "gradient", false);
+  assembly.require_whole(config, out.weights, "weight", true);
   return out;
 }
 

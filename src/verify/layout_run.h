@@ -23,7 +23,7 @@ struct LayerResults {
 
 struct StepResults {
   double loss = 0, norm = 0, clip = 0;
-  std::map<std::string, Tensor> gradients;
+  std::map<std::string, Tensor> gradients;  // of what is not frozen
   std::map<int, LayerResults> layers;
 };
 

@@ -104,8 +104,9 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
       left.back().push_back(word);
     }
   }
-  for (const char* name : {"train", "plan", "explain", "explain-config", "report", "trace", "generate",
-                           "data prepare", "data inspect", "bench step", "layout", "upcycle"})
+  for (const char* name :
+       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "simulate", "generate", "eval",
+        "data tokenize", "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -181,6 +182,27 @@ TEST_F(Cli, PlanAsTableAndAsJson) {
                  {"activatoin", "activation"});
 }
 
+TEST_F(Cli, FlopsOfAConfigAndOfAModelFolder) {
+  const std::string root = PLEAT_SOURCE_DIR;
+  const Ended table = run({"flops", root + "/configs/models/deepseek-v3.toml"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* part : {"11.6 G more in multi-token prediction", "routed_experts", "259.993"})
+    EXPECT_NE(table.out.find(part), std::string::npos) << table.out;
+  const Ended json =
+      run({"flops", root + "/configs/models/qwen3-235b-a22b.toml", "--seq", "131072", "--json"});
+  const auto j = nlohmann::json::parse(json.out);
+  EXPECT_NEAR(j.at("flops_per_token").at("total").get<double>() / 1e9, 734.7, 0.05);
+  EXPECT_NEAR(j.at("parameters").at("total").get<double>() / 1e9, 235, 0.5);
+  double sum = 0;
+  for (const auto& [name, flops] : j.at("flops_per_token").items())
+    sum += name == "total" ? 0 : flops.get<double>();
+  EXPECT_DOUBLE_EQ(sum, j.at("flops_per_token").at("total").get<double>());
+  EXPECT_EQ(run({"flops", root + "/tests/golden/mixtral"}).code, 0);
+  const Ended wrong = run({"flops", root + "/tests"});
+  EXPECT_NE(wrong.code, 0);
+  EXPECT_NE(wrong.err.find("holds no config.json"), std::string::npos) << wrong.err;
+}
+
 TEST_F(Cli, ExplainIsAProgramThatParses) {
   for (const char* which : {"train", "evaluate", "logits"}) {
     const Ended ended = run({"explain", config_, "--program", which});
@@ -213,33 +235,119 @@ TEST_F(Cli, ExplainConfig) {
   expect_refused({"explain-config", "moe.topk"}, {"moe.topk", "moe.top_k"});
 }
 
-TEST_F(Cli, DataPrepareAndInspect) {
+TEST_F(Cli, DataTokenizeAndInspect) {
   write_text(folder_.at("lines.jsonl"), "{\"body\": \"first \\u0007 one\"}\n{\"body\": \"second\"}\n");
-  const Ended prepared =
-      run({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("set"), "--key", "body"});
-  ASSERT_EQ(prepared.code, 0) << prepared.err;
-  EXPECT_NE(prepared.out.find("2 documents, 19 tokens"), std::string::npos) << prepared.out;
+  const Ended made = run({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out",
+                          folder_.at("set"), "--key", "body"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find("2 documents, 19 tokens"), std::string::npos) << made.out;
   const Ended shown = run({"data", "inspect", folder_.at("set"), "--documents", "2", "--tokens", "11"});
   ASSERT_EQ(shown.code, 0) << shown.err;
   EXPECT_NE(shown.out.find("2 documents, 2 sequences, 19 tokens"), std::string::npos) << shown.out;
   EXPECT_NE(shown.out.find("first \\x07 one"), std::string::npos)
       << "control characters are shown, not sent: " << shown.out;
-  EXPECT_NE(shown.out.find("document 1: 7 tokens from 12\nsecond\n"), std::string::npos) << shown.out;
+  EXPECT_NE(shown.out.find("document 1: 7 tokens from 12\n  \"second<|endoftext|>\"\n"), std::string::npos)
+      << shown.out;
+  const Ended sample = run({"data", "inspect", folder_.at("set"), "--seq-len", "18", "--samples", "1"});
+  EXPECT_NE(sample.out.find("2 documents, 17 of 18 labels count"), std::string::npos)
+      << sample.out << sample.err;
+  EXPECT_NE(sample.out.find("12..12      -    \"s\""), std::string::npos) << sample.out;
+  EXPECT_NE(sample.out.find("13..18     loss  \"econd<|endoftext|>\""), std::string::npos) << sample.out;
 
   write_text(folder_.at("text.txt"), text());
-  const Ended split = run({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("both"), "--split",
-                           "0.8", "--separator", "\n\n"});
+  const Ended split = run({"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out",
+                           folder_.at("both"), "--split", "0.8", "--separator", "\\n\\n", "--json"});
   ASSERT_EQ(split.code, 0) << split.err;
-  EXPECT_EQ(run({"data", "inspect", folder_.at("both-train")}).code, 0);
-  EXPECT_EQ(run({"data", "inspect", folder_.at("both-validation")}).code, 0);
+  const nlohmann::json result = nlohmann::json::parse(split.out);
+  EXPECT_EQ(result.at("vocab_size"), 257);
+  EXPECT_EQ(result.at("train").at("prefix"), folder_.at("both-train"));
+  EXPECT_EQ(
+      result.at("train").at("documents").get<int>() + result.at("validation").at("documents").get<int>(),
+      31);  // thirty, one of them cut in two
+  const Ended inspected =
+      run({"data", "inspect", folder_.at("both-validation"), "--json", "--seq-len", "16"});
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  const nlohmann::json seen = nlohmann::json::parse(inspected.out);
+  ASSERT_EQ(seen.at("samples").size(), 3u);
+  for (const char* key : {"tokens", "labels", "loss_mask", "positions", "doc_start"})
+    EXPECT_EQ(seen.at("samples")[0].at(key).size(), 16u) << key;
 
-  expect_refused({"data", "prepare", folder_.at("lines.jsonl"), "--out", folder_.at("bad"), "--key", "title"},
-                 {"title"});
-  expect_refused({"data", "prepare", folder_.at("text.txt"), "--out", folder_.at("bad"), "--split", "1.5"},
-                 {"1.5"});
+  const std::string bad = folder_.at("bad");
+  expect_refused(
+      {"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad, "--key", "title"},
+      {"title"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out", bad, "--split", "1.5"},
+      {"1.5"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", folder_.at("none"), "--out", bad},
+      {"none"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out", bad, "--eod", "<|nope|>"},
+      {"<|nope|>"});
+  expect_refused({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad,
+                  "--chat", "chatml"},
+                 {"chatml", "<|im_start|>", "byte"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad, "--chat", "plain"},
+      {"lines.jsonl:1", "messages"});
+  expect_refused({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out", bad,
+                  "--chat-begin", "x"},
+                 {"--chat custom"});
   EXPECT_FALSE(std::filesystem::exists(folder_.at("bad.bin")));
+  std::filesystem::remove(folder_.at("both-train.json"));
+  expect_refused({"data", "inspect", folder_.at("both-train")}, {"--tokenizer"});
+  EXPECT_EQ(run({"data", "inspect", folder_.at("both-train"), "--tokenizer", "byte"}).code, 0);
   std::filesystem::resize_file(folder_.at("set.idx"), 20);
   expect_refused({"data", "inspect", folder_.at("set")}, {"set.idx"});
+}
+
+// From text to a tokenizer, a dataset of conversations, and a run on it.
+TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
+  std::string words, chat;
+  for (int i = 0; i < 40; ++i) {
+    words += text();
+    chat += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"say {}\"}}, {{\"role\": \"assistant\", "
+        "\"content\": \"sentence {} is a short one.\"}}]}}\n",
+        i, i);
+  }
+  write_text(folder_.at("words.txt"), words);
+  write_text(folder_.at("chat.jsonl"), chat);
+  const Ended tokenizer = run({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "300",
+                               "--out", folder_.at("tok/tokenizer.json"), "--special", "<|im_start|>",
+                               "--special", "<|im_end|>", "--pattern", "llama3", "--json"});
+  ASSERT_EQ(tokenizer.code, 0) << tokenizer.err;
+  EXPECT_EQ(nlohmann::json::parse(tokenizer.out).at("vocab_size"), 300);
+  expect_refused({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "100", "--out",
+                  folder_.at("small")},
+                 {"100", "257"});
+  expect_refused({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "300", "--out",
+                  folder_.at("small.json")},
+                 {"tokenizer.json"});
+
+  const std::vector<std::string> command = {"train", config_,
+                                            "--set", "data.train=" + folder_.at("chat.jsonl"),
+                                            "--set", "data.tokenizer=" + folder_.at("tok"),
+                                            "--set", "chat.template=chatml",
+                                            "--set", "log.run_dir=" + folder_.at("run")};
+  const Ended trained = run(command);
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Ended shown =
+      run({"data", "inspect", folder_.at("run/data/train"), "--seq-len", "16", "--samples", "1"});
+  EXPECT_NE(shown.out.find("loss mask"), std::string::npos) << shown.out << shown.err;
+
+  // The same data under another tokenizer, or a model with fewer ids, is refused by name.
+  const auto with = [&](const std::string& set) {
+    return std::vector<std::string>{"train", config_,
+                                    "--set", "data.train=" + folder_.at("run/data/train"),
+                                    "--set", "log.run_dir=" + folder_.at("other"),
+                                    "--set", set};
+  };
+  expect_refused(with("train.steps=2"), {"run/data/train", "data.tokenizer", "byte", folder_.at("tok")});
+  std::vector<std::string> few = command;
+  few.insert(few.end(), {"--set", "model.vocab_size=299"});
+  expect_refused(few, {"data.tokenizer", "300", "299"});
 }
 
 TEST_F(Cli, TrainReportGenerate) {
@@ -292,6 +400,85 @@ TEST_F(Cli, TrainReportGenerate) {
   expect_refused({"generate", run_dir, "--top-p", "0"}, {"top-p"});
   expect_refused({"generate", run_dir, "--top-p", "1.5"}, {"top-p"});
   expect_refused({"generate", folder_.at("no-run")}, {"no-run"});
+
+  // Several prompts, with and without the cache, together and one by one: the same text.
+  write_text(folder_.at("prompts.txt"), "sentence \n\nThe \n");
+  const auto several = [&](std::vector<std::string> more) {
+    std::vector<std::string> command = {"generate",     run_dir,
+                                        "--prompts",    folder_.at("prompts.txt"),
+                                        "--prompt",     "a",
+                                        "--max-tokens", "9",
+                                        "--json",       "--ignore-end",
+                                        "--seed",       "4"};
+    command.insert(command.end(), more.begin(), more.end());
+    const Ended ended = run(command);
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_NE(ended.err.find("tokens/s"), std::string::npos) << ended.err;
+    std::vector<nlohmann::json> lines;
+    std::istringstream in(ended.out);
+    for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  };
+  const std::vector<nlohmann::json> together = several({});
+  ASSERT_EQ(together.size(), 3u);
+  EXPECT_EQ(together[0].at("prompt"), "a");
+  EXPECT_EQ(together[1].at("prompt"), "sentence ");
+  EXPECT_EQ(together[2].at("tokens").size(), 9u);
+  EXPECT_EQ(together[2].at("finish"), "length");
+  EXPECT_EQ(several({"--batch", "1"}), together);
+  EXPECT_EQ(several({"--no-cache"}), together);
+  const Ended headed = run({"generate", run_dir, "--prompt", "a", "--prompt", "b", "--max-tokens", "3"});
+  EXPECT_NE(headed.out.find("=== prompt 2 ===\nb"), std::string::npos) << headed.out;
+  const Ended ids =
+      run({"generate", run_dir, "--ids", "--prompt", "65, 66", "--max-tokens", "3", "--ignore-end"});
+  EXPECT_TRUE(ids.out.starts_with("65, 66 ")) << ids.out;
+  expect_refused({"generate", run_dir, "--ids", "--prompt", "65 x"}, {"65 x"});
+  expect_refused({"generate", run_dir, "--ids", "--prompt", "999"}, {"999", "257"});
+  expect_refused({"generate", run_dir, "--prompt", "a", "--max-tokens", "1000"},
+                 {"train.seq_len", "--context"});
+  EXPECT_EQ(run({"generate", run_dir, "--prompt", "a", "--max-tokens", "100", "--context", "200"}).code, 0);
+
+  // Perplexity of the same text, as a file and as a dataset.
+  const auto perplexity = [&](const std::string& data) {
+    const Ended ended = run({"eval", run_dir, "--data", data, "--json", "--quiet"});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    EXPECT_EQ(ended.err, "");
+    return nlohmann::json::parse(ended.out);
+  };
+  const nlohmann::json of_file = perplexity(folder_.at("text.txt"));
+  EXPECT_EQ(run({"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out",
+                 folder_.at("eval-set")})
+                .code,
+            0);
+  const nlohmann::json of_set = perplexity(folder_.at("eval-set"));
+  EXPECT_EQ(of_file.at("tokens"), text().size()) << "all but the first, and the end";
+  EXPECT_EQ(of_file.at("bytes"), text().size() - 1);
+  EXPECT_EQ(of_file.at("nats_per_token"), of_set.at("nats_per_token"));
+  EXPECT_NEAR(of_file.at("bits_per_byte").get<double>() * std::log(2.0) * double(text().size() - 1),
+              of_file.at("nats_per_token").get<double>() * double(text().size()), 1e-6);
+  expect_refused({"eval", run_dir, "--data", folder_.at("nothing")}, {"nothing"});
+  expect_refused({"eval", run_dir}, {"--data", "--requests"});
+  expect_refused({"eval", run_dir, "--data", folder_.at("text.txt"), "--stride", "9999"}, {"9999"});
+
+  write_text(
+      folder_.at("requests.jsonl"),
+      "{\"context\": \"sen\", \"continuation\": \"tence\", \"id\": 3}\n{\"arguments\": [\"\", \"x\"]}\n");
+  const Ended scored = run(
+      {"eval", run_dir, "--requests", folder_.at("requests.jsonl"), "--out", folder_.at("answers.jsonl")});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  std::istringstream answers(read_text(folder_.at("answers.jsonl")));
+  std::string line;
+  ASSERT_TRUE(std::getline(answers, line));
+  const nlohmann::json answer = nlohmann::json::parse(line);
+  EXPECT_EQ(answer.at("id"), 3);
+  EXPECT_EQ(answer.at("num_tokens"), 5);
+  EXPECT_LT(answer.at("loglikelihood").get<double>(), 0);
+  EXPECT_TRUE(answer.at("is_greedy").is_boolean());
+  ASSERT_TRUE(std::getline(answers, line));
+  EXPECT_EQ(nlohmann::json::parse(line).at("num_tokens"), 1);
+  write_text(folder_.at("bad.jsonl"), "{\"context\": \"sen\"}\n");
+  expect_refused({"eval", run_dir, "--requests", folder_.at("bad.jsonl"), "--out", folder_.at("x")},
+                 {"bad.jsonl:1"});
 }
 
 TEST_F(Cli, Storage) {

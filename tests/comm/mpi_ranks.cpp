@@ -102,12 +102,27 @@ void without_last(Endpoint& e, Instead instead) {
   c->all_reduce("second", std::span(v), Reduce::Sum);
 }
 
+// The last rank opens the group and makes no call.
+void never(Endpoint& e) {
+  const auto c = e.group("dp", all_of(e));
+  if (e.rank() + 1 == e.size()) std::this_thread::sleep_for(std::chrono::seconds(60));
+  c->barrier("first");
+}
+
+// The last rank does not even open it.
+void unopened(Endpoint& e) {
+  if (e.rank() + 1 == e.size()) std::this_thread::sleep_for(std::chrono::seconds(60));
+  e.group("dp", all_of(e));
+}
+
 void run_case(const std::string& name, Endpoint& e) {
   if (name == "cases" || name == "checked") return cases(e);
   if (name == "native") return native(e);
   if (name == "threads") return threads(e);
   if (name == "mismatch" || name == "unchecked_mismatch") return mismatch(e);
   if (name == "order") return order(e);
+  if (name == "never") return never(e);
+  if (name == "unopened") return unopened(e);
   if (name == "skip") return without_last(e, [] { std::this_thread::sleep_for(std::chrono::seconds(60)); });
   if (name == "stop") return without_last(e, [] { raise(SIGSTOP); });
   if (name == "kill") return without_last(e, [] { raise(SIGKILL); });
@@ -123,7 +138,8 @@ int main(int argc, char** argv) {
   using namespace pleat;
   const std::string name = argc > 1 ? argv[1] : "";
   comm::Options options;
-  options.timeout_seconds = name == "skip" || name == "stop" ? 1 : 60;
+  options.timeout_seconds =
+      name == "skip" || name == "stop" || name == "never" || name == "unopened" ? 1 : 60;
   options.check = name == "checked" || name == "mismatch" || name == "order";
   options.mpi_native = name == "native";
   try {

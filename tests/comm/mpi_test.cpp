@@ -99,6 +99,16 @@ TEST_F(Mpi, SkippedCollective) {
   EXPECT_LT(ended.seconds, 6);
 }
 
+TEST_F(Mpi, NoCallAtAll) {
+  const Ended ended = start(2, "never");
+  EXPECT_EQ(ended.code, 75) << ended.said;
+  expect_words(ended, {"stall: group 'dp' barrier #0 stage 'first'", "0  yes", "1  NOT ARRIVED"});
+  const Ended unopened = start(2, "unopened");
+  EXPECT_EQ(unopened.code, 75) << unopened.said;
+  expect_words(unopened,
+               {"stall: group 'dp (opening)'", "0  yes", "1  NOT ARRIVED  in no call; none made yet"});
+}
+
 TEST_F(Mpi, StoppedProcess) {
   const Ended ended = start(3, "stop");
   EXPECT_EQ(ended.code, 75) << ended.said;

@@ -39,6 +39,7 @@ TEST(ConfigSchema, EveryFieldHasAKey) {
   EXPECT_EQ(num_keys("optimizer.groups.norm"), num_fields<OptimizerConfig::GroupConfig>());
   EXPECT_EQ(num_keys("train"), num_fields<TrainConfig>());
   EXPECT_EQ(num_keys("data"), num_fields<DataConfig>());
+  EXPECT_EQ(num_keys("chat"), num_fields<ChatConfig>());
   EXPECT_EQ(num_keys("checkpoint"), num_fields<CheckpointConfig>());
   EXPECT_EQ(num_keys("log"), num_fields<LogConfig>());
   EXPECT_EQ(num_keys("recompute"), num_fields<RecomputeConfig>());

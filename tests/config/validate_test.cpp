@@ -86,7 +86,12 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
           {"train.eval_every = 5",
            "data.valid is given or data.valid_split > 0 (now data.valid = \"\", data.valid_split = 0.0)"},
           {"data.valid = \"v\"\ndata.valid_split = 0.1", "data.valid is empty (now data.valid = \"v\")"},
-          {"data.train = \"a.txt\"\ndata.jsonl_key = \"t\"", "is a .jsonl file"},
+          {"data.train = \"a.txt\"\ndata.jsonl_key = \"t\"", "holds a .jsonl file"},
+          {"data.train = \"a.txt\"\nchat.template = \"chatml\"", "holds a .jsonl file"},
+          {"data.train = \"a.jsonl\"\nchat.template = \"plain\"\ndata.jsonl_key = \"t\"",
+           "chat.template is \"none\""},
+          {"chat.template = \"plain\"\nchat.user_prefix = \"U\"", "chat.template is \"custom\""},
+          {"data.weights = [1.0]", "data.sources is given"},
           {"recompute.layers = \"0\"", "recompute.modules is not empty"},
       });
   expect_refused(
@@ -221,18 +226,27 @@ TEST(ConfigCombination, Balancing) {
 
 TEST(ConfigCombination, Run) {
   expect_refused(
-      kDense, {
-                  {"optimizer.min_lr = 1", "optimizer.min_lr = 1 is larger than optimizer.lr = 0.0003"},
-                  {"optimizer.warmup_steps = 100", "leaves nothing to decay before step 100"},
-                  {"optimizer.schedule = \"wsd\"\noptimizer.warmup_steps = 95", "a final decay of 10 steps"},
-                  {"train.micro_batch = 65536\ntrain.seq_len = 65536",
-                   "is more than 2147483647; use more train.num_microbatches"},
-                  {"train.loss_chunk = 129", "is more than the 128 tokens of a microbatch"},
-                  {"log.timeline_step = 101", "comes after the last step, train.steps = 100"},
-                  {"model.vocab_size = 200\ndata.train = \"a.txt\"", "model.vocab_size = 200 is too small"},
-                  {"log.run_dir = \"\"", "log.run_dir is empty"},
-                  {"data.jsonl_key = \"\"", "data.jsonl_key is empty"},
-              });
+      kDense,
+      {
+          {"optimizer.min_lr = 1", "optimizer.min_lr = 1 is larger than optimizer.lr = 0.0003"},
+          {"optimizer.warmup_steps = 100", "leaves nothing to decay before step 100"},
+          {"optimizer.schedule = \"wsd\"\noptimizer.warmup_steps = 95", "a final decay of 10 steps"},
+          {"train.micro_batch = 65536\ntrain.seq_len = 65536",
+           "is more than 2147483647; use more train.num_microbatches"},
+          {"train.loss_chunk = 129", "is more than the 128 tokens of a microbatch"},
+          {"log.timeline_step = 101", "comes after the last step, train.steps = 100"},
+          {"model.vocab_size = 200\ndata.train = \"a.txt\"", "model.vocab_size = 200 is too small"},
+          {"log.run_dir = \"\"", "log.run_dir is empty"},
+          {"data.jsonl_key = \"\"", "data.jsonl_key is empty"},
+          {"data.tokenizer = \"\"", "data.tokenizer is empty"},
+          {"data.sources = [\"a\"]\ndata.weights = [1]\ndata.train = \"b\"", "are both given"},
+          {"data.sources = [\"a\", \"b\"]\ndata.weights = [1]", "names 2 datasets and data.weights holds 1"},
+          {"data.sources = [\"a\", \"\"]\ndata.weights = [1, 1]", "holds an empty path"},
+          {"data.sources = [\"a\"]\ndata.weights = [0]", "data.weights"},
+          {"data.sources = [\"a.txt\"]\ndata.weights = [1]\ndata.valid_split = 0.1",
+           "there is data.sources; set data.valid"},
+          {"chat.template = \"custom\"\nchat.user_prefix = \"U\"", "nothing would be learned"},
+      });
   EXPECT_EQ(refusal(kDense + "model.vocab_size = 200\ndata.train = \"a\""), "");
 }
 

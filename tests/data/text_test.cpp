@@ -34,7 +34,8 @@ Strings documents_of(DocumentSource& source) {
   return documents;
 }
 
-std::string decoded(const std::string& prefix, const Tokenizer& tokenizer, const std::string& document_end) {
+std::string decoded(const std::string& prefix, const TextTokenizer& tokenizer,
+                    const std::string& document_end) {
   const IndexedDataset dataset(prefix, tokenizer.vocab_size());
   std::string text;
   for (int64_t d = 0; d < dataset.num_documents(); ++d) {
@@ -177,7 +178,7 @@ TEST(Prepare, TextAndJsonlTogether) {
   EXPECT_FALSE(result.validation.has_value());
   EXPECT_EQ(last.bytes_read, last.bytes_total);
   EXPECT_EQ(last.num_documents, 5);
-  EXPECT_EQ(folder.names(), (Strings{"a.txt", "b.jsonl", "out.bin", "out.idx"}));
+  EXPECT_EQ(folder.names(), (Strings{"a.txt", "b.jsonl", "out.bin", "out.idx", "out.json"}));
 }
 
 TEST(Prepare, OneBigDocumentIsCutByBytes) {
@@ -251,16 +252,23 @@ TEST(Prepare, ManyDocumentsAreSplitWhole) {
 }
 
 // Encodes a whole document to one id, its length: must see documents whole.
-class WholeTokenizer final : public Tokenizer {
+class WholeTokenizer final : public TextTokenizer {
  public:
   std::string name() const override { return "whole"; }
+  std::string kind() const override { return "whole"; }
+  std::string tokenizer_hash() const override { return std::string(64, '0'); }
   int64_t vocab_size() const override { return 100'000'000; }
-  int32_t end_of_document() const override { return 0; }
-  std::vector<int32_t> encode(std::string_view text) const override {
+  std::optional<int32_t> id_of(std::string_view) const override { return std::nullopt; }
+  std::vector<SpecialToken> special_tokens() const override { return {}; }
+  using TextTokenizer::decode;
+  using TextTokenizer::encode;
+  std::vector<int32_t> encode(std::string_view text, const EncodeOptions&) const override {
     return {static_cast<int32_t>(text.size())};
   }
-  std::string decode(std::span<const int32_t>) const override { return {}; }
-  bool can_cut_anywhere() const override { return false; }
+  std::string decode(std::span<const int32_t>, const DecodeOptions&) const override { return {}; }
+
+ protected:
+  std::optional<int32_t> own_end_of_document() const override { return 0; }
 };
 
 TEST(Prepare, TokenizersThatNeedWholeDocumentsGetThem) {

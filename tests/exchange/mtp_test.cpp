@@ -196,6 +196,23 @@ TEST_F(MtpExchange, RefusesWhatDoesNotFit) {
   EXPECT_FALSE(fs::exists(at("bad-run")));
 }
 
+TEST_F(MtpExchange, OtherFamiliesHaveNoNamesForThem) {
+  EXPECT_SAYS(message_of([&] {
+                import_model({golden_folder("mixtral"), at("run"), {"model.num_mtp_layers=1"}});
+              }),
+              "family mixtral has no layers of multi-token prediction");
+  fs::create_directories(at("run"));
+  std::ofstream(at("run/config.toml"))
+      << "[model]\nvocab_size = 128\nhidden_size = 32\nnum_layers = 2\nnum_heads = 4\nffn_hidden_size = 48\n"
+         "num_mtp_layers = 1\n[log]\nrun_dir = \"" +
+             at("run") + "\"\n";
+  train_run(at("run"), training(2));
+  const std::string complaint = message_of([&] { write("run", "out"); });
+  EXPECT_SAYS(complaint, "model.num_mtp_layers: 0 -> 1");
+  EXPECT_SAYS(complaint, "--without-mtp");
+  EXPECT_EQ(write("run", "out", true).model_type, "llama");
+}
+
 TEST_F(MtpExchange, ProbeIsBlindToThemUnlessAsked) {
   write_model(at("model"), with_mtp(1), 1);
   ProbeOptions o;

@@ -246,7 +246,7 @@ TEST(Decoder, RoutedRowsFollowCapacity) {
     const config::Config config = make(kEverything, sets);
     const auto table = make_parameters(config);
     program::Builder b("p");
-    return declare(config, table, b, Purpose::Train, 1).routed_rows;
+    return declare(config, table, b, {Purpose::Train, 1}).routed_rows;
   };
   EXPECT_EQ(rows({}), 200);
   EXPECT_EQ(rows({"moe.capacity_factor=0.5"}), 8 * 13);
@@ -259,7 +259,7 @@ TEST(Decoder, WeightDecayFollowsTheClass) {
     const config::Config config = make(kEverything, sets);
     const auto table = make_parameters(config);
     program::Builder b("p");
-    Decoder d = declare(config, table, b, Purpose::Train, 1);
+    Decoder d = declare(config, table, b, {Purpose::Train, 1});
     forward(d, 0);
     backward(d, 0);
     update(d);
@@ -267,7 +267,7 @@ TEST(Decoder, WeightDecayFollowsTheClass) {
     std::map<std::string, std::pair<double, double>> out;  // decay, lr_mult
     for (const program::Stage& s : p.stages) {
       if (s.op != program::Op::adamw) continue;
-      auto& row = out[p.values[static_cast<size_t>(s.uses[4].value)].name];
+      auto& row = out[p.values[static_cast<size_t>(s.uses[5].value)].name];
       for (const program::Attr& a : p.attrs[static_cast<size_t>(s.attrs)]) {
         if (a.key == "weight_decay") row.first = a.number;
         if (a.key == "lr_mult") row.second = a.number;

@@ -51,7 +51,7 @@ TEST_F(Resume, EveryLaterStepHasTheSameBits) {
   Trainer undisturbed(resolved_config(folder_, kEnd), {}, hooks);
   const std::vector<std::string> expected = digests(undisturbed, kEnd);
   ASSERT_EQ(undisturbed.run_state().refused_total, 2);
-  ASSERT_EQ(undisturbed.run_state().data.epoch, 2);
+  ASSERT_EQ(undisturbed.run_state().data.sources[0].epoch, 2);
 
   for (const int64_t stop : {int64_t{1}, int64_t{3}, kSaved, int64_t{9}, kEnd - 1}) {
     SCOPED_TRACE(fmt::format("stopped after step {}", stop));

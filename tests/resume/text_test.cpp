@@ -91,7 +91,7 @@ TEST_F(Generate, SameSeedSameText) {
   o.seed = 1;
   EXPECT_NE(generate(programs_, prompt, o), first);
   o.seed = 0;
-  o.stop_token = first[7];
+  o.stop_tokens = {first[7]};
   const auto stop = std::find(first.begin(), first.end(), first[7]);
   EXPECT_EQ(generate(programs_, prompt, o), std::vector<int32_t>(first.begin(), stop));
 }

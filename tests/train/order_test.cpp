@@ -65,7 +65,7 @@ config::Config rich_config() {
                            "model.ffn_hidden_size=20", "model.tie_embeddings=true", "model.qk_norm=true",
                            "moe.shared_ffn_hidden_size=8", "moe.shared_gate=true", "moe.score=\"sigmoid\"",
                            "moe.load_balancing=[\"aux\",\"global_aux\",\"bias\"]", "moe.aux_coef=[0.01,0.02]",
-                           "moe.z_coef=0.001", "moe.input_jitter=0.05"});
+                           "moe.z_coef=0.001", "moe.input_jitter=0.05", "model.num_mtp_layers=2"});
 }
 
 struct Start {

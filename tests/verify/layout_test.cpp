@@ -100,8 +100,8 @@ TEST(Layout, Latent) {
   m.pp = 2;
   for (const char* rank : {"model.q_lora_rank=12", "model.q_lora_rank=0"})
     expect_equal(make({"model.attention=\"mla\"", rank, "model.kv_lora_rank=8", "model.qk_nope_head_dim=8",
-                       "model.qk_rope_head_dim=4", "model.v_head_dim=6", "model.num_kv_heads=", "model.head_dim=",
-                       "model.qk_norm="}),
+                       "model.qk_rope_head_dim=4", "model.v_head_dim=6",
+                       "model.num_kv_heads=", "model.head_dim=", "model.qk_norm="}),
                  m);
 }
 TEST(Layout, MultiTokenPrediction) {

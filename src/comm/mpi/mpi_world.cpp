@@ -111,12 +111,15 @@ class MpiEndpoint : public Endpoint {
         base::fail("group '{}' of ranks {}: rank {} is there twice or not in the world of {}", name,
                    fmt::join(ranks, " "), ranks[i], size_);
     }
+    // Opening waits for all members, so it is recorded like a call; of a group of its own, whose calls are
+    // not those of the opened one.
+    const std::string opening = name + " (opening)";
     watchdog_->add_group(name, ranks);
-    // Opening waits for all members, so it is recorded like a call.
+    watchdog_->add_group(opening, ranks);
     FlightEntry entry;
-    entry.group_hash = group_hash(name, ranks);
+    entry.group_hash = group_hash(opening, ranks);
     entry.operation = Operation::Barrier;
-    std::memcpy(entry.group, name.data(), std::min(name.size(), sizeof entry.group - 1));
+    std::memcpy(entry.group, opening.data(), std::min(opening.size(), sizeof entry.group - 1));
     std::strcpy(entry.stage, "opening the group");
     const int slot = board_.own().begin(entry);
     MPI_Comm comm = create(name, ranks);

@@ -27,9 +27,10 @@ class AddedTokenMatcher {
 
   bool empty() const { return nodes_.size() == 1; }
 
-  // visit(begin, end, id) over the whole text, id -1 for what is no added token. `text` is valid UTF-8.
-  template <class Visit>
-  void for_each_part(std::string_view text, const Visit& visit) const {
+  // visit(begin, end, id) over the whole text, id -1 for what is no added token. Where wanted(id) is false
+  // the spelling is text like any other. `text` is valid UTF-8.
+  template <class Wanted, class Visit>
+  void for_each_part(std::string_view text, const Wanted& wanted, const Visit& visit) const {
     size_t done = 0;
     if (!empty()) {
       for (size_t at = next_start(text, 0); at < text.size();) {
@@ -41,6 +42,7 @@ class AddedTokenMatcher {
         }
         size_t begin = at, stop = end;
         at = next_start(text, end);
+        if (!wanted(tokens_[static_cast<size_t>(token)].id)) continue;
         if (!widen(text, done, tokens_[static_cast<size_t>(token)], begin, stop)) continue;
         if (done < begin) visit(done, begin, -1);
         visit(begin, stop, tokens_[static_cast<size_t>(token)].id);

@@ -105,6 +105,7 @@ void HuggingFaceTokenizer::read_added_tokens(const Json& json) {
       added_.add(token.content, id, where);
     }
     token.id = static_cast<int32_t>(id);
+    added_list_.push_back({token.content, token.id});
     tokens.push_back(std::move(token));
   }
   special_.assign(static_cast<size_t>(std::max(vocabulary.max_id(), added_.max_id()) + 1), false);
@@ -133,14 +134,6 @@ void HuggingFaceTokenizer::make_matchers(const std::vector<AddedToken>& tokens) 
   normalized_matcher_ = std::make_unique<AddedTokenMatcher>(normalized, normalized_spellings);
 }
 
-int32_t HuggingFaceTokenizer::end_of_document() const {
-  if (end_of_document_ < 0)
-    base::fail(
-        "{}: which token ends a document? Neither tokenizer_config.json beside it nor an option names one",
-        path_);
-  return end_of_document_;
-}
-
 std::optional<int32_t> HuggingFaceTokenizer::id_of(std::string_view token) const {
   if (const int32_t id = model_->vocabulary().find(token); id >= 0) return id;
   if (const int32_t id = added_.find(token); id >= 0) return id;
@@ -160,29 +153,38 @@ std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view bytes,
   const std::string_view text = as_valid_utf8(bytes, replaced);
   std::vector<int32_t> ids;
   if (options.add_special_tokens) ids = frame_.before;
-  raw_matcher_->for_each_part(text, [&](size_t begin, size_t end, int32_t id) {
-    if (id >= 0)
-      ids.push_back(id);
-    else
-      encode_segment(text.substr(begin, end - begin), begin == 0, ids, *workspace);
-  });
+  raw_matcher_->for_each_part(
+      text, [&](int32_t id) { return wanted(id, options); },
+      [&](size_t begin, size_t end, int32_t id) {
+        if (id >= 0)
+          ids.push_back(id);
+        else
+          encode_segment(text.substr(begin, end - begin), begin == 0, options, ids, *workspace);
+      });
   if (options.add_special_tokens) ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
   return ids;
 }
 
-void HuggingFaceTokenizer::encode_segment(std::string_view text, bool at_start, std::vector<int32_t>& out,
-                                          Workspace& workspace) const {
+bool HuggingFaceTokenizer::wanted(int32_t id, const EncodeOptions& options) const {
+  if (!options.find_special_tokens && special_[static_cast<size_t>(id)]) return false;
+  return std::find(options.never.begin(), options.never.end(), id) == options.never.end();
+}
+
+void HuggingFaceTokenizer::encode_segment(std::string_view text, bool at_start, const EncodeOptions& options,
+                                          std::vector<int32_t>& out, Workspace& workspace) const {
   if (normalizer_) {
     workspace.normalized = text;
     normalizer_->apply(workspace.normalized, workspace.regex);
     text = workspace.normalized;
   }
-  normalized_matcher_->for_each_part(text, [&](size_t begin, size_t end, int32_t id) {
-    if (id >= 0)
-      out.push_back(id);
-    else
-      encode_piece(text.substr(begin, end - begin), at_start && begin == 0, out, workspace);
-  });
+  normalized_matcher_->for_each_part(
+      text, [&](int32_t id) { return wanted(id, options); },
+      [&](size_t begin, size_t end, int32_t id) {
+        if (id >= 0)
+          out.push_back(id);
+        else
+          encode_piece(text.substr(begin, end - begin), at_start && begin == 0, out, workspace);
+      });
 }
 
 void HuggingFaceTokenizer::encode_piece(std::string_view text, bool at_start, std::vector<int32_t>& out,

@@ -31,15 +31,18 @@ class HuggingFaceTokenizer final : public TextTokenizer {
 
   std::string name() const override { return path_; }
   int64_t vocab_size() const override { return static_cast<int64_t>(special_.size()); }
-  int32_t end_of_document() const override;
-  bool has_end_of_document() const override { return end_of_document_ >= 0; }
+  std::string kind() const override { return "hugging_face"; }
   std::string tokenizer_hash() const override { return hash_; }
+  std::vector<SpecialToken> special_tokens() const override { return added_list_; }
   std::optional<int32_t> id_of(std::string_view token) const override;
 
   using TextTokenizer::decode;
   using TextTokenizer::encode;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const override;
   std::string decode(std::span<const int32_t> tokens, const DecodeOptions& options) const override;
+
+ protected:
+  std::optional<int32_t> own_end_of_document() const override { return end_of_document_; }
 
  private:
   struct Workspace {
@@ -51,8 +54,10 @@ class HuggingFaceTokenizer final : public TextTokenizer {
 
   void read_added_tokens(const Json& json);
   void make_matchers(const std::vector<AddedToken>& tokens);
-  void encode_segment(std::string_view text, bool at_start, std::vector<int32_t>& out,
-                      Workspace& workspace) const;
+  // Whether an added token is looked for in text under these options.
+  bool wanted(int32_t id, const EncodeOptions& options) const;
+  void encode_segment(std::string_view text, bool at_start, const EncodeOptions& options,
+                      std::vector<int32_t>& out, Workspace& workspace) const;
   void encode_piece(std::string_view text, bool at_start, std::vector<int32_t>& out,
                     Workspace& workspace) const;
   std::string_view text_of(int32_t id) const;
@@ -69,7 +74,8 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   // Normalized tokens decode as the normalizer leaves them, as in Hugging Face's library.
   std::unordered_map<int32_t, std::string> respelled_;
   std::vector<bool> special_;  // by id, vocab_size() of them
-  int32_t end_of_document_ = -1;
+  std::vector<SpecialToken> added_list_;
+  std::optional<int32_t> end_of_document_;
   mutable WorkspacePool<Workspace> pool_;
 };
 

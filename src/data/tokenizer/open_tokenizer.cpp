@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/byte_tokenizer.h"
 #include "data/mapped_file.h"
 #include "data/tokenizer/hugging_face_tokenizer.h"
 #include "data/tokenizer/json_fields.h"
@@ -100,41 +101,59 @@ std::string family_by_name(const std::string& path) {
       path);
 }
 
-// A tokenizer whose own files settle what ends a document.
-std::unique_ptr<TextTokenizer> with_own_end(std::unique_ptr<TextTokenizer> tokenizer,
-                                            const OpenTokenizerOptions& options) {
-  if (options.end_of_document.empty()) return tokenizer;
-  const auto asked = tokenizer->id_of(options.end_of_document);
-  if (!asked || !tokenizer->has_end_of_document() || *asked != tokenizer->end_of_document())
-    base::fail("{}: documents cannot end with \"{}\"; this kind of file names its own end token",
-               tokenizer->name(), shown(options.end_of_document));
-  return tokenizer;
+// "family:path" where the part in front is a family of rank files.
+void split_family(std::string& path, std::string& family) {
+  const size_t colon = path.find(':');
+  if (colon == std::string::npos || !family.empty()) return;
+  const std::string front = path.substr(0, colon);
+  for (const char* known : {"r50k", "cl100k", "o200k", "qwen", "llama3"})
+    if (front == known) {
+      family = front;
+      path.erase(0, colon + 1);
+      return;
+    }
+}
+
+std::unique_ptr<TextTokenizer> open_file(const std::string& path, const std::string& rank_family,
+                                         bool end_is_asked) {
+  const std::string extension = fs::path(path).extension().string();
+  const bool ranks = extension == ".tiktoken" || (!rank_family.empty() && extension != ".json");
+  if (!ranks && !rank_family.empty())
+    base::fail("{}: is no rank file, but the family \"{}\" is given", path, shown(rank_family));
+  const std::string file = read_whole(path);
+  if (ranks) return read_tiktoken(file, path, rank_family.empty() ? family_by_name(path) : rank_family);
+  if (extension == ".json") {
+    if (fs::path(path).filename().string().starts_with("tekken")) return read_tekken(file, path);
+    return std::make_unique<HuggingFaceTokenizer>(
+        file, path, end_is_asked ? std::string() : end_token_beside(file, path));
+  }
+  if (fs::path(path).filename().string().find(".model") != std::string::npos)
+    return read_sentencepiece(file, path);
+  base::fail("{}: neither .json nor .model nor .tiktoken; no tokenizer is known by this name", path);
 }
 
 }  // namespace
 
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& given, const OpenTokenizerOptions& options) {
-  std::error_code ignored;
-  const std::string path = fs::is_directory(given, ignored) ? file_in(given) : given;
-  const std::string extension = fs::path(path).extension().string();
-  const bool ranks = extension == ".tiktoken" || (!options.rank_family.empty() && extension != ".json");
-  if (!ranks && !options.rank_family.empty())
-    base::fail("{}: is no rank file, but the family \"{}\" is given", path, shown(options.rank_family));
-  const std::string file = read_whole(path);
-  if (ranks) {
-    const std::string family = options.rank_family.empty() ? family_by_name(path) : options.rank_family;
-    return with_own_end(read_tiktoken(file, path, family), options);
+  std::unique_ptr<TextTokenizer> tokenizer;
+  if (given == "byte") {
+    tokenizer = std::make_unique<ByteTokenizer>();
+  } else {
+    std::string path = given, family = options.rank_family;
+    split_family(path, family);
+    std::error_code ignored;
+    tokenizer = open_file(fs::is_directory(path, ignored) ? file_in(path) : path, family,
+                          !options.end_of_document.empty());
   }
-  if (extension == ".json") {
-    if (fs::path(path).filename().string().starts_with("tekken"))
-      return with_own_end(read_tekken(file, path), options);
-    const std::string end =
-        options.end_of_document.empty() ? end_token_beside(file, path) : options.end_of_document;
-    return std::make_unique<HuggingFaceTokenizer>(file, path, end);
-  }
-  if (fs::path(path).filename().string().find(".model") != std::string::npos)
-    return with_own_end(read_sentencepiece(file, path), options);
-  base::fail("{}: neither .json nor .model nor .tiktoken; no tokenizer is known by this name", path);
+  if (!options.end_of_document.empty()) tokenizer->end_documents_with(options.end_of_document);
+  return tokenizer;
+}
+
+std::string absolute_tokenizer(const std::string& given) {
+  if (given == "byte") return given;
+  std::string path = given, family;
+  split_family(path, family);
+  return (family.empty() ? "" : family + ":") + fs::absolute(path).lexically_normal().string();
 }
 
 }  // namespace pleat::data

@@ -154,6 +154,7 @@ std::unique_ptr<RankTokenizer> read_tiktoken(std::string_view file, const std::s
                                              RankFileFamily family) {
   RankTokenizerParts parts;
   parts.path = path;
+  parts.kind = "tiktoken";
   parts.ranks = read_ranks(file, path);
   base::Sha256 hash;
   hash.update(file).update(std::string_view("\0", 1)).update(family.pattern);
@@ -180,6 +181,7 @@ std::unique_ptr<RankTokenizer> read_tekken(std::string_view file, const std::str
                vocab_size, num_special, vocabulary.size());
   RankTokenizerParts parts;
   parts.path = path;
+  parts.kind = "tekken";
   parts.hash = base::to_hex(base::sha256(file));
   parts.id_shift = static_cast<int32_t>(num_special);
   parts.pattern = string_at(config, "pattern", path + ": config");

@@ -38,9 +38,10 @@ int32_t RankTokenizer::special_id(std::string_view name) const {
   return id;
 }
 
-int32_t RankTokenizer::end_of_document() const {
-  if (end_of_document_ < 0) base::fail("{}: which token ends a document? The options name none", parts_.path);
-  return end_of_document_;
+std::vector<SpecialToken> RankTokenizer::special_tokens() const {
+  std::vector<SpecialToken> out;
+  for (const auto& [token, id] : parts_.special_tokens) out.push_back({token, id});
+  return out;
 }
 
 std::optional<int32_t> RankTokenizer::id_of(std::string_view token) const {

@@ -21,6 +21,7 @@ namespace pleat::data {
 
 struct RankTokenizerParts {
   std::string path = {};
+  std::string kind = {};  // tiktoken or tekken
   std::string hash = {};
   TokenTable ranks{0};   // the bytes of each rank
   int32_t id_shift = 0;  // id = rank + id_shift
@@ -37,9 +38,9 @@ class RankTokenizer final : public TextTokenizer {
 
   std::string name() const override { return parts_.path; }
   int64_t vocab_size() const override { return vocab_size_; }
-  int32_t end_of_document() const override;
-  bool has_end_of_document() const override { return end_of_document_ >= 0; }
+  std::string kind() const override { return parts_.kind; }
   std::string tokenizer_hash() const override { return parts_.hash; }
+  std::vector<SpecialToken> special_tokens() const override;
   // Special tokens by name; others by their bytes.
   std::optional<int32_t> id_of(std::string_view token) const override;
 
@@ -47,6 +48,9 @@ class RankTokenizer final : public TextTokenizer {
   using TextTokenizer::encode;
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options) const override;
   std::string decode(std::span<const int32_t> tokens, const DecodeOptions& options) const override;
+
+ protected:
+  std::optional<int32_t> own_end_of_document() const override { return end_of_document_; }
 
  private:
   struct Workspace {
@@ -63,7 +67,7 @@ class RankTokenizer final : public TextTokenizer {
   size_t longest_token_ = 0;
   int64_t vocab_size_ = 0;
   int32_t begin_of_text_ = -1;
-  int32_t end_of_document_ = -1;
+  std::optional<int32_t> end_of_document_;
   int32_t byte_ranks_[256];
   mutable WorkspacePool<Workspace> pool_;
 };

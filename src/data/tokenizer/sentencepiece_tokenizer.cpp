@@ -24,17 +24,20 @@ class SentencePieceTokenizer final : public TextTokenizer {
 
   std::string name() const override { return path_; }
   int64_t vocab_size() const override { return processor_.GetPieceSize(); }
-  bool has_end_of_document() const override { return processor_.eos_id() >= 0; }
-  int32_t end_of_document() const override {
-    if (!has_end_of_document())
-      base::fail("{}: the model has no end token, which would end documents", path_);
-    return processor_.eos_id();
-  }
+  std::string kind() const override { return "sentencepiece"; }
   std::string tokenizer_hash() const override { return hash_; }
   std::optional<int32_t> id_of(std::string_view token) const override {
     const int id = processor_.PieceToId(token);
     if (id == processor_.unk_id() && processor_.IdToPiece(id) != token) return std::nullopt;
     return id;
+  }
+
+  std::vector<SpecialToken> special_tokens() const override {
+    std::vector<SpecialToken> out;
+    for (int id = 0; id < processor_.GetPieceSize(); ++id)
+      if (processor_.IsControl(id)) out.push_back({processor_.IdToPiece(id), id});
+    // The library does not tell user-defined symbols from other pieces; id_of finds them.
+    return out;
   }
 
   using TextTokenizer::decode;
@@ -57,6 +60,12 @@ class SentencePieceTokenizer final : public TextTokenizer {
     std::string text;
     check(processor_.Decode(ids, &text), "cannot decode these ids");
     return text;
+  }
+
+ protected:
+  std::optional<int32_t> own_end_of_document() const override {
+    if (processor_.eos_id() < 0) return std::nullopt;
+    return processor_.eos_id();
   }
 
  private:

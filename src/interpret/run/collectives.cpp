@@ -117,9 +117,9 @@ void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocatio
                  {{receive.data(), m}, {receive_at.data(), m}});
 }
 
-// Messages of one direction carry their microbatch and the cut of the model they cross (part), so that nothing can be taken for another.
+// Messages of one direction over one cut of the model (part) arrive in the order they were sent.
 int tag_of(const program::Stage& stage) {
-  return ((stage.microbatch + 1) * 4096 + stage.part) * 2 + (stage.phase == program::Phase::Forward ? 0 : 1);
+  return stage.part * 2 + (stage.phase == program::Phase::Forward ? 0 : 1);
 }
 
 int neighbour(const comm::Communicator& g, program::Peer peer) {

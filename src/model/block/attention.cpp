@@ -1,6 +1,7 @@
 // Attention: norm, packed q|k|v, optional QK norm and rotation, causal grouped-query attention, output
 // projection added to the residual stream. Tensor ranks hold some of the heads and work on all rows of their
 // group; norm and residual stay on the rows each rank owns.
+#include "model/block/attention_parts.h"
 #include "model/block/core_attention.h"
 #include "model/exchange.h"
 
@@ -30,7 +31,7 @@ AttrSet rope_attrs(const config::ModelConfig& m, int64_t tp) {
 
 }  // namespace
 
-ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+void attention_input(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer});
   const auto& m = d.config.model;
   const LayerWeights& W = d.weights[size_t(layer)];
@@ -53,9 +54,19 @@ ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
   d.b.forward(Op::qk_rope,
               {r(s.qkv), r(d.cos_sin[size_t(mb)]), r(W.q_norm), r(W.k_norm), w(s.rotated), w(s.qk_rstd)},
               rope_attrs(m, d.mesh.tp));
-  core_attention_forward(d, mb, layer, W.sinks);
-  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, "x_mid");
+}
+
+ValueId attention_output(Decoder& d, int mb, int layer) {
+  const LayerWeights& W = d.weights[size_t(layer)];
+  Saved& s = d.saved[size_t(mb)][size_t(layer)];
+  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, s.x, "x_mid");
   return s.x_mid;
+}
+
+ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+  attention_input(d, mb, layer, x);
+  core_attention_forward(d, mb, layer, d.weights[size_t(layer)].sinks);
+  return attention_output(d, mb, layer);
 }
 
 ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy) {

@@ -78,7 +78,7 @@ ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossVa
   return scatter_rows(d, Op::head_scatter, Phase::BackwardInput, Group::Tensor, d_all, "d_final_own");
 }
 
-void head_forward(Decoder& d, int mb, ValueId x) {
+ValueId final_norm_forward(Decoder& d, int mb, ValueId x) {
   d.b.at({mb, -1});
   const auto& m = d.config.model;
   const int64_t T = d.num_tokens, h = m.hidden_size;
@@ -88,6 +88,14 @@ void head_forward(Decoder& d, int mb, ValueId x) {
   d.final_normed[i] = d.activation("final_normed", {T, h});
   d.b.forward(Op::final_norm, {r(x), r(d.final_norm), w(d.final_normed[i]), w(d.final_rstd[i])},
               {{"eps", m.norm_eps}});
+  return d.final_normed[i];
+}
+
+void head_forward(Decoder& d, int mb, ValueId x) {
+  final_norm_forward(d, mb, x);
+  const auto& m = d.config.model;
+  const int64_t T = d.num_tokens;
+  const size_t i = size_t(mb);
   if (d.purpose == Purpose::Logits) {
     PLEAT_CHECK(d.mesh.tp == 1, "logits of a vocabulary cut over ranks");
     d.logits_out.push_back(d.b.value(d.here("logits"), d.compute, {T, m.vocab_size}, program::Owner::Results,

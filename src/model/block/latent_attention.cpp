@@ -2,6 +2,7 @@
 // vector per token, a rotated part of the key shared by all heads; then ordinary attention over the packed
 // result. The narrow vectors are made on the rows each rank owns and gathered over the tensor ranks, which
 // hold some of the heads each.
+#include "model/block/attention_parts.h"
 #include "model/block/core_attention.h"
 #include "model/exchange.h"
 
@@ -21,14 +22,6 @@ constexpr RowParallel kOut = {Op::attn_out, Op::attn_scatter, Op::attn_add};
 // What the stages that gather and scatter carry, as part.
 enum Part { kQuery = 0, kKeyValue = 1, kKeyRope = 2, kAgain = 3 };
 
-AttrSet pack_attrs(const config::ModelConfig& m, int64_t tp) {
-  return {{"heads", double(m.num_heads / tp)},
-          {"nope_dim", double(m.qk_nope_head_dim)},
-          {"rope_dim", double(m.qk_rope_head_dim)},
-          {"v_dim", double(m.v_head_dim)},
-          {"interleaved", double(m.rope_interleaved)}};
-}
-
 ValueId gathered(Decoder& d, Phase phase, ValueId x, const char* what, int part) {
   return gather_rows(d, Op::attn_gather, phase, Group::Tensor, x, what, part);
 }
@@ -39,13 +32,20 @@ ValueId scattered(Decoder& d, ValueId x, const char* what, int part) {
 
 }  // namespace
 
-ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+AttrSet latent_attrs(const config::ModelConfig& m, int64_t tp) {
+  return {{"heads", double(m.num_heads / tp)},
+          {"nope_dim", double(m.qk_nope_head_dim)},
+          {"rope_dim", double(m.qk_rope_head_dim)},
+          {"v_dim", double(m.v_head_dim)},
+          {"interleaved", double(m.rope_interleaved)}};
+}
+
+LatentInput latent_attention_input(Decoder& d, int mb, int layer, ValueId x) {
   d.b.at({mb, layer});
   const auto& m = d.config.model;
   const LayerWeights& W = d.weights[size_t(layer)];
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t T = d.num_tokens, rows = d.attention_tokens, h = m.hidden_size, rq = m.q_lora_rank;
-  const int64_t H = m.num_heads / d.mesh.tp;
   const AttrSet eps = {{"eps", m.norm_eps}}, latent_eps = {{"eps", m.latent_norm_eps}};
 
   s.x = x;
@@ -59,29 +59,38 @@ ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
     d.b.forward(Op::q_down, {r(s.attn_normed), r(W.q_down), none(), none(), w(s.q_compressed)});
     d.b.forward(Op::q_norm, {r(s.q_compressed), r(W.q_down_norm), w(s.q_normed), w(s.q_rstd)}, latent_eps);
   }
-  const ValueId query = d.activation("query", {rows, H * m.head_dim});
-  const ValueId key_rope = d.activation("key_rope", {T, m.qk_rope_head_dim});
-  const ValueId key_value = d.activation("key_value", {rows, H * (m.qk_nope_head_dim + m.v_head_dim)});
+  const LatentInput out = {d.activation("query", {rows, m.num_heads / d.mesh.tp * m.head_dim}),
+                           d.activation("key_rope", {T, m.qk_rope_head_dim})};
   s.kv_compressed = d.activation("kv_compressed", {T, m.kv_lora_rank});
   s.kv_rstd = d.activation("kv_rstd", {T});
   s.kv_normed = d.activation("kv_normed", {T, m.kv_lora_rank});
-  s.rotated = d.activation("qkv_rotated", {rows, H * (2 * m.head_dim + m.v_head_dim)});
 
   const ValueId q_in = gathered(d, Phase::Forward, rq > 0 ? s.q_normed : s.attn_normed, "q_all", kQuery);
-  d.b.forward(Op::q_up, {r(q_in), r(W.q_up), none(), none(), w(query)});
+  d.b.forward(Op::q_up, {r(q_in), r(W.q_up), none(), none(), w(out.query)});
   d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down), none(), none(), w(s.kv_compressed)});
   d.b.at({mb, layer, 1});
-  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down_rope), none(), none(), w(key_rope)});
+  d.b.forward(Op::kv_down, {r(s.attn_normed), r(W.kv_down_rope), none(), none(), w(out.key_rope)});
   d.b.at({mb, layer});
   d.b.forward(Op::kv_norm, {r(s.kv_compressed), r(W.kv_norm), w(s.kv_normed), w(s.kv_rstd)}, latent_eps);
+  return out;
+}
+
+ValueId latent_attention_forward(Decoder& d, int mb, int layer, ValueId x) {
+  const auto [query, key_rope] = latent_attention_input(d, mb, layer, x);
+  const auto& m = d.config.model;
+  const LayerWeights& W = d.weights[size_t(layer)];
+  Saved& s = d.saved[size_t(mb)][size_t(layer)];
+  const int64_t rows = d.attention_tokens, H = m.num_heads / d.mesh.tp;
+  const ValueId key_value = d.activation("key_value", {rows, H * (m.qk_nope_head_dim + m.v_head_dim)});
+  s.rotated = d.activation("qkv_rotated", {rows, H * (2 * m.head_dim + m.v_head_dim)});
+
   const ValueId kv_in = gathered(d, Phase::Forward, s.kv_normed, "kv_all", kKeyValue);
   d.b.forward(Op::kv_up, {r(kv_in), r(W.kv_up), none(), none(), w(key_value)});
   const ValueId rope_in = gathered(d, Phase::Forward, key_rope, "key_rope_all", kKeyRope);
   d.b.forward(Op::mla_pack, {r(query), r(key_value), r(rope_in), r(d.cos_sin[size_t(mb)]), w(s.rotated)},
-              pack_attrs(m, d.mesh.tp));
+              latent_attrs(m, d.mesh.tp));
   core_attention_forward(d, mb, layer, kNoValue);
-  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, x, "x_mid");
-  return s.x_mid;
+  return attention_output(d, mb, layer);
 }
 
 ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
@@ -108,7 +117,7 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
                         d_attended, "d_attn_out");
   core_attention_backward(d, mb, layer, d_attended, d_rotated, kNoValue, kNoValue);
   d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_rope_all)},
-            pack_attrs(m, d.mesh.tp));
+            latent_attrs(m, d.mesh.tp));
 
   // The query side first: where it is not compressed, it is the first to write d_normed.
   const ValueId q_from = rq > 0 ? s.q_normed : s.attn_normed;

@@ -1,0 +1,162 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "commands/data.h"
+#include "data/inspect.h"
+#include "data/tokenizer/open_tokenizer.h"
+
+namespace pleat::apps {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Arguments {
+  std::string prefix, tokenizer;
+  int64_t documents = 3, tokens = 200, samples = 3, first = 0;
+  data::SamplerOptions sampler = {.shuffle = false};
+  bool joined = false, json = false;
+};
+
+std::unique_ptr<data::TextTokenizer> tokenizer_of(const Arguments& a,
+                                                  const std::optional<data::DatasetInfo>& info) {
+  if (a.tokenizer.empty() && !info)
+    base::fail("{}.json is not there to say which tokenizer made these tokens: give --tokenizer", a.prefix);
+  std::unique_ptr<data::TextTokenizer> tokenizer =
+      data::open_tokenizer(a.tokenizer.empty() ? info->tokenizer : a.tokenizer);
+  if (info && tokenizer->tokenizer_hash() != info->tokenizer_sha256)
+    base::fail("{} was tokenized with {} (sha256 {}), but {} has sha256 {}", a.prefix, info->tokenizer,
+               info->tokenizer_sha256.substr(0, 16), tokenizer->name(),
+               tokenizer->tokenizer_hash().substr(0, 16));
+  return tokenizer;
+}
+
+Json header(const data::IndexedDataset& set) {
+  Json out = {{"prefix", set.prefix()},
+              {"documents", set.num_documents()},
+              {"sequences", set.num_sequences()},
+              {"tokens", set.num_tokens()},
+              {"token_type", data::token_type_name(set.token_type())},
+              {"loss_mask", set.has_loss_mask()}};
+  if (!set.info()) return out;
+  out["vocab_size"] = set.info()->vocab_size;
+  out["end_of_document"] = set.info()->end_of_document;
+  out["tokenizer"] = set.info()->tokenizer;
+  out["tokenizer_sha256"] = set.info()->tokenizer_sha256;
+  if (set.info()->num_loss_tokens) out["loss_tokens"] = *set.info()->num_loss_tokens;
+  return out;
+}
+
+void print_header(const data::IndexedDataset& set) {
+  fmt::print("{}: {} documents, {} sequences, {} tokens ({})\n", set.prefix(), set.num_documents(),
+             set.num_sequences(), set.num_tokens(), data::token_type_name(set.token_type()));
+  if (!set.info()) return;
+  fmt::print("tokenizer {} ({}), {} ids, {} ends a document\n", set.info()->tokenizer,
+             set.info()->tokenizer_kind, set.info()->vocab_size, set.info()->end_of_document);
+  if (set.info()->num_loss_tokens)
+    fmt::print("loss mask: {} of {} tokens count\n", *set.info()->num_loss_tokens, set.num_tokens());
+}
+
+void show_documents(const Arguments& a, const data::IndexedDataset& set, const data::TextTokenizer& tokenizer,
+                    Json& json) {
+  for (int64_t d = 0; d < std::min(a.documents, set.num_documents()); ++d) {
+    const int64_t begin = set.document_begin(d), end = set.document_begin(d + 1);
+    std::vector<int32_t> ids(static_cast<size_t>(std::min(a.tokens, end - begin)));
+    set.read(begin, ids);
+    const std::string text = tokenizer.decode(ids, data::DecodeOptions{});
+    if (a.json)
+      json["shown"].push_back(
+          {{"document", d}, {"begin", begin}, {"num_tokens", end - begin}, {"tokens", ids}, {"text", text}});
+    else
+      fmt::print("document {}: {} tokens from {}\n  {}\n", d, end - begin, begin, quoted_text(text));
+  }
+}
+
+Json sample_json(const data::InspectedSample& s, int64_t ordinal) {
+  Json runs = Json::array();
+  for (const data::SampleRun& run : s.runs)
+    runs.push_back({{"begin", run.begin},
+                    {"end", run.end},
+                    {"document", run.document},
+                    {"position", run.position},
+                    {"loss", run.counts},
+                    {"text", run.text}});
+  return {{"sample", ordinal},
+          {"window", s.window},
+          {"first_token", s.first_token},
+          {"continues", s.continues},
+          {"tokens", s.sample.tokens},
+          {"labels", s.sample.labels},
+          {"loss_mask", s.sample.loss_mask},
+          {"positions", s.sample.positions},
+          {"doc_start", s.sample.doc_start},
+          {"runs", runs}};
+}
+
+void print_sample(const data::InspectedSample& s, int64_t ordinal) {
+  const int64_t length = static_cast<int64_t>(s.sample.tokens.size());
+  fmt::print("sample {}: stream tokens {} to {}, {} document{}, {} of {} labels count\n", ordinal,
+             s.first_token, s.first_token + length, s.num_documents, s.num_documents == 1 ? "" : "s",
+             s.num_loss_tokens, length);
+  int64_t document = -1;
+  for (const data::SampleRun& run : s.runs) {
+    if (run.document != document)
+      fmt::print("  -- document {}, positions from {}{}\n", run.document, run.position,
+                 run.begin == 0 && s.continues ? " (it began before this sample)" : "");
+    document = run.document;
+    fmt::print("  {:>6}..{:<6} {}  {}\n", run.begin, run.end - 1, run.counts ? "loss" : " -  ",
+               quoted_text(run.text));
+  }
+}
+
+int inspect(const Arguments& a) {
+  const auto info = data::read_dataset_info(a.prefix);
+  const auto tokenizer = tokenizer_of(a, info);
+  const data::IndexedDataset set(a.prefix, tokenizer->vocab_size());
+  Json json = header(set);
+  if (!a.json) print_header(set);
+  if (a.sampler.seq_len == 0) {
+    show_documents(a, set, *tokenizer, json);
+  } else {
+    data::SamplerOptions options = a.sampler;
+    options.isolate_documents = !a.joined;
+    const data::Sampler sampler(set, options);
+    data::DataPosition position = sampler.advanced({}, a.first);
+    for (int64_t i = 0; i < a.samples; ++i) {
+      const data::InspectedSample s = data::inspect_sample(set, sampler, *tokenizer, position);
+      if (a.json)
+        json["samples"].push_back(sample_json(s, a.first + i));
+      else
+        print_sample(s, a.first + i);
+      position = sampler.advanced(position, 1);
+    }
+  }
+  if (a.json) fmt::print("{}\n", json.dump(1, ' ', false, Json::error_handler_t::replace));
+  return 0;
+}
+
+}  // namespace
+
+void add_data_inspect(CLI::App& data, Action& chosen) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = data.add_subcommand(
+      "inspect", "Check a dataset; show its documents, or with --seq-len samples as training sees them");
+  c->add_option("prefix", a->prefix, "Prefix of the files")->required();
+  c->add_option("--tokenizer", a->tokenizer, "As for data tokenize; PREFIX.json says it otherwise");
+  c->add_option("--documents", a->documents, "Documents to show")->check(CLI::NonNegativeNumber);
+  c->add_option("--tokens", a->tokens, "Tokens of each to show")->check(CLI::NonNegativeNumber);
+  c->add_option("--seq-len", a->sampler.seq_len, "Show samples of this length instead")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--samples", a->samples, "Samples to show")->check(CLI::NonNegativeNumber);
+  c->add_option("--first", a->first, "Number of the first sample to show")->check(CLI::NonNegativeNumber);
+  c->add_flag("--shuffle", a->sampler.shuffle, "In the order of training (data.shuffle)");
+  c->add_option("--seed", a->sampler.seed, "Of that order (train.seed)");
+  c->add_flag("--joined", a->joined, "As with data.isolate_documents = false");
+  c->add_flag("--json", a->json, "Print as JSON");
+  add_example(*c, "pleat data inspect data/chat --seq-len 256 --samples 2");
+  c->callback([a, &chosen] { chosen = [a] { return inspect(*a); }; });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,233 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "data/indexed_dataset.h"
+#include "data/text_source.h"
+#include "train/evaluate.h"
+#include "train/score_requests.h"
+
+namespace pleat::apps {
+namespace {
+
+struct Arguments {
+  ModelArgument model;
+  std::string data, requests, out, separator, jsonl_key = "text";
+  int64_t seq_len = 0, stride = 0, batch_tokens = 0, prefix_token = -1, limit = 0;
+  bool json = false, special_tokens = false, quiet = false;
+};
+
+// A line on stderr that is written over, at most twice a second.
+class Progress {
+ public:
+  explicit Progress(bool quiet) : quiet_(quiet) {}
+  void show(const std::string& what, double share) {
+    const auto now = std::chrono::steady_clock::now();
+    if (quiet_ || (share < 1 && now - last_ < std::chrono::milliseconds(500))) return;
+    last_ = now;
+    const double passed = std::chrono::duration<double>(now - start_).count();
+    const double left = share > 0 ? passed * (1 - share) / share : 0;
+    fmt::print(stderr, "\r{}, {:.0f} s passed, about {:.0f} s left   ", what, passed, left);
+    shown_ = true;
+  }
+  ~Progress() {
+    if (shown_) fmt::print(stderr, "\n");
+  }
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  bool quiet_, shown_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_{};
+};
+
+class Evaluation {
+ public:
+  explicit Evaluation(const Arguments& a)
+      : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
+    if (!source_.tokenizer.empty()) vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
+    seq_len_ = a.seq_len > 0 ? a.seq_len : source_.max_context;
+    if (seq_len_ <= 0) base::fail("the model states no context length; give --seq-len");
+    if (a.seq_len > source_.max_context && source_.max_context > 0)
+      base::fail("--seq-len {} is more than the model's context of {} ({})", a.seq_len, source_.max_context,
+                 source_.max_context_key);
+    // A model made for very long texts need not be given all that memory when nobody asked for it.
+    if (a.seq_len == 0) seq_len_ = std::min<int64_t>(seq_len_, 4096);
+  }
+
+  int perplexity() {
+    const int64_t stride = a_.stride > 0 ? a_.stride : seq_len_;
+    if (stride > seq_len_) base::fail("--stride {} is more than --seq-len {}", stride, seq_len_);
+    const auto model = make_model(std::max(seq_len_, a_.batch_tokens > 0 ? a_.batch_tokens : int64_t{1024}));
+    train::PerplexityMeter meter(*model, seq_len_, stride);
+    Progress progress(a_.quiet);
+    int64_t bytes = 0, tokens = 0;
+    double before = 0;
+    for_each_document([&](std::span<const int32_t> document, double share) {
+      meter.add(document, [&](int64_t done) {
+        progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens + done),
+                      before + (share - before) * double(done) / double(document.size()));
+      });
+      before = share;
+      tokens += static_cast<int64_t>(document.size());
+      if (vocabulary_ && document.size() > 1)
+        bytes += static_cast<int64_t>(vocabulary_->decode(document.subspan(1)).size());
+      progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens), share);
+      return a_.limit == 0 || meter.num_documents() < a_.limit;
+    });
+    const train::Score s = meter.total();
+    if (s.num_tokens == 0) base::fail("'{}' holds nothing to score", a_.data);
+    const double nats = -s.log_likelihood / static_cast<double>(s.num_tokens);
+    const double bits = bytes > 0 ? -s.log_likelihood / std::log(2.0) / static_cast<double>(bytes) : 0;
+    if (a_.json) {
+      nlohmann::json out = {{"nats_per_token", nats},       {"perplexity", std::exp(nats)},
+                            {"tokens", s.num_tokens},       {"documents", meter.num_documents()},
+                            {"seq_len", seq_len_},          {"stride", stride},
+                            {"seconds", progress.seconds()}};
+      if (bytes > 0) out["bytes"] = bytes, out["bits_per_byte"] = bits;
+      fmt::print("{}\n", out.dump());
+      return 0;
+    }
+    fmt::print("{:.6f} nats per token, perplexity {:.4f}", nats, std::exp(nats));
+    if (bytes > 0) fmt::print(", {:.6f} bits per byte", bits);
+    fmt::print("\n{} tokens of {} documents scored in windows of {}, stride {}\n", s.num_tokens,
+               meter.num_documents(), seq_len_, stride);
+    return 0;
+  }
+
+  int answer_requests() {
+    train::RequestOptions o;
+    o.max_length = seq_len_;
+    o.special_tokens = a_.special_tokens;
+    if (a_.prefix_token >= 0)
+      o.prefix_token = static_cast<int32_t>(a_.prefix_token);
+    else if (vocabulary_)
+      o.prefix_token = vocabulary_->prefix_token();
+    const train::RequestFile file = train::read_requests(a_.requests, vocabulary_.get(), o);
+    if (file.requests.empty()) base::fail("'{}' holds no request", a_.requests);
+    int64_t longest = 0, total = 0;
+    for (const train::ScoreRequest& r : file.requests)
+      longest = std::max(longest, r.num_rows()), total += r.num_rows();
+    const int64_t wanted = a_.batch_tokens > 0 ? a_.batch_tokens : 1024;
+    const auto model = make_model(std::max(longest, std::min(total, wanted)));
+    std::vector<train::Score> scores;
+    {
+      Progress progress(a_.quiet);
+      const auto n = file.requests.size();
+      scores = train::score(*model, file.requests, [&](int64_t done) {
+        progress.show(fmt::format("{} of {} requests", done, n),
+                      static_cast<double>(done) / static_cast<double>(n));
+      });
+    }
+    train::write_answers(a_.out, file, scores);
+    if (file.num_truncated > 0)
+      fmt::print(stderr, "{} contexts were longer than {} tokens and lost their front\n", file.num_truncated,
+                 seq_len_);
+    if (!a_.quiet) fmt::print(stderr, "{} answers written to {}\n", file.extra.size(), a_.out);
+    return 0;
+  }
+
+ private:
+  std::unique_ptr<train::Inference> make_model(int64_t rows) const {
+    train::InferenceChoice choice;
+    choice.score_tokens = rows;
+    auto model = std::make_unique<train::Inference>(source_.config, choice);
+    source_.load(*model);
+    return model;
+  }
+
+  // body(tokens, share of the data seen) -> whether to go on.
+  template <class Body>
+  void for_each_document(const Body& body) const {
+    const std::filesystem::path path(a_.data);
+    if (std::filesystem::exists(a_.data + ".idx")) {
+      const data::IndexedDataset set(a_.data, source_.config.model.vocab_size);
+      std::vector<int32_t> tokens;
+      for (int64_t d = 0; d < set.num_documents(); ++d) {
+        const int64_t begin = set.document_begin(d),
+                      end = d + 1 < set.num_documents() ? set.document_begin(d + 1) : set.num_tokens();
+        tokens.resize(static_cast<size_t>(end - begin));
+        set.read(begin, tokens);
+        if (!body(tokens, static_cast<double>(end) / static_cast<double>(set.num_tokens()))) return;
+      }
+      return;
+    }
+    if (!std::filesystem::is_regular_file(path))
+      base::fail("'{}' is neither a text file nor the prefix of a .bin/.idx pair", a_.data);
+    if (!vocabulary_) base::fail("the model folder holds no tokenizer; give one with --tokenizer");
+    const double size = std::max(1.0, static_cast<double>(std::filesystem::file_size(path)));
+    const std::string extension = path.extension().string();
+    const auto source = extension == ".jsonl" || extension == ".ndjson"
+                            ? data::open_jsonl(a_.data, {.key = a_.jsonl_key})
+                            : data::open_text(a_.data, a_.separator);
+    std::string text;
+    for (data::TextPiece piece; source->next(piece);) {
+      text += piece.text;
+      if (!piece.ends_document) continue;
+      std::vector<int32_t> tokens = vocabulary_->encode(text, a_.special_tokens);
+      text.clear();
+      if (tokens.empty()) continue;
+      // As in a dataset: the end of a document is a token to be predicted.
+      if (const auto end = vocabulary_->end_of_document()) tokens.push_back(*end);
+      if (!body(tokens, static_cast<double>(source->bytes_read()) / size)) return;
+    }
+  }
+
+  const Arguments& a_;
+  exchange::ModelSource source_;
+  std::unique_ptr<train::Vocabulary> vocabulary_;
+  int64_t seq_len_ = 0;
+};
+
+}  // namespace
+
+void add_eval(CLI::App& app, Action& chosen) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = app.add_subcommand("eval", "Perplexity of data, or log-likelihoods of a request file");
+  add_model_argument(*c, a->model);
+  auto* data =
+      c->add_option("--data", a->data, "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity");
+  auto* requests =
+      c->add_option("--requests", a->requests,
+                    "JSONL with \"context\" and \"continuation\" (or \"arguments\", \"text\", \"tokens\")");
+  auto* out = c->add_option("--out", a->out, "JSONL file for the answers");
+  data->excludes(requests);
+  requests->needs(out);
+  out->needs(requests);
+  c->add_option("--seq-len", a->seq_len, "Tokens the model sees at once (default: its context, at most 4096)")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--stride", a->stride, "Windows start this many tokens apart (default: --seq-len, disjoint)")
+      ->check(CLI::PositiveNumber)
+      ->needs(data);
+  c->add_option("--batch-tokens", a->batch_tokens, "Tokens per run of the program (default: 1024 or more)")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--separator", a->separator, "Cuts a text file into documents (default: one document)")
+      ->needs(data);
+  c->add_option("--jsonl-key", a->jsonl_key, "Member of a JSONL line that holds the text")->needs(data);
+  c->add_option("--limit", a->limit, "Only this many documents (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(data);
+  c->add_option("--prefix-token", a->prefix_token,
+                "Id that stands for an empty context (default: the tokenizer's)")
+      ->check(CLI::NonNegativeNumber)
+      ->needs(requests);
+  c->add_flag("--special-tokens", a->special_tokens, "Encode with the tokenizer's begin and end tokens");
+  c->add_flag("--json", a->json, "One JSON object instead of text")->needs(data);
+  c->add_flag("--quiet", a->quiet, "No progress");
+  add_example(*c, "pleat eval my-model --requests arc.jsonl --out answers.jsonl");
+  c->callback([a, &chosen] {
+    chosen = [a] {
+      if (a->data.empty() && a->requests.empty()) base::fail("give --data, or --requests with --out");
+      Evaluation evaluation(*a);
+      return a->data.empty() ? evaluation.answer_requests() : evaluation.perplexity();
+    };
+  });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,23 @@
+// Stands in where the project was configured without NCCL.
+#include "base/error.h"
+#include "comm/nccl/nccl_group.h"
+
+namespace pleat::comm {
+namespace {
+
+[[noreturn]] void refuse() {
+  base::fail("NCCL is not built in: configure with PLEAT_NCCL=ON on a machine with CUDA and NCCL");
+}
+
+}  // namespace
+
+bool nccl_is_built_in() { return false; }
+std::string nccl_description() { return "not built in"; }
+NcclId make_nccl_id() { refuse(); }
+
+std::unique_ptr<Communicator> make_nccl_group(std::string, std::vector<int>, int, const NcclId&, void*,
+                                              RankFlight&) {
+  refuse();
+}
+
+}  // namespace pleat::comm

@@ -1,0 +1,142 @@
+// Keys of [data] and [chat].
+#include <algorithm>
+
+#include "config/schema.h"
+
+namespace pleat::config {
+
+namespace {
+
+// Whether some file named in [data] ends in `ending`. Nothing named yet: a file to plan with, which may still
+// say how text would be read.
+bool may_read(const Config& c, std::string_view ending) {
+  if (c.data.train.empty() && c.data.sources.empty()) return true;
+  return c.data.train.ends_with(ending) || c.data.valid.ends_with(ending) ||
+         std::any_of(c.data.sources.begin(), c.data.sources.end(),
+                     [&](const std::string& path) { return path.ends_with(ending); });
+}
+
+Condition may_read_jsonl() {
+  return {"data.train, data.sources or data.valid holds a .jsonl file",
+          {"data.train", "data.sources", "data.valid"},
+          [](const Config& c) { return may_read(c, ".jsonl"); }};
+}
+
+Condition has_custom_template() {
+  return {"chat.template is \"custom\"", {"chat.template"}, [](const Config& c) {
+            return c.chat.template_name == "custom";
+          }};
+}
+
+void add_data_keys(std::vector<Key>& keys) {
+  using D = DataConfig;
+  const auto key = [](const char* name, auto D::*field, std::string meaning) {
+    return make_key(std::string("data.") + name, &Config::data, field, std::move(meaning));
+  };
+  keys.push_back(
+      key("train", &D::train,
+          "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file that "
+          "is tokenized first. Needed to train, not to plan.")
+          .see({"data.sources", "data.valid", "data.tokenizer"}));
+  keys.push_back(
+      key("sources", &D::sources,
+          "Training data from several places at once, each named as in data.train, which then stays empty. "
+          "Sequences are taken so that after each one every source is as close to its share as whole "
+          "sequences allow; each source has epochs of its own.")
+          .see({"data.weights", "data.train"}));
+  keys.push_back(
+      key("weights", &D::weights,
+          "Share of each of data.sources in the sequences trained on, in their order. Only the ratios count.")
+          .above(0, 1e9)
+          .when({"data.sources is given",
+                 {"data.sources"},
+                 [](const Config& c) { return !c.data.sources.empty(); }})
+          .see({"data.sources"}));
+  keys.push_back(key("valid", &D::valid, "Validation data, as data.train. Empty: see data.valid_split.")
+                     .see({"data.valid_split", "train.eval_every"}));
+  keys.push_back(
+      key("tokenizer", &D::tokenizer,
+          "How text becomes tokens. byte: one token per byte. Otherwise the path of a tokenizer.json, a "
+          "SentencePiece .model, a tekken.json, a .tiktoken file, or a folder that holds one; a rank file "
+          "whose name does not tell its family takes it in front, as in llama3:path/tokenizer.model.")
+          .see({"model.vocab_size", "data.end_of_document"}));
+  keys.push_back(
+      key("end_of_document", &D::end_of_document,
+          "Token that ends a document, by its spelling or its number. Empty: the end token the tokenizer's "
+          "files name.")
+          .see({"data.tokenizer"}));
+  keys.push_back(key("jsonl_key", &D::jsonl_key, "Member of each JSON line that holds the text.")
+                     .when(may_read_jsonl())
+                     .when({"chat.template is \"none\"", {"chat.template"}, [](const Config& c) {
+                              return c.chat.template_name == "none";
+                            }}));
+  keys.push_back(
+      key("separator", &D::separator,
+          "Cuts a .txt file into documents wherever this string stands; it is left out of both sides. Empty: "
+          "a file is one document.")
+          .with_line_breaks()
+          .when({"data.train, data.sources or data.valid holds a .txt file",
+                 {"data.train", "data.sources", "data.valid"},
+                 [](const Config& c) { return may_read(c, ".txt"); }}));
+  keys.push_back(
+      key("shuffle", &D::shuffle,
+          "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
+          "file order.")
+          .see({"train.seed"}));
+  keys.push_back(key("isolate_documents", &D::isolate_documents,
+                     "Tokens attend within their own document only, and positions start again with each."));
+  keys.push_back(
+      key("valid_split", &D::valid_split, "Share of data.train held out for validation. 0 holds nothing out.")
+          .below(0, 1)
+          .when({"data.valid is empty", {"data.valid"}, [](const Config& c) { return c.data.valid.empty(); }})
+          .see({"data.valid"}));
+}
+
+void add_chat_keys(std::vector<Key>& keys) {
+  using C = ChatConfig;
+  const auto key = [](const char* name, std::string C::*field, std::string meaning) {
+    return make_key(std::string("chat.") + name, &Config::chat, field, std::move(meaning));
+  };
+  keys.push_back(
+      key("template", &C::template_name,
+          "none: a .jsonl file holds texts (data.jsonl_key). Otherwise its lines hold conversations, "
+          "{\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, which this template writes out; only "
+          "the "
+          "assistant's words and what ends them count in the loss, unless a message says \"weight\": 0 or 1. "
+          "plain needs no special tokens; chatml and llama3 need theirs in the tokenizer.")
+          .one_of({"none", "chatml", "llama3", "plain", "custom"})
+          .when(may_read_jsonl())
+          .see({"data.tokenizer"}));
+  const auto text = [&](const char* name, std::string C::*field, std::string meaning) {
+    keys.push_back(key(name, field, std::move(meaning)).with_line_breaks().when(has_custom_template()));
+  };
+  text("begin", &C::begin, "Written before the first message of a conversation. Special tokens by spelling.");
+  text("end", &C::end, "Written after the last message; the end-of-document token follows by itself.");
+  text("system_prefix", &C::system_prefix, "Written before what the system says.");
+  text("system_suffix", &C::system_suffix, "Written after what the system says.");
+  text("user_prefix", &C::user_prefix, "Written before what the user says.");
+  text("user_suffix", &C::user_suffix, "Written after what the user says.");
+  text("assistant_prefix", &C::assistant_prefix, "Written before what the assistant says.");
+  text("assistant_suffix", &C::assistant_suffix,
+       "Written after what the assistant says, and learned with it: how an answer ends.");
+  text("tool_prefix", &C::tool_prefix,
+       "Written before what a tool says. A role whose prefix and suffix are both empty may not occur.");
+  text("tool_suffix", &C::tool_suffix, "Written after what a tool says.");
+}
+
+}  // namespace
+
+Condition has_validation_data() {
+  return {"data.valid is given or data.valid_split > 0",
+          {"data.valid", "data.valid_split"},
+          [](const Config& c) { return !c.data.valid.empty() || c.data.valid_split > 0; }};
+}
+
+std::vector<Key> data_keys() {
+  std::vector<Key> keys;
+  add_data_keys(keys);
+  add_chat_keys(keys);
+  return keys;
+}
+
+}  // namespace pleat::config

@@ -1,0 +1,70 @@
+// How a conversation becomes tokens: begin, then prefix + content + suffix of every message, then end.
+// Strings only, no language to evaluate.
+//
+// The strings of the template may spell special tokens and get their ids. What people wrote never does:
+// content that spells "<|im_end|>" is encoded as plain text, so no conversation can end its own turn. Each of
+// the strings and each content is encoded by itself, as it is when a model is asked: the prompt ends with the
+// assistant's prefix, and the answer begins a new encoding. The loss mask is therefore exact to the token.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/chat/chat_line.h"
+#include "data/tokenizer/text_tokenizer.h"
+
+namespace pleat::data {
+
+struct ChatTemplate {
+  struct Role {
+    std::string prefix = {};
+    std::string suffix = {};
+  };
+  std::string name = {};                   // of a preset, or "custom"
+  std::string begin = {};                  // before the first message
+  std::string end = {};                    // after the last; the end-of-document token follows by itself
+  std::map<std::string, Role> roles = {};  // others are refused
+  std::vector<std::string> needs = {};     // special tokens without which the strings lose their meaning
+};
+
+// chatml, llama3 or plain; throws naming these for anything else.
+ChatTemplate chat_preset(std::string_view name);
+
+// Ids and, for each of them, 1 where it counts as a label. The end-of-document token is left to the writer of
+// the dataset; `end_counts` says whether it belongs to the answer, which it does when the last message
+// counts.
+struct EncodedChat {
+  std::vector<int32_t> tokens = {};
+  std::vector<uint8_t> loss_mask = {};
+  bool end_counts = false;
+};
+
+class ChatEncoder {
+ public:
+  // `tokenizer` must outlive the encoder. Throws when it lacks a token the template needs.
+  ChatEncoder(const ChatTemplate& chat_template, const TextTokenizer& tokenizer);
+
+  // Content and suffix of the assistant's messages count, and those of messages that ask for it; then `end`
+  // counts with the last message. Throws, with `where` in front, on a role the template does not have. Safe
+  // to call from several threads.
+  EncodedChat encode(const std::vector<ChatMessage>& messages, std::string_view where) const;
+
+ private:
+  struct Role {
+    std::vector<int32_t> prefix, suffix;
+  };
+  std::vector<int32_t> encode_template(std::string_view text);
+
+  const TextTokenizer& tokenizer_;
+  std::vector<SpecialToken> special_tokens_;
+  std::vector<int32_t>
+      never_;  // sorted: what the template uses and what ends a document, not to be had from content
+  std::vector<int32_t> begin_, end_;
+  std::map<std::string, Role, std::less<>> roles_;
+};
+
+}  // namespace pleat::data

@@ -1,0 +1,152 @@
+#include "exchange/model_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/posix_vfs.h"
+#include "exchange/source_files.h"
+#include "exchange/weights.h"
+#include "train/vocabulary.h"
+
+namespace pleat::exchange {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+std::vector<std::string> overrides(const ModelSourceOptions& o, bool has_experts) {
+  std::vector<std::string> sets = {"device.threads=" + std::to_string(o.threads)};
+  if (!o.dtype.empty()) sets.push_back(fmt::format("model.dtype=\"{}\"", o.dtype));
+  if (o.dtype == "float64" && has_experts) sets.push_back("moe.router_dtype=\"float64\"");
+  return sets;
+}
+
+json parsed(const std::string& folder, const SmallFile& file) {
+  json out;
+  try {
+    out = json::parse(file.text);
+  } catch (const json::exception& e) {
+    base::fail("{}/{}: no valid JSON: {}", folder, file.name, e.what());
+  }
+  if (!out.is_object()) base::fail("{}/{} is no JSON object", folder, file.name);
+  return out;
+}
+
+// The small files beside a model's weights: how long its texts may be, what ends them, how they are read.
+void read_model_files(const std::string& folder, ModelSource& out) {
+  const std::vector<SmallFile> files = read_small_files(folder);
+  if (const SmallFile* file = find(files, "config.json")) {
+    const json config = parsed(folder, *file);
+    if (const auto n = config.find("max_position_embeddings");
+        n != config.end() && n->is_number_integer() && n->get<int64_t>() > out.max_context) {
+      out.max_context = n->get<int64_t>();
+      out.max_context_key = "max_position_embeddings of " + folder + "/config.json";
+    }
+  }
+  if (const SmallFile* file = find(files, "generation_config.json")) {
+    const json config = parsed(folder, *file);
+    if (const auto id = config.find("eos_token_id"); id != config.end() && !id->is_null())
+      for (const json& one : id->is_array() ? *id : json::array({*id})) {
+        // One beyond the vocabulary is never drawn: cut-down models have such.
+        if (!one.is_number_integer() || one < 0 || one > INT32_MAX)
+          base::fail("{}/generation_config.json: eos_token_id {} is no token", folder, one.dump());
+        out.end_tokens.push_back(one.get<int32_t>());
+      }
+  }
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "qwen.tiktoken"})
+    if (find(files, name) && out.tokenizer.empty()) out.tokenizer = folder;
+}
+
+ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
+  ModelSource out;
+  out.folder = folder;
+  out.is_run = true;
+  const std::string path = folder + "/config.toml";
+  const bool has_experts = config::load(path).moe.num_experts > 0;
+  config::Config asked = config::load(path, overrides(o, has_experts));
+  asked.model.num_mtp_layers = 0;  // they serve training
+  // The folder may have been moved since.
+  if (asked.checkpoint.dir.empty()) asked.checkpoint.dir = folder + "/checkpoints";
+  out.config = config::resolve(asked);
+  out.max_context = out.config.train.seq_len;
+  out.max_context_key = "train.seq_len of " + path;
+  out.tokenizer = o.tokenizer;
+  if (out.tokenizer.empty() && asked.data.tokenizer != "byte") out.tokenizer = asked.data.tokenizer;
+  if (fs::is_directory(folder + "/source")) read_model_files(folder + "/source", out);
+  if (out.tokenizer.empty()) out.tokenizer = "byte";
+  if (out.config.model.vocab_size == 0) {
+    asked.model.vocab_size = train::Vocabulary(out.tokenizer).tokenizer().vocab_size();
+    out.config = config::resolve(asked);
+  }
+  return out;
+}
+
+ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) {
+  ModelSource out;
+  out.folder = folder;
+  config::Config plain = family::read_model_config(folder).config;
+  plain.model.num_mtp_layers = 0;  // they serve training
+  out.config =
+      config::resolve(config::parse(config::to_toml(plain), overrides(o, plain.moe.num_experts > 0), folder));
+  out.tokenizer = o.tokenizer;
+  read_model_files(folder, out);
+  return out;
+}
+
+template <class To>
+void widen(std::span<const std::byte> from, std::span<std::byte> to) {
+  const size_t n = to.size() / sizeof(To);
+  if (from.size() / n == 8)
+    std::copy_n(reinterpret_cast<const double*>(from.data()), n, reinterpret_cast<To*>(to.data()));
+  else
+    std::copy_n(reinterpret_cast<const float*>(from.data()), n, reinterpret_cast<To*>(to.data()));
+}
+
+std::string load_run(const ModelSource& source, train::Inference& model) {
+  base::PosixVfs vfs;
+  const checkpoint::Found found = checkpoint::find_newest(vfs, source.config.checkpoint.dir);
+  if (!found.newest) base::fail("'{}' holds no checkpoint that verifies", source.config.checkpoint.dir);
+  std::vector<std::byte> raw;
+  for (const checkpoint::Target& t : model.targets()) {
+    const checkpoint::TensorEntry& entry = found.newest->tensor(t.name);
+    if (entry.shape != t.shape || !tensor::is_float(entry.dtype))
+      base::fail("tensor '{}' of {} has another shape or type than the model of {}/config.toml", t.name,
+                 found.newest->path(), source.folder);
+    if (entry.dtype == t.dtype) {
+      found.newest->read_tensor(t.name, t.bytes);
+      continue;
+    }
+    raw.resize(t.bytes.size() / static_cast<size_t>(tensor::size_of(t.dtype)) *
+               static_cast<size_t>(tensor::size_of(entry.dtype)));
+    found.newest->read_tensor(t.name, raw);
+    if (t.dtype == tensor::Dtype::F64)
+      widen<double>(raw, t.bytes);
+    else
+      widen<float>(raw, t.bytes);
+  }
+  return fmt::format("checkpoint of step {}", found.newest->step());
+}
+
+}  // namespace
+
+std::string ModelSource::load(train::Inference& model) const {
+  if (is_run) return load_run(*this, model);
+  family::FamilyConfig described = family::read_model_config(folder);
+  described.config = config;
+  const LoadReport report =
+      load_weights(safetensors::ModelFolder::open(folder), described, model.table(), model.targets());
+  return fmt::format("{} tensors of a {} model", report.num_tensors, described.family->model_type);
+}
+
+ModelSource open_model_source(const std::string& folder, const ModelSourceOptions& options) {
+  if (fs::exists(folder + "/config.toml")) return open_run(folder, options);
+  if (fs::exists(folder + "/config.json")) return open_folder(folder, options);
+  base::fail(
+      "'{}' is neither a run folder (it has no config.toml) nor a Hugging Face model folder (it has no "
+      "config.json)",
+      folder);
+}
+
+}  // namespace pleat::exchange

@@ -1,0 +1,36 @@
+// A model to be used, from a run folder (config.toml and checkpoints) or a Hugging Face model folder
+// (config.json and safetensors).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "train/inference.h"
+
+namespace pleat::exchange {
+
+struct ModelSourceOptions {
+  std::string dtype;      // "float32", "float64", or empty: what the run says, float32 for a model folder
+  int64_t threads = 0;    // 0: all cores
+  std::string tokenizer;  // "byte", a file or a folder; empty: what the source says
+};
+
+struct ModelSource {
+  std::string folder;
+  bool is_run = false;
+  config::Config config;            // resolved
+  int64_t max_context = 0;          // tokens the model was made for
+  std::string max_context_key;      // where that number comes from, for messages
+  std::string tokenizer;            // for train::Vocabulary; empty: the source has none
+  std::vector<int32_t> end_tokens;  // of generation_config.json
+
+  // Reads the newest checkpoint that verifies, or the model's tensors, into `model`, which must have been
+  // made from `config`. Returns what was read, for the console.
+  std::string load(train::Inference& model) const;
+};
+
+// Reads no weights. Throws when the folder is neither.
+ModelSource open_model_source(const std::string& folder, const ModelSourceOptions& options = {});
+
+}  // namespace pleat::exchange

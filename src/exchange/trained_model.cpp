@@ -1,0 +1,138 @@
+#include "exchange/trained_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/posix_vfs.h"
+#include "checkpoint/load.h"
+#include "model/parameters.h"
+#include "safetensors/convert.h"
+
+namespace pleat::exchange {
+namespace {
+
+using safetensors::ElementType;
+
+struct DiskType {
+  const char* name;
+  const char* long_name;  // in a config.json
+  ElementType type;
+};
+constexpr DiskType kTypes[] = {{"bf16", "bfloat16", ElementType::BF16},
+                               {"f16", "float16", ElementType::F16},
+                               {"f32", "float32", ElementType::F32}};
+
+// Newer files say dtype, older ones torch_dtype.
+const char* dtype_key(const nlohmann::ordered_json& j) {
+  return j.contains("torch_dtype") && !j.contains("dtype") ? "torch_dtype" : "dtype";
+}
+
+const DiskType& choose_type(const std::string& asked, const nlohmann::ordered_json& j) {
+  const auto& said = j.contains(dtype_key(j)) ? j.at(dtype_key(j)) : nlohmann::ordered_json(nullptr);
+  for (const DiskType& t : kTypes)
+    if (asked.empty() ? said.is_string() && said.get<std::string>() == t.long_name : asked == t.name)
+      return t;
+  if (!asked.empty()) base::fail("dtype '{}' is not known; needed bf16, f16 or f32", asked);
+  if (!said.is_null())
+    base::fail("the source's config.json has {} = {}; choose bf16, f16 or f32 with --dtype", dtype_key(j),
+               said.dump().substr(0, 60));
+  return kTypes[2];
+}
+
+void require_shapes(const checkpoint::Loaded& loaded, const std::vector<model::Parameter>& table) {
+  for (const model::Parameter& p : table)
+    if (p.tied_to.empty() && loaded.tensor(p.name).shape != p.shape)
+      base::fail("{}: '{}' is {}, but the saved config makes it {}", loaded.path(), p.name,
+                 safetensors::shape_text(loaded.tensor(p.name).shape), safetensors::shape_text(p.shape));
+}
+
+}  // namespace
+
+struct TrainedModel::Files {
+  base::PosixVfs vfs;
+  checkpoint::Found found;
+};
+
+TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp)
+    : found_(std::make_unique<Files>()) {
+  const config::Config run = config::resolve(config::load(run_folder + "/config.toml"));
+  found_->found = checkpoint::find_newest(found_->vfs, run.checkpoint.dir);
+  if (!found_->found.newest) base::fail("'{}' holds no checkpoint that verifies", run.checkpoint.dir);
+  const checkpoint::Loaded& loaded = checkpoint();
+  // The config the weights were trained with, whatever the file says now.
+  config::Config trained =
+      config::resolve(config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)"));
+  if (without_mtp && trained.model.num_mtp_layers == 0)
+    base::fail("{} has no layers of multi-token prediction to leave out", loaded.path());
+  if (without_mtp) trained.model.num_mtp_layers = 0;
+
+  if (std::filesystem::exists(run_folder + "/source")) files_ = read_small_files(run_folder + "/source");
+  Description description;
+  if (const SmallFile* source = find(files_, "config.json")) {
+    const std::string where = run_folder + "/source/config.json";
+    description.model = family::parse_model_config(source->text, where);
+    description.json = source->text;
+    const std::vector<std::string> differences = forward_differences(description.model.config, trained);
+    if (!differences.empty())
+      base::fail("{} does not describe the model of {} any more (described -> trained):\n  {}", where,
+                 loaded.path(), fmt::join(differences, "\n  "));
+  } else {
+    description = describe(trained);
+  }
+  auto json = nlohmann::ordered_json::parse(description.json);
+  if (constexpr const char* key = "num_nextn_predict_layers"; without_mtp && json.contains(key)) {
+    json[key] = 0;
+    description.json = json.dump(2) + "\n";
+  }
+  const DiskType& type = choose_type(dtype, json);
+  if (const char* key = dtype_key(json); !json.contains(key) || json.at(key) != type.long_name) {
+    json[key] = type.long_name;
+    description.json = json.dump(2) + "\n";
+  }
+  dtype_ = type.name;
+  json_ = description.json;
+  model_ = description.model;
+  model_.config = trained;
+  table_ = model::make_parameters(trained);
+  require_shapes(loaded, table_);
+  tensors_ = tensors_on_disk(model_, table_, type.type, family::Naming::Disk);
+}
+
+TrainedModel::~TrainedModel() = default;
+
+const checkpoint::Loaded& TrainedModel::checkpoint() const { return *found_->found.newest; }
+
+void TrainedModel::read(const NamedTensor& t, std::vector<std::byte>& out) {
+  std::vector<std::string> names;
+  if (t.correction_bias_layer >= 0)
+    names.push_back(fmt::format("layers.{}.router.expert_bias", t.correction_bias_layer));
+  for (const auto& part : t.parts) names.push_back(table_[part.first].name);
+  std::erase_if(held_, [&](const auto& entry) {
+    return std::find(names.begin(), names.end(), entry.first) == names.end();
+  });
+  std::vector<Source> sources;
+  for (const std::string& name : names) {
+    const checkpoint::TensorEntry& entry = checkpoint().tensor(name);
+    const auto [at, fresh] = held_.try_emplace(name);
+    if (fresh) {
+      at->second.resize(static_cast<size_t>(entry.length));
+      checkpoint().read_tensor(name, at->second);
+    }
+    sources.push_back({name, entry.dtype, entry.shape, at->second});
+  }
+  gather(t, table_, sources, out);
+}
+
+void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes) {
+  std::vector<float> numbers(bytes.size() / static_cast<size_t>(safetensors::size_of(spec.type)));
+  safetensors::decode(spec.type, bytes, std::span<float>(numbers));
+  for (size_t i = 0; i < numbers.size(); ++i)
+    if (!std::isfinite(numbers[i]))
+      base::fail("element {} of '{}' is not finite as {}; choose a wider --dtype, or an older checkpoint", i,
+                 spec.name, safetensors::name_of(spec.type));
+}
+
+}  // namespace pleat::exchange

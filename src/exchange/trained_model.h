@@ -1,0 +1,54 @@
+// The newest checkpoint of a run as the Hugging Face model it is: a config.json that describes it and its
+// tensors under their names on disk. What an export writes and an upcycle starts from.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange/describe.h"
+#include "exchange/source_files.h"
+#include "exchange/weights.h"
+
+namespace pleat::exchange {
+
+class TrainedModel {
+ public:
+  // The newest checkpoint that verifies. The config.json is the source's where the run was imported (with
+  // another dtype when asked for) and must still describe the model; else one that does is made
+  // (exchange/describe.h). dtype: bf16 | f16 | f32; empty: what the source's config.json says, f32 for a
+  // model from scratch. Correction biases stay F32. without_mtp leaves out layers of multi-token prediction,
+  // which must be there.
+  TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp = false);
+  ~TrainedModel();
+  TrainedModel(const TrainedModel&) = delete;
+  TrainedModel& operator=(const TrainedModel&) = delete;
+
+  const family::FamilyConfig& model() const { return model_; }  // its config is the trained one, resolved
+  const std::string& config_json() const { return json_; }
+  const std::vector<SmallFile>& files() const { return files_; }  // of the source; empty from scratch
+  const std::string& dtype() const { return dtype_; }
+  const checkpoint::Loaded& checkpoint() const;
+  const std::vector<model::Parameter>& parameters() const { return table_; }
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }
+
+  // The bytes of one of tensors(). Memory: the parameters it is made of, kept until the next call.
+  void read(const NamedTensor& tensor, std::vector<std::byte>& out);
+
+ private:
+  struct Files;
+  std::unique_ptr<Files> found_;
+  family::FamilyConfig model_;
+  std::string json_, dtype_;
+  std::vector<SmallFile> files_;
+  std::vector<model::Parameter> table_;
+  std::vector<NamedTensor> tensors_;
+  std::map<std::string, std::vector<std::byte>> held_;
+};
+
+// A number that is not finite in the type on disk is an error.
+void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes);
+
+}  // namespace pleat::exchange

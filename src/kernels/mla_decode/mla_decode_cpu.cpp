@@ -1,0 +1,132 @@
+#include "kernels/mla_decode/mla_decode.h"
+
+#include <algorithm>
+
+#include "kernels/linear/gemm.h"
+#include "kernels/math/require.h"
+#include "kernels/math/tiles.h"
+#include "kernels/mla/mla.h"
+#include "kernels/rope/rotate.h"
+
+namespace pleat::kernels {
+namespace {
+
+constexpr int64_t kTileRows = 128;
+
+template <class T>
+struct Absorb {
+  static void run(const Invocation& call) {
+    const MlaShape s = mla_shape(call);
+    const T* q = call[0].as<T>();
+    const T* w = call[1].as<T>();
+    const T* cos_sin = call[2].as<T>();
+    T* y = call[3].as<T>();
+    const int64_t rank = call[1].dim(1), width = s.heads * (rank + s.rope_dim);
+    const Tiling tiling{call[0].dim(0), kTileRows};
+    call.pool->for_each_tile(tiling.num_tiles() * s.heads, [&](int64_t tile) {
+      const int64_t h = tile % s.heads, begin = tiling.begin(tile / s.heads),
+                    end = tiling.end(tile / s.heads);
+      const T* from = q + h * s.qk_dim();
+      T* to = y + h * (rank + s.rope_dim);
+      gemm(Transpose::No, Transpose::No, end - begin, rank, s.nope_dim, T(1), from + begin * s.q_width(),
+           s.q_width(), w + h * (s.nope_dim + s.v_dim) * rank, rank, T(0), to + begin * width, width);
+      for (int64_t t = begin; t < end; ++t)
+        rotate_pairs(s.rope_dim, s.interleaved, T(1), cos_sin + t * s.rope_dim,
+                     from + t * s.q_width() + s.nope_dim, to + t * width + rank);
+    });
+  }
+};
+
+template <class T>
+struct Latent {
+  static void run(const Invocation& call) {
+    const MlaShape s = mla_shape(call);
+    const T* kv = call[0].as<T>();
+    const T* k_pe = call[1].as<T>();
+    const T* cos_sin = call[2].as<T>();
+    T* rows = call[3].as<T>();
+    const int64_t rank = call[0].dim(1), width = rank + s.rope_dim;
+    const Tiling tiling = row_tiling(call[0].dim(0), width);
+    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile) {
+      for (int64_t t = tiling.begin(tile); t < tiling.end(tile); ++t) {
+        std::copy_n(kv + t * rank, rank, rows + t * width);
+        rotate_pairs(s.rope_dim, s.interleaved, T(1), cos_sin + t * s.rope_dim, k_pe + t * s.rope_dim,
+                     rows + t * width + rank);
+      }
+    });
+  }
+};
+
+template <class T>
+struct Expand {
+  static void run(const Invocation& call) {
+    const MlaShape s = mla_shape(call);
+    const T* x = call[0].as<T>();
+    const T* w = call[1].as<T>();
+    T* y = call[2].as<T>();
+    const int64_t rank = call[1].dim(1), width = s.heads * s.v_dim;
+    const Tiling tiling{call[0].dim(0), kTileRows};
+    call.pool->for_each_tile(tiling.num_tiles() * s.heads, [&](int64_t tile) {
+      const int64_t h = tile % s.heads, begin = tiling.begin(tile / s.heads),
+                    end = tiling.end(tile / s.heads);
+      gemm(Transpose::No, Transpose::Yes, end - begin, s.v_dim, rank, T(1),
+           x + begin * s.heads * rank + h * rank, s.heads * rank,
+           w + (h * (s.nope_dim + s.v_dim) + s.nope_dim) * rank, rank, T(0), y + begin * width + h * s.v_dim,
+           width);
+    });
+  }
+};
+
+}  // namespace
+
+Kernel resolve_mla_absorb(const Invocation& call) {
+  constexpr std::string_view kName = "mla_absorb";
+  const MlaShape s = mla_shape(call);
+  require_rank(kName, "q", call[0], 2);
+  require_rank(kName, "w", call[1], 2);
+  const int64_t rows = call[0].dim(0), rank = call[1].dim(1);
+  require_shape(kName, "q", call[0], {rows, s.q_width()});
+  require_shape(kName, "w", call[1], {s.kv_width(), rank});
+  require_shape(kName, "cos_sin", call[2], {rows, s.rope_dim});
+  require_shape(kName, "y", call[3], {rows, s.heads * (rank + s.rope_dim)});
+  require_same_dtype(kName, call, {"q", "w", "cos_sin", "y"});
+  return select_float<Absorb>(call[0].dtype);
+}
+
+Kernel resolve_mla_latent(const Invocation& call) {
+  constexpr std::string_view kName = "mla_latent";
+  const MlaShape s = mla_shape(call);
+  require_rank(kName, "kv", call[0], 2);
+  const int64_t rows = call[0].dim(0), rank = call[0].dim(1);
+  require_shape(kName, "k_pe", call[1], {rows, s.rope_dim});
+  require_shape(kName, "cos_sin", call[2], {rows, s.rope_dim});
+  require_shape(kName, "rows", call[3], {rows, rank + s.rope_dim});
+  require_same_dtype(kName, call, {"kv", "k_pe", "cos_sin", "rows"});
+  return select_float<Latent>(call[0].dtype);
+}
+
+Kernel resolve_mla_expand(const Invocation& call) {
+  constexpr std::string_view kName = "mla_expand";
+  const MlaShape s = mla_shape(call);
+  require_rank(kName, "x", call[0], 2);
+  require_rank(kName, "w", call[1], 2);
+  const int64_t rows = call[0].dim(0), rank = call[1].dim(1);
+  require_shape(kName, "x", call[0], {rows, s.heads * rank});
+  require_shape(kName, "w", call[1], {s.kv_width(), rank});
+  require_shape(kName, "y", call[2], {rows, s.heads * s.v_dim});
+  require_same_dtype(kName, call, {"x", "w", "y"});
+  return select_float<Expand>(call[0].dtype);
+}
+
+std::span<const Binding> mla_decode_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {
+      {KernelKind::mla_absorb, Phase::Forward, resolve_mla_absorb},
+      {KernelKind::mla_latent, Phase::Forward, resolve_mla_latent},
+      {KernelKind::mla_expand, Phase::Forward, resolve_mla_expand},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

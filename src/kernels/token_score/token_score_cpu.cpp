@@ -1,0 +1,72 @@
+#include "kernels/token_score/token_score.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/math/exp.h"
+#include "kernels/math/reduce.h"
+#include "kernels/math/require.h"
+
+namespace pleat::kernels {
+namespace {
+
+template <class T>
+struct Score {
+  static void run(const Invocation& call) {
+    const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
+    const T* logits = call[0].as<T>();
+    const int32_t* labels = call[1].as<int32_t>();
+    const uint8_t* mask = call[2].as<uint8_t>();
+    double* log_prob = call[3].as<double>();
+    int32_t* best = call[4].as<int32_t>();
+    for (int64_t t = 0; t < rows; ++t)
+      if (mask[t] && (labels[t] < 0 || labels[t] >= vocabulary))
+        base::fail("[token_score] label {} of row {} is outside the vocabulary of {}", labels[t], t,
+                   vocabulary);
+    call.pool->for_each_tile(rows, [&](int64_t t) {
+      log_prob[t] = 0;
+      best[t] = -1;
+      if (!mask[t]) return;
+      const T* row = logits + t * vocabulary;
+      T top = -std::numeric_limits<T>::infinity();
+      for (int64_t v = 0; v < vocabulary; ++v)
+        if (row[v] > top || (best[t] < 0 && row[v] == top)) top = row[v], best[t] = static_cast<int32_t>(v);
+      constexpr int64_t kBlock = 1024;
+      T block[kBlock];
+      double sum = 0;
+      for (int64_t first = 0; first < vocabulary; first += kBlock) {
+        const int64_t count = std::min(kBlock, vocabulary - first);
+        for (int64_t j = 0; j < count; ++j) block[j] = fast_exp(row[first + j] - top);
+        sum += sum_of(block, count);
+      }
+      log_prob[t] = static_cast<double>(row[labels[t]]) - static_cast<double>(top) - std::log(sum);
+    });
+  }
+};
+
+}  // namespace
+
+Kernel resolve_token_score(const Invocation& call) {
+  constexpr std::string_view kName = "token_score";
+  require_rank(kName, "logits", call[0], 2);
+  const int64_t rows = call[0].dim(0);
+  require_shape(kName, "labels", call[1], {rows});
+  require_dtype(kName, "labels", call[1], tensor::Dtype::I32);
+  require_shape(kName, "mask", call[2], {rows});
+  require_dtype(kName, "mask", call[2], tensor::Dtype::U8);
+  require_shape(kName, "log_prob", call[3], {rows});
+  require_dtype(kName, "log_prob", call[3], tensor::Dtype::F64);
+  require_shape(kName, "best", call[4], {rows});
+  require_dtype(kName, "best", call[4], tensor::Dtype::I32);
+  return select_float<Score>(call[0].dtype);
+}
+
+std::span<const Binding> token_score_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {{KernelKind::token_score, Phase::Forward, resolve_token_score}};
+  return rows;
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,28 @@
+// The tokenizer a run's configuration names, and what must hold between it, the model and the data.
+#pragma once
+
+#include <memory>
+
+#include "config/config.h"
+#include "data/chat/chat_template.h"
+#include "data/tokenizer/text_tokenizer.h"
+
+namespace pleat::train {
+
+// Opens data.tokenizer, ending documents as data.end_of_document says. Throws, naming both numbers, when it
+// has more ids than model.vocab_size (where that is not 0).
+std::shared_ptr<data::TextTokenizer> open_run_tokenizer(const config::Config& config);
+
+// A copy whose model.vocab_size, where it was 0, is the size of the tokenizer. To be called before
+// config::resolve, which knows the byte tokenizer only.
+config::Config with_vocabulary(const config::Config& config);
+
+// Throws when a dataset of the run (already prefixes of .bin/.idx) was tokenized with something else than
+// data.tokenizer, or with more ids than the model has. Datasets without a description cannot be asked; their
+// ids are checked as they are read.
+void check_tokenizer(const config::Config& config);
+
+// What [chat] says; only where chat.template is not "none".
+data::ChatTemplate chat_template_of(const config::ChatConfig& chat);
+
+}  // namespace pleat::train
