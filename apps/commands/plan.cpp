@@ -8,6 +8,7 @@
 #include "cost/flops.h"
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"
+#include "interpret/plan/alive.h"
 #include "interpret/plan/plan.h"
 #include "model/parameters.h"
 #include "program/turns.h"
@@ -109,14 +110,17 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
 }
 
 // A layout: what every pipeline rank holds, on each of the ranks of its stage.
-int plan_ranks(const config::Config& config, int64_t num_ranks, bool as_json) {
+int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   const interpret::NetworkReport together = interpret::check_network(network);
   if (!together.ok())
     base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}",
                     together.faults.front());
+  if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
+    base::fail("--tensors {}: the pipeline has stages 0 to {}", tensors_of, ranks.programs.size() - 1);
   nlohmann::json out = {{"ranks", num_ranks}};
+  std::string tensors;
   report::Table table({{"stage"},
                        {"weights", report::Align::Right},
                        {"gradients", report::Align::Right},
@@ -153,6 +157,23 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, bool as_json) {
                           {"layers_in_flight", flight.most_layers}};
     for (size_t o = 0; o < plan.at_peak.size(); ++o)
       row["memory_by_owner"][std::string(program::name_of(static_cast<Owner>(o)))] = plan.at_peak[o];
+    if (static_cast<int64_t>(i) == tensors_of) {
+      report::Table alive({{"alive at the peak"},
+                           {"owner"},
+                           {"count", report::Align::Right},
+                           {"bytes", report::Align::Right},
+                           {"", report::Align::Right}});
+      for (const interpret::AliveTensors& t : interpret::alive_at_peak(p, order, plan)) {
+        alive.add_row({t.what, std::string(program::name_of(t.owner)), fmt::format("{}", t.count),
+                       fmt::format("{}", t.bytes), text(t.bytes)});
+        row["tensors"].push_back(
+            {{"name", t.what}, {"owner", program::name_of(t.owner)}, {"count", t.count}, {"bytes", t.bytes}});
+      }
+      alive.add_rule();
+      alive.add_row(
+          {"live peak", "", "", fmt::format("{}", plan.live_peak_bytes), text(plan.live_peak_bytes)});
+      tensors = alive.text();
+    }
     out["pipeline"].push_back(row);
   }
   if (as_json) {
@@ -169,19 +190,22 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, bool as_json) {
 void add_plan(CLI::App& app, Action& chosen) {
   auto a = std::make_shared<ConfigArgument>();
   auto json = std::make_shared<bool>(false);
-  auto ranks = std::make_shared<int64_t>(0);
+  auto ranks = std::make_shared<int64_t>(0), tensors = std::make_shared<int64_t>(-1);
   CLI::App* c = app.add_subcommand("plan", "Exact memory of a training step by owner, without allocating it");
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
   c->add_option("--ranks", *ranks, "A row per pipeline stage of this many ranks, laid out as [parallel] says")
       ->check(CLI::PositiveNumber);
+  c->add_option("--tensors", *tensors, "With --ranks: what is alive at the peak of this pipeline stage")
+      ->check(CLI::NonNegativeNumber);
   add_example(*c,
               "pleat plan configs/demo.toml --set recompute.modules='[\"activation\",\"norm\"]'\n"
               "  pleat plan configs/demo.toml --ranks 8 --set parallel.pp=4 --set parallel.ep=2");
-  c->callback([a, json, ranks, &chosen] {
-    chosen = [a, json, ranks] {
+  c->callback([a, json, ranks, tensors, &chosen] {
+    chosen = [a, json, ranks, tensors] {
       const config::Config config = a->resolved();
-      if (*ranks > 0) return plan_ranks(config, *ranks, *json);
+      if (*tensors >= 0 && *ranks == 0) base::fail("--tensors needs --ranks");
+      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json);
       const auto rows = rows_of(config);
       if (*json)
         fmt::print("{}\n", to_json(config, rows).dump(1));

@@ -5,7 +5,6 @@ namespace pleat::schedule {
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
-  if (options.mesh.world() == 1) layout::require_one_rank(config);
   if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
   if (options.mesh.world() == 1) layout::require_one_rank(config);
   program::Builder builder("train");

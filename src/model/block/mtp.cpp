@@ -86,9 +86,9 @@ void mtp_forward(Decoder& d, int mb) {
     MtpSaved& s = d.mtp[k].saved[size_t(mb)];
     d.b.at({mb, layer});
     s.hidden = hidden;
-    s.embed_rstd = d.activation("mtp_embed_rstd", {T});
+    s.embed_rstd = d.statistic("mtp_embed_rstd", {T});
     s.embed_normed = d.activation("mtp_embed_normed", {T, h});
-    s.hidden_rstd = d.activation("mtp_hidden_rstd", {T});
+    s.hidden_rstd = d.statistic("mtp_hidden_rstd", {T});
     s.hidden_normed = d.activation("mtp_hidden_normed", {T, h});
     const ValueId projected = d.activation("mtp_embed_projected", {T, h});
     ValueId x = d.activation("mtp_x", {T, h});
@@ -103,7 +103,7 @@ void mtp_forward(Decoder& d, int mb) {
 
     d.b.at({mb, layer});
     s.final_x = x;
-    s.final_rstd = d.activation("final_rstd", {T});
+    s.final_rstd = d.statistic("final_rstd", {T});
     s.final_normed = d.activation("final_normed", {T, h});
     d.b.forward(Op::final_norm, {r(x), r(W.mtp_final_norm), w(s.final_normed), w(s.final_rstd)}, eps);
     s.d_final_normed =
