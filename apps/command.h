@@ -24,6 +24,7 @@ void add_flops(CLI::App& app, Action& chosen);
 void add_explain(CLI::App& app, Action& chosen);
 void add_explain_config(CLI::App& app, Action& chosen);
 void add_report(CLI::App& app, Action& chosen);
+void add_simulate(CLI::App& app, Action& chosen);
 void add_trace(CLI::App& app, Action& chosen);
 void add_generate(CLI::App& app, Action& chosen);
 void add_eval(CLI::App& app, Action& chosen);

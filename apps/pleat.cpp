@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
   apps::add_verify_layout(app, chosen);
   apps::add_report(app, chosen);
   apps::add_trace(app, chosen);
+  apps::add_simulate(app, chosen);
   apps::add_generate(app, chosen);
   apps::add_eval(app, chosen);
   apps::add_data(app, chosen);

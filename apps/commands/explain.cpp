@@ -4,31 +4,62 @@
 #include "command.h"
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
+#include "interpret/simulate/grid.h"
 #include "model/parameters.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
+#include "schedule/ranks.h"
 
 namespace pleat::apps {
 
+namespace {
+
+struct Arguments {
+  ConfigArgument config;
+  std::string which = "train";
+  bool stages_only = false, grid = false;
+  int64_t ranks = 0, stage = 0;
+};
+
+program::Program of_stage(const config::Config& config, const Arguments& a) {
+  if (a.which != "train") base::fail("--ranks prints the training step, got --program {}", a.which);
+  auto ranks = schedule::build_ranks(config, a.ranks);
+  if (a.stage >= static_cast<int64_t>(ranks.programs.size()))
+    base::fail("--stage {}: the pipeline has stages 0 to {}", a.stage, ranks.programs.size() - 1);
+  return std::move(ranks.programs[static_cast<size_t>(a.stage)]);
+}
+
+}  // namespace
+
 void add_explain(CLI::App& app, Action& chosen) {
-  struct Arguments {
-    ConfigArgument config;
-    std::string which = "train";
-    bool stages_only = false;
-  };
   auto a = std::make_shared<Arguments>();
   CLI::App* c = app.add_subcommand("explain", "Print the program a run would execute, stage by stage");
   add_config_argument(*c, a->config);
   c->add_option("--program", a->which, "train, evaluate or logits")
       ->check(CLI::IsMember({"train", "evaluate", "logits"}));
   c->add_flag("--stages-only", a->stages_only, "Leave out lanes, attributes and values");
-  add_example(*c, "pleat explain configs/tiny.toml --stages-only");
+  c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");
+  c->add_option("--ranks", a->ranks, "For this many ranks, laid out as [parallel] says")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--stage", a->stage, "Whose program to print, a pipeline rank")
+      ->check(CLI::NonNegativeNumber);
+  add_example(*c,
+              "pleat explain configs/tiny.toml --stages-only\n"
+              "  pleat explain configs/tiny.toml --grid --ranks 2 --set parallel.pp=2 "
+              "--set train.num_microbatches=4");
   c->callback([a, &chosen] {
     chosen = [a] {
       const config::Config config = a->config.resolved();
+      if (a->grid) {
+        if (a->which != "train") base::fail("--grid draws the training step, got --program {}", a->which);
+        const auto ranks = schedule::build_ranks(config, a->ranks > 0 ? a->ranks : 1);
+        fmt::print("{}", interpret::grid(interpret::network_of_roles(ranks.programs)));
+        return 0;
+      }
       const auto table = model::make_parameters(config);
       program::Program program =
-          a->which == "train" ? schedule::apply_passes(schedule::build_training_step(config, table), config)
+          a->ranks > 0          ? of_stage(config, *a)
+          : a->which == "train" ? schedule::apply_passes(schedule::build_training_step(config, table), config)
           : a->which == "evaluate" ? schedule::build_evaluation(config, table)
                                    : schedule::build_logits(config, table);
       const interpret::CheckReport report = interpret::check(program);

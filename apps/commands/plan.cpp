@@ -3,15 +3,20 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "command.h"
 #include "cost/flops.h"
 #include "interpret/check/check.h"
+#include "interpret/check/check_network.h"
+#include "interpret/plan/alive.h"
 #include "interpret/plan/plan.h"
 #include "model/parameters.h"
+#include "program/turns.h"
 #include "report/format.h"
 #include "report/table.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
+#include "schedule/ranks.h"
 
 namespace pleat::apps {
 namespace {
@@ -104,18 +109,103 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
   fmt::print("{}", passes.text());
 }
 
+// A layout: what every pipeline rank holds, on each of the ranks of its stage.
+int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
+  const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
+  const interpret::Network network = interpret::network_of_roles(ranks.programs);
+  const interpret::NetworkReport together = interpret::check_network(network);
+  if (!together.ok())
+    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}",
+                    together.faults.front());
+  if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
+    base::fail("--tensors {}: the pipeline has stages 0 to {}", tensors_of, ranks.programs.size() - 1);
+  nlohmann::json out = {{"ranks", num_ranks}};
+  std::string tensors;
+  report::Table table({{"stage"},
+                       {"weights", report::Align::Right},
+                       {"gradients", report::Align::Right},
+                       {"optimizer", report::Align::Right},
+                       {"activations", report::Align::Right},
+                       {"other", report::Align::Right},
+                       {"live peak", report::Align::Right},
+                       {"arena", report::Align::Right},
+                       {"bytes", report::Align::Right},
+                       {"stages", report::Align::Right},
+                       {"layers in flight", report::Align::Right}});
+  for (size_t i = 0; i < ranks.programs.size(); ++i) {
+    const program::Program& p = ranks.programs[i];
+    const std::string what = fmt::format("program of pipeline rank {}", i);
+    interpret::require_ok(interpret::check(p), what);
+    const program::Order order(p, *network.nodes[i].edges);
+    const interpret::Plan plan = interpret::plan(p, order);
+    interpret::require_ok(interpret::check_plan(p, plan, order), "plan of " + what);
+    const program::InFlight flight = program::in_flight(program::turns(p));
+    const auto owner = [&](program::Owner o) { return plan.at_peak[static_cast<size_t>(o)]; };
+    using program::Owner;
+    int64_t other = 0;
+    for (const Owner o : {Owner::Routing, Owner::Workspace, Owner::Inputs, Owner::Results}) other += owner(o);
+    const auto text = [](int64_t bytes) { return report::format_bytes(double(bytes)); };
+    table.add_row({fmt::format("{}", i), text(owner(Owner::Weights)), text(owner(Owner::Gradients)),
+                   text(owner(Owner::Optimizer)), text(owner(Owner::Activations)), text(other),
+                   text(plan.live_peak_bytes), text(plan.arena_bytes), fmt::format("{}", plan.arena_bytes),
+                   fmt::format("{}", p.stages.size()), fmt::format("{}", flight.most_layers)});
+    nlohmann::json row = {{"stage", i},
+                          {"arena_bytes", plan.arena_bytes},
+                          {"live_peak_bytes", plan.live_peak_bytes},
+                          {"persistent_bytes", plan.persistent_bytes},
+                          {"stages", p.stages.size()},
+                          {"layers_in_flight", flight.most_layers}};
+    for (size_t o = 0; o < plan.at_peak.size(); ++o)
+      row["memory_by_owner"][std::string(program::name_of(static_cast<Owner>(o)))] = plan.at_peak[o];
+    if (static_cast<int64_t>(i) == tensors_of) {
+      report::Table alive({{"alive at the peak"},
+                           {"owner"},
+                           {"count", report::Align::Right},
+                           {"bytes", report::Align::Right},
+                           {"", report::Align::Right}});
+      for (const interpret::AliveTensors& t : interpret::alive_at_peak(p, order, plan)) {
+        alive.add_row({t.what, std::string(program::name_of(t.owner)), fmt::format("{}", t.count),
+                       fmt::format("{}", t.bytes), text(t.bytes)});
+        row["tensors"].push_back(
+            {{"name", t.what}, {"owner", program::name_of(t.owner)}, {"count", t.count}, {"bytes", t.bytes}});
+      }
+      alive.add_rule();
+      alive.add_row(
+          {"live peak", "", "", fmt::format("{}", plan.live_peak_bytes), text(plan.live_peak_bytes)});
+      tensors = alive.text();
+    }
+    out["pipeline"].push_back(row);
+  }
+  if (as_json) {
+    fmt::print("{}\n", out.dump(1));
+  } else {
+    fmt::print("{} ranks, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}",
+               num_ranks, num_ranks / ranks.mesh.pp, table.text());
+  }
+  return 0;
+}
+
 }  // namespace
 
 void add_plan(CLI::App& app, Action& chosen) {
   auto a = std::make_shared<ConfigArgument>();
   auto json = std::make_shared<bool>(false);
+  auto ranks = std::make_shared<int64_t>(0), tensors = std::make_shared<int64_t>(-1);
   CLI::App* c = app.add_subcommand("plan", "Exact memory of a training step by owner, without allocating it");
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
-  add_example(*c, "pleat plan configs/demo.toml --set recompute.modules='[\"activation\",\"norm\"]'");
-  c->callback([a, json, &chosen] {
-    chosen = [a, json] {
+  c->add_option("--ranks", *ranks, "A row per pipeline stage of this many ranks, laid out as [parallel] says")
+      ->check(CLI::PositiveNumber);
+  c->add_option("--tensors", *tensors, "With --ranks: what is alive at the peak of this pipeline stage")
+      ->check(CLI::NonNegativeNumber);
+  add_example(*c,
+              "pleat plan configs/demo.toml --set recompute.modules='[\"activation\",\"norm\"]'\n"
+              "  pleat plan configs/demo.toml --ranks 8 --set parallel.pp=4 --set parallel.ep=2");
+  c->callback([a, json, ranks, tensors, &chosen] {
+    chosen = [a, json, ranks, tensors] {
       const config::Config config = a->resolved();
+      if (*tensors >= 0 && *ranks == 0) base::fail("--tensors needs --ranks");
+      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json);
       const auto rows = rows_of(config);
       if (*json)
         fmt::print("{}\n", to_json(config, rows).dump(1));

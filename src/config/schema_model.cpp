@@ -36,8 +36,10 @@ std::vector<Key> model_keys() {
   keys.push_back(
       key("dtype", &M::dtype,
           "Element type of weights, activations, gradients and moments. float64 is for proofs: gradient "
-          "checks and reference values; it is several times slower.")
-          .one_of({"float32", "float64"})
+          "checks and reference values; it is several times slower. bfloat16 weights and activations have "
+          "float32 gradients, moments and master weights; they can be planned, explained and simulated, "
+          "not run on the CPU.")
+          .one_of({"float32", "float64", "bfloat16"})
           .see({"moe.router_dtype"}));
   keys.push_back(
       key("vocab_size", &M::vocab_size,

@@ -144,9 +144,9 @@ void add_router_keys(std::vector<Key>& keys) {
           .one_of({"float32", "float64"})
           .when(has_experts())
           .when(
-              {"model.dtype = \"float32\" (a float64 model needs moe.router_dtype = \"float64\")",
+              {"model.dtype is not \"float64\" (a float64 model needs moe.router_dtype = \"float64\")",
                {"model.dtype"},
-               [](const Config& c) { return c.model.dtype == "float32" || c.moe.router_dtype == "float64"; }})
+               [](const Config& c) { return c.model.dtype != "float64" || c.moe.router_dtype == "float64"; }})
           .see({"model.dtype"}));
   keys.push_back(
       key("router_bias", &M::router_bias,

@@ -86,8 +86,10 @@ void declare_state(Decoder& d) {
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
         d.mesh.size(v.group) == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.shard};
-    v.moment1 = d.b.value(p.name + ".moment1", d.compute, shape, Owner::Optimizer, Life::Persistent);
-    v.moment2 = d.b.value(p.name + ".moment2", d.compute, shape, Owner::Optimizer, Life::Persistent);
+    v.moment1 = d.b.value(p.name + ".moment1", d.wide, shape, Owner::Optimizer, Life::Persistent);
+    v.moment2 = d.b.value(p.name + ".moment2", d.wide, shape, Owner::Optimizer, Life::Persistent);
+    if (d.wide != d.compute)
+      v.master = d.b.value(p.name + ".master", d.wide, shape, Owner::Optimizer, Life::Persistent);
   }
   d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
@@ -108,7 +110,7 @@ void declare_gradients(Decoder& d) {
     if (!d.parameters[i].here) continue;
     // A tied weight without its embedding has one gradient here, the head's.
     if (p.name == "embedding.weight" && !d.embeds()) continue;
-    d.parameters[i].grad = d.b.value(p.name + ".grad", d.compute, local_shape(p, d.mesh), Owner::Gradients);
+    d.parameters[i].grad = d.b.value(p.name + ".grad", d.wide, local_shape(p, d.mesh), Owner::Gradients);
     if (!p.tied_to.empty() && !d.embeds())
       d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
   }
@@ -227,6 +229,10 @@ ValueId Decoder::activation(const std::string& what, std::vector<int64_t> shape)
   return b.value(here(what), compute, std::move(shape), Owner::Activations);
 }
 
+ValueId Decoder::statistic(const std::string& what, std::vector<int64_t> shape) {
+  return b.value(here(what), wide, std::move(shape), Owner::Activations);
+}
+
 ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
                             Owner owner) {
   return b.value(here(what), dtype, std::move(shape), owner);
@@ -291,11 +297,13 @@ void set_rows(Decoder& d) {
 
 Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
                 const DeclareOptions& options) {
-  const Dtype compute = tensor::dtype_named(config.model.dtype == "float64" ? "f64" : "f32");
+  const std::string& type = config.model.dtype;
+  const Dtype compute = type == "float64" ? Dtype::F64 : type == "bfloat16" ? Dtype::BF16 : Dtype::F32;
   const bool wide = compute == Dtype::F64 || config.moe.router_dtype == "float64";
   Decoder d(config, table, b);
   d.purpose = options.purpose;
   d.compute = compute;
+  d.wide = compute == Dtype::BF16 ? Dtype::F32 : compute;
   d.router = wide ? Dtype::F64 : Dtype::F32;
   d.mesh = options.mesh;
   d.role = options.role ? *options.role : whole_model(config.model.num_layers);

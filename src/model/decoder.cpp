@@ -21,7 +21,7 @@ program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(G
 void rope_forward(Decoder& d, int mb) {
   const size_t i = size_t(mb);
   if (d.cos_sin[i] != kNoValue) return;
-  d.cos_sin[i] = d.activation("cos_sin", {d.attention_tokens, d.config.model.rotary_dim});
+  d.cos_sin[i] = d.statistic("cos_sin", {d.attention_tokens, d.config.model.rotary_dim});
   d.b.forward(Op::rope_table, {r(d.inputs[i].positions), r(d.inv_freq), w(d.cos_sin[i])},
               {{"scale", d.config.model.rope_attention_factor}});
 }
@@ -233,7 +233,7 @@ void update(Decoder& d) {
   each([&](size_t i, ParameterValues& v) {
     v.reduced = v.grad;
     if (!shared(v)) return;
-    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.compute, {v.shard}, program::Owner::Gradients);
+    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.wide, {v.shard}, program::Owner::Gradients);
     d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.group, {r(v.grad), w(v.reduced)},
                  {{"shard", double(v.shard)}});
   });
@@ -256,13 +256,19 @@ void update(Decoder& d) {
   d.b.update(Op::clip, {r(d.parts), r(d.loss), w(d.grad_scale), w(d.commit)},
              {{"clip", d.config.optimizer.clip}});
   each([&](size_t i, ParameterValues& v) {
+    const program::AttrSet share = {{"shard", double(v.shard)}, {"group", double(static_cast<int>(v.group))}};
+    const bool narrow = v.master != kNoValue;
+    // A share of the moments beside all of the weight needs to know which; beside a share of the master not.
+    const bool cut = shared(v) && !narrow;
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
-    if (shared(v))
-      attrs.insert(attrs.end(), {{"shard", double(v.shard)}, {"group", double(static_cast<int>(v.group))}});
+    if (cut) attrs.insert(attrs.end(), share.begin(), share.end());
     d.b.update(Op::adamw,
-               {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), shared(v) ? r(d.coords) : none(),
-                u(v.weight), u(v.moment1), u(v.moment2)},
+               {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), cut ? r(d.coords) : none(),
+                u(narrow ? v.master : v.weight), u(v.moment1), u(v.moment2)},
                attrs);
+    if (narrow)
+      d.b.update(Op::weight_round, {r(v.master), shared(v) ? r(d.coords) : none(), u(v.weight)},
+                 shared(v) ? share : program::AttrSet{});
     if (shared(v))
       d.b.exchange(Op::weight_gather, Phase::Update, v.group, {u(v.weight)}, {{"shard", double(v.shard)}});
   });

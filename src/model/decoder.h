@@ -24,6 +24,7 @@ using program::ValueId;
 // with several, only this rank's share of the elements.
 struct ParameterValues {
   ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue, reduced = kNoValue;
+  ValueId master = kNoValue;  // where weights are narrow: the wide copy the optimizer works on
   bool here = false;
   program::Group group{};
   int64_t elements = 0, shard = 0;  // of the local tensor; of the share the optimizer updates
@@ -116,6 +117,7 @@ struct Decoder {
   Builder& b;
   Purpose purpose{};
   tensor::Dtype compute{}, router{};
+  tensor::Dtype wide{};  // gradients, moments, row statistics: compute, or f32 where that is narrower
   Mesh mesh;
   Role role;
   int64_t num_tokens = 0;         // rows of a microbatch this rank owns between the blocks
@@ -155,6 +157,7 @@ struct Decoder {
                      program::Owner owner);
   ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
                  program::Owner owner, int64_t num_rows);
+  ValueId statistic(const std::string& what, std::vector<int64_t> shape);  // wide type
   std::string here(const std::string& what) const;
 };
 

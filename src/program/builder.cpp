@@ -1,5 +1,7 @@
 #include "program/builder.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace pleat::program {
@@ -57,6 +59,22 @@ Use Builder::acc(ValueId v) const {
   return {v, written_[static_cast<size_t>(v)] ? Access::Update : Access::Write};
 }
 
+// As Program::intern, without a search through all sets: a pipeline rank writes a hundred thousand stages.
+int32_t Builder::intern(AttrSet attrs) {
+  if (attrs.empty()) return 0;
+  std::sort(attrs.begin(), attrs.end(), [](const Attr& a, const Attr& b) { return a.key < b.key; });
+  uint64_t hash = 0;
+  for (const Attr& a : attrs)
+    hash = (hash * 31 + std::hash<std::string>{}(a.key)) * 31 + std::hash<double>{}(a.number);
+  const auto [begin, end] = interned_.equal_range(hash);
+  for (auto it = begin; it != end; ++it)
+    if (program_.attrs[static_cast<size_t>(it->second)] == attrs) return it->second;
+  program_.attrs.push_back(std::move(attrs));
+  const int32_t index = static_cast<int32_t>(program_.attrs.size() - 1);
+  interned_.emplace(hash, index);
+  return index;
+}
+
 void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs) {
   const auto& arguments = arguments_of(op, phase);
   PLEAT_CHECK(uses.size() == arguments.size(), "{} {} takes {} arguments, got {}", name_of(op),
@@ -68,8 +86,8 @@ void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet a
   stage.microbatch = place_.microbatch;
   stage.layer = place_.layer;
   stage.part = place_.part;
-  stage.chunk = place_.chunk;
-  stage.attrs = program_.intern(std::move(attrs));
+  stage.chunk = place_.chunk ? place_.chunk : chunk_;
+  stage.attrs = intern(std::move(attrs));
   stage.uses = uses;
   for (Use& use : stage.uses)
     if (use.value == kNoValue) use = none();

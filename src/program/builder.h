@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <unordered_map>
 
 #include "program/program.h"
 
@@ -29,6 +30,8 @@ class Builder {
                  int64_t expected, int64_t maximum);
 
   void at(Place place, int lane_idx = 0) { place_ = place, lane_ = lane_idx; }
+  // The chunk of every stage written from now on, where its place names none.
+  void in_chunk(int chunk) { chunk_ = chunk; }
   const Place& place() const { return place_; }
   int lane_idx() const { return lane_; }
 
@@ -58,10 +61,12 @@ class Builder {
 
  private:
   void add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs);
+  int32_t intern(AttrSet attrs);
   Program program_;
+  std::unordered_multimap<uint64_t, int32_t> interned_;  // hash of a set -> its index
   std::vector<bool> written_;
   Place place_;
-  int lane_ = 0;
+  int lane_ = 0, chunk_ = 0;
 };
 
 inline Use r(ValueId v) { return {v, Access::Read}; }

@@ -8,47 +8,72 @@ namespace {
 struct Touch {
   StageId stage;
   int64_t begin, end;  // bytes of the root value
-  bool writes;
 };
 
 }  // namespace
 
-std::vector<std::vector<StageId>> data_edges(const Program& program) {
-  std::vector<std::vector<Touch>> open(
-      program.values.size());  // per root: accesses a later stage may still depend on
-  std::vector<std::vector<StageId>> edges(program.stages.size());
+EdgeList edge_list(const Program& program) {
+  // Per root: accesses a later stage may still depend on. Reads never wait for reads, so that a weight read a
+  // thousand times costs nothing until it is written.
+  struct Open {
+    std::vector<Touch> reads, writes;
+  };
+  std::vector<Open> open(program.values.size());
+  EdgeList out;
+  out.begin_.reserve(program.stages.size() + 1);
+  out.from_.reserve(program.stages.size() * 4);
+  std::vector<StageId> mine;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
-    for (const Use& use : program.stages[s].uses) {
+    const Stage& stage = program.stages[s];
+    mine.clear();
+    if (stage.after >= 0) mine.push_back(stage.after);
+    for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const Value& value = program.values[static_cast<size_t>(use.value)];
       const int64_t begin = value.view_of == kNoValue ? 0 : value.offset;
-      const Touch now{id, begin, begin + num_bytes(value), use.access != Access::Read};
-      auto& touches = open[static_cast<size_t>(root_of(program, use.value))];
-      for (const Touch& t : touches)
-        if (t.stage != id && t.begin < now.end && now.begin < t.end && (t.writes || now.writes))
-          edges[s].push_back(t.stage);
+      const Touch now{id, begin, begin + num_bytes(value)};
+      Open& touches = open[static_cast<size_t>(root_of(program, use.value))];
+      const auto wait_for = [&](const std::vector<Touch>& list) {
+        for (const Touch& t : list)
+          if (t.stage != id && t.begin < now.end && now.begin < t.end) mine.push_back(t.stage);
+      };
+      wait_for(touches.writes);
+      if (use.access == Access::Read) {
+        touches.reads.push_back(now);
+        continue;
+      }
+      wait_for(touches.reads);
       // A write that covers an older access stands for it from now on.
-      if (now.writes)
-        std::erase_if(touches, [&](const Touch& t) {
-          return t.stage != id && now.begin <= t.begin && t.end <= now.end;
-        });
-      touches.push_back(now);
+      for (auto* list : {&touches.reads, &touches.writes})
+        std::erase_if(
+            *list, [&](const Touch& t) { return t.stage != id && now.begin <= t.begin && t.end <= now.end; });
+      touches.writes.push_back(now);
     }
-    std::sort(edges[s].begin(), edges[s].end());
-    edges[s].erase(std::unique(edges[s].begin(), edges[s].end()), edges[s].end());
+    std::sort(mine.begin(), mine.end());
+    mine.erase(std::unique(mine.begin(), mine.end()), mine.end());
+    out.from_.insert(out.from_.end(), mine.begin(), mine.end());
+    out.begin_.push_back(out.from_.size());
   }
-  return edges;
+  return out;
 }
 
-Order::Order(const Program& program)
+std::vector<std::vector<StageId>> data_edges(const Program& program) {
+  const EdgeList edges = edge_list(program);
+  std::vector<std::vector<StageId>> out(edges.size());
+  for (size_t s = 0; s < out.size(); ++s) out[s].assign(edges[s].begin(), edges[s].end());
+  return out;
+}
+
+Order::Order(const Program& program) : Order(program, edge_list(program)) {}
+
+Order::Order(const Program& program, const EdgeList& edges)
     : num_lanes_(static_cast<int>(std::max<size_t>(1, program.lanes.size()))) {
   const size_t n = program.stages.size();
   const size_t lanes = static_cast<size_t>(num_lanes_);
   lane_.resize(n);
   position_.resize(n);
   clock_.assign(n * lanes, -1);
-  const auto edges = data_edges(program);
   std::vector<int> next(lanes, 0);
   std::vector<StageId> last(lanes, -1);
   for (size_t s = 0; s < n; ++s) {

@@ -128,6 +128,7 @@ struct Stage {
   Group group = Group::None;
   Peer peer = Peer::None;
   int32_t attrs = 0;      // index into Program::attrs
+  StageId after = -1;     // an earlier stage to wait for beside data and lane: bytes it frees are taken again
   std::vector<Use> uses;  // positional: the op's argument list for this phase
   bool operator==(const Stage&) const = default;
 };

@@ -5,8 +5,8 @@ namespace pleat::schedule {
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
-  if (options.mesh.world() == 1) layout::require_one_rank(config);
   if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
+  if (options.mesh.world() == 1) layout::require_one_rank(config);
   program::Builder builder("train");
   const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
   model::Decoder decoder = model::declare(

@@ -28,6 +28,7 @@ class PipelineBuilder {
   void forward(const Slot& slot) {
     const size_t c = size_t(slot.chunk), mb = size_t(slot.microbatch);
     const int at = virtual_stage(slot.chunk);
+    d_.b.in_chunk(slot.chunk);
     if (at > 0) {
       d_.chunk_in[c][mb] = boundary(slot, "x_in");
       d_.b.at({slot.microbatch, -1, at - 1, slot.chunk}, receive_forward_);
@@ -42,6 +43,7 @@ class PipelineBuilder {
   void backward(const Slot& slot) {
     const size_t c = size_t(slot.chunk), mb = size_t(slot.microbatch);
     const int at = virtual_stage(slot.chunk);
+    d_.b.in_chunk(slot.chunk);
     ValueId d_out = program::kNoValue;
     if (at < last_stage()) {
       d_out = boundary(slot, "d_out");
@@ -75,6 +77,7 @@ program::Program build_pipeline_step(const config::Config& config, const std::ve
   const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
   model::Decoder decoder = model::declare(
       config, table, builder, {model::Purpose::Train, n, options.routing, options.mesh, options.role});
+  if (!decoder.mtp.empty()) model::mtp_prepare(decoder);
   PipelineBuilder pipeline(config, decoder);
   PipelineShape shape;
   shape.num_ranks = static_cast<int>(options.mesh.pp);
@@ -83,6 +86,7 @@ program::Program build_pipeline_step(const config::Config& config, const std::ve
   shape.num_chunks = static_cast<int>(options.mesh.vpp);
   for (const Slot& slot : pipeline_order(shape))
     slot.forward ? pipeline.forward(slot) : pipeline.backward(slot);
+  builder.in_chunk(0);
   model::update(decoder);
   return builder.take();
 }

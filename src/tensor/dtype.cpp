@@ -16,14 +16,16 @@ std::string_view name_of(Dtype dtype) {
       return "f32";
     case Dtype::F64:
       return "f64";
+    case Dtype::BF16:
+      return "bf16";
   }
   PLEAT_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
 }
 
 Dtype dtype_named(std::string_view name) {
-  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64})
+  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64, Dtype::BF16})
     if (name_of(d) == name) return d;
-  base::fail("unknown element type '{}'; known: u8 i32 i64 f32 f64", name);
+  base::fail("unknown element type '{}'; known: u8 i32 i64 f32 f64 bf16", name);
 }
 
 }  // namespace pleat::tensor

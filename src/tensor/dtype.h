@@ -6,12 +6,15 @@
 
 namespace pleat::tensor {
 
-enum class Dtype : uint8_t { U8, I32, I64, F32, F64 };
+// BF16 is described only: programs may hold it, the CPU has no arithmetic for it.
+enum class Dtype : uint8_t { U8, I32, I64, F32, F64, BF16 };
 
 constexpr int64_t size_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::U8:
       return 1;
+    case Dtype::BF16:
+      return 2;
     case Dtype::I32:
     case Dtype::F32:
       return 4;
@@ -22,7 +25,7 @@ constexpr int64_t size_of(Dtype dtype) {
   return 0;
 }
 
-constexpr bool is_float(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::F64; }
+constexpr bool is_float(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::F64 || dtype == Dtype::BF16; }
 
 std::string_view name_of(Dtype dtype);     // "f32"
 Dtype dtype_named(std::string_view name);  // throws base::Error on an unknown name

@@ -1,5 +1,7 @@
 #include "train/programs.h"
 
+#include "base/error.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,6 +41,10 @@ Programs::Programs(const config::Config& config, const ProgramChoice& choice)
     : config_(config),
       table_(model::make_parameters(config)),
       pool_(static_cast<int>(config.device.threads)) {
+  if (config.model.dtype == "bfloat16")
+    base::fail(
+        "model.dtype = \"bfloat16\" can be planned, explained and simulated; the CPU runs \"float32\" and "
+        "\"float64\"");
   int64_t bytes = 0;
   if (choice.train)
     train_plan_ = plan_training_step(config_, table_, choice), any_ = &train_plan_,

@@ -105,7 +105,7 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
     }
   }
   for (const char* name :
-       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "generate", "eval",
+       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "simulate", "generate", "eval",
         "data tokenize", "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.

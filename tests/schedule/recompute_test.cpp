@@ -87,7 +87,7 @@ TEST(Recompute, FreesThePredictedBytesAtThePeak) {
 // Values alive at the peak only because something behind it reads them.
 std::set<std::string> kept(const Program& p, StageId at) {
   const Order order(p);
-  const auto lives = interpret::lifetimes(p, order);
+  const interpret::Lifetimes lives(p, order);
   std::set<std::string> out;
   for (size_t i = 0; i < p.values.size(); ++i) {
     const Value& v = p.values[i];

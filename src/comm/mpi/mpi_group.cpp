@@ -24,6 +24,7 @@ MPI_Datatype type_of(tensor::Dtype dtype) {
     case tensor::Dtype::I64:
       return MPI_INT64_T;
     case tensor::Dtype::U8:
+    case tensor::Dtype::BF16:
       break;
   }
   return MPI_UINT8_T;

@@ -1,8 +1,10 @@
 #include "interpret/check/check.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -11,28 +13,62 @@ namespace {
 
 using namespace program;
 
-// Which bytes of a value have been written so far.
+// Which bytes of a value have been written so far. Almost always one span.
 class Written {
  public:
   void add(int64_t begin, int64_t end) {
     if (begin >= end) return;
-    auto it = spans_.upper_bound(begin);
-    if (it != spans_.begin() && std::prev(it)->second >= begin) --it, begin = it->first;
-    while (it != spans_.end() && it->first <= end) end = std::max(end, it->second), it = spans_.erase(it);
-    spans_[begin] = end;
+    if (more_.empty()) {
+      if (begin_ == end_) {
+        begin_ = begin, end_ = end;
+        return;
+      }
+      if (begin <= end_ && begin_ <= end) {
+        begin_ = std::min(begin, begin_), end_ = std::max(end, end_);
+        return;
+      }
+      more_[begin_] = end_;
+    }
+    auto it = more_.upper_bound(begin);
+    if (it != more_.begin() && std::prev(it)->second >= begin) --it, begin = it->first;
+    while (it != more_.end() && it->first <= end) end = std::max(end, it->second), it = more_.erase(it);
+    more_[begin] = end;
   }
   bool covers(int64_t begin, int64_t end) const {
     if (begin >= end) return true;
-    auto it = spans_.upper_bound(begin);
-    return it != spans_.begin() && std::prev(it)->second >= end;
+    if (more_.empty()) return begin_ <= begin && end <= end_;
+    auto it = more_.upper_bound(begin);
+    return it != more_.begin() && std::prev(it)->second >= end;
   }
 
  private:
-  std::map<int64_t, int64_t> spans_;
+  int64_t begin_ = 0, end_ = 0;
+  std::map<int64_t, int64_t> more_;  // begin -> end, when there are several
 };
 
+// The fields a stage's name is made of.
+using NameKey = std::array<int32_t, 8>;
+struct NameHash {
+  size_t operator()(const NameKey& key) const {
+    uint64_t h = 0;
+    for (const int32_t x : key) h = (h ^ static_cast<uint32_t>(x)) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+    return static_cast<size_t>(h);
+  }
+};
+NameKey name_key(const Stage& s) {
+  return {static_cast<int32_t>(s.op),
+          static_cast<int32_t>(s.phase),
+          s.model,
+          s.microbatch,
+          s.chunk,
+          s.layer,
+          s.part,
+          s.replay};
+}
+
 void check_values(const Program& program, CheckReport& report) {
-  std::set<std::string> names;
+  std::unordered_set<std::string_view> names;
+  names.reserve(program.values.size());
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     if (!names.insert(v.name).second)
@@ -56,41 +92,43 @@ void check_values(const Program& program, CheckReport& report) {
 
 void check_arguments(const Program& program, const Stage& stage, CheckReport& report) {
   const auto& arguments = arguments_of(stage.op, stage.phase);
-  const std::string name = stage_name(stage);
+  // Names cost more than the check: made for faults only.
+  const auto name = [&] { return stage_name(stage); };
   if (arguments.empty()) {
     report.faults.push_back(
-        fmt::format("{}: {} has no phase {}", name, name_of(stage.op), name_of(stage.phase)));
+        fmt::format("{}: {} has no phase {}", name(), name_of(stage.op), name_of(stage.phase)));
     return;
   }
   if (arguments.size() != stage.uses.size()) {
     report.faults.push_back(
-        fmt::format("{}: takes {} arguments, has {}", name, arguments.size(), stage.uses.size()));
+        fmt::format("{}: takes {} arguments, has {}", name(), arguments.size(), stage.uses.size()));
     return;
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Argument& a = arguments[i];
     const Use& use = stage.uses[i];
     if (use.value == kNoValue) {
-      if (!a.optional) report.faults.push_back(fmt::format("{}: argument '{}' is missing", name, a.name));
+      if (!a.optional) report.faults.push_back(fmt::format("{}: argument '{}' is missing", name(), a.name));
       continue;
     }
     const Value& v = program.values[static_cast<size_t>(use.value)];
     const bool writes = use.access != Access::Read;
     if (writes != a.output)
-      report.faults.push_back(fmt::format("{}: argument '{}' is {}, but '{}' is {}", name, a.name,
+      report.faults.push_back(fmt::format("{}: argument '{}' is {}, but '{}' is {}", name(), a.name,
                                           a.output ? "an output" : "an input", v.name,
                                           writes ? "written" : "read"));
     if (use.access == Access::Update && !a.may_update)
-      report.faults.push_back(fmt::format("{}: '{}' cannot be accumulated into '{}'", name, a.name, v.name));
+      report.faults.push_back(
+          fmt::format("{}: '{}' cannot be accumulated into '{}'", name(), a.name, v.name));
     if (use.access == Access::Write && a.in_place)
       report.faults.push_back(
-          fmt::format("{}: '{}' is transformed in place, '{}' must be updated", name, a.name, v.name));
+          fmt::format("{}: '{}' is transformed in place, '{}' must be updated", name(), a.name, v.name));
     // What a view may do is decided by the bytes behind it.
     const Life life = program.values[static_cast<size_t>(root_of(program, use.value))].life;
     if (writes && life == Life::Input)
-      report.faults.push_back(fmt::format("{}: writes input '{}'", name, v.name));
+      report.faults.push_back(fmt::format("{}: writes input '{}'", name(), v.name));
     if (writes && life == Life::Persistent && stage.phase != Phase::Update)
-      report.faults.push_back(fmt::format("{}: writes persistent '{}' outside phase update", name, v.name));
+      report.faults.push_back(fmt::format("{}: writes persistent '{}' outside phase update", name(), v.name));
   }
 }
 
@@ -111,20 +149,25 @@ CheckReport check(const Program& program) {
     if (v.view_of == kNoValue && (v.life == Life::Input || v.life == Life::Persistent))
       written[i].add(0, num_bytes(v));
   }
-  std::set<std::string> names;
-  for (const Stage& stage : program.stages) {
-    const std::string name = stage_name(stage);
-    if (!names.insert(name).second)
-      report.faults.push_back(fmt::format("{}: stage name is used twice", name));
+  std::unordered_set<NameKey, NameHash> names;
+  names.reserve(program.stages.size());
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const Stage& stage = program.stages[s];
+    const auto name = [&] { return stage_name(stage); };
+    if (!names.insert(name_key(stage)).second)
+      report.faults.push_back(fmt::format("{}: stage name is used twice", name()));
     if (stage.lane < 0 || stage.lane >= static_cast<int>(program.lanes.size()))
-      report.faults.push_back(fmt::format("{}: lane {} is not declared", name, stage.lane));
+      report.faults.push_back(fmt::format("{}: lane {} is not declared", name(), stage.lane));
     if (stage.attrs < 0 || stage.attrs >= static_cast<int32_t>(program.attrs.size()))
-      report.faults.push_back(fmt::format("{}: attribute set {} does not exist", name, stage.attrs));
+      report.faults.push_back(fmt::format("{}: attribute set {} does not exist", name(), stage.attrs));
+    if (stage.after < -1 || stage.after >= static_cast<StageId>(s))
+      report.faults.push_back(
+          fmt::format("{}: waits for stage {}, which does not come before it", name(), stage.after));
     bool values_exist = true;
     for (const Use& use : stage.uses)
       if (use.value != kNoValue &&
           (use.value < 0 || use.value >= static_cast<ValueId>(program.values.size()))) {
-        report.faults.push_back(fmt::format("{}: value {} does not exist", name, use.value));
+        report.faults.push_back(fmt::format("{}: value {} does not exist", name(), use.value));
         values_exist = false;
       }
     if (!values_exist) continue;
@@ -134,7 +177,7 @@ CheckReport check(const Program& program) {
       const Value& v = program.values[static_cast<size_t>(use.value)];
       const int64_t begin = v.view_of == kNoValue ? 0 : v.offset;
       if (!written[static_cast<size_t>(root_of(program, use.value))].covers(begin, begin + num_bytes(v)))
-        report.faults.push_back(fmt::format("{}: reads '{}' before all of it is written", name, v.name));
+        report.faults.push_back(fmt::format("{}: reads '{}' before all of it is written", name(), v.name));
       if (v.space == Space::Host && use.access == Access::Read) ++report.host_waits;
     }
     for (const Use& use : stage.uses) {
@@ -153,9 +196,12 @@ CheckReport check(const Program& program) {
 }
 
 CheckReport check_plan(const Program& program, const Plan& plan) {
+  return check_plan(program, plan, Order(program));
+}
+
+CheckReport check_plan(const Program& program, const Plan& plan, const Order& order) {
   CheckReport report;
-  const Order order(program);
-  const auto lives = lifetimes(program, order);
+  const Lifetimes lives(program, order);
   std::vector<ValueId> placed;
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
@@ -173,24 +219,37 @@ CheckReport check_plan(const Program& program, const Plan& plan) {
                                           plan.offset[i], end, plan.arena_bytes));
     if (num_bytes(v) > 0) placed.push_back(static_cast<ValueId>(i));
   }
-  std::sort(placed.begin(), placed.end(), [&](ValueId a, ValueId b) {
-    return plan.offset[static_cast<size_t>(a)] < plan.offset[static_cast<size_t>(b)];
-  });
-  // Sweep by address: `open` holds the values that reach beyond the current start.
-  std::vector<ValueId> open;
-  for (ValueId b : placed) {
-    const size_t bi = static_cast<size_t>(b);
-    std::erase_if(open, [&](ValueId a) {
-      return plan.offset[static_cast<size_t>(a)] + num_bytes(program.values[static_cast<size_t>(a)]) <=
-             plan.offset[bi];
-    });
-    for (ValueId a : open) {
-      const size_t ai = static_cast<size_t>(a);
-      if (!ordered(order, lives[ai], lives[bi]) && !ordered(order, lives[bi], lives[ai]))
+  // Order of first use is an order of the program, and "before" passes on from one holder of a byte to the
+  // next: it is enough that every value comes after the latest holder of each of its bytes.
+  const auto rank = [&](ValueId v) {
+    const Lifetime& life = lives[static_cast<size_t>(v)];
+    return life.from_start          ? -1
+           : life.first_in_list < 0 ? static_cast<StageId>(program.stages.size())
+                                    : life.first_in_list;
+  };
+  std::stable_sort(placed.begin(), placed.end(), [&](ValueId a, ValueId b) { return rank(a) < rank(b); });
+  struct Holder {
+    int64_t end;
+    ValueId value;
+  };
+  std::map<int64_t, Holder> held;  // by begin; disjoint
+  for (const ValueId v : placed) {
+    const size_t i = static_cast<size_t>(v);
+    const int64_t begin = plan.offset[i], end = begin + num_bytes(program.values[i]);
+    auto it = held.upper_bound(begin);
+    if (it != held.begin() && std::prev(it)->second.end > begin) --it;
+    while (it != held.end() && it->first < end) {
+      const int64_t from = it->first;
+      const Holder old = it->second;
+      if (!lives.ordered(order, static_cast<size_t>(old.value), i))
         report.faults.push_back(fmt::format("'{}' and '{}' share bytes but may be alive together",
-                                            program.values[ai].name, program.values[bi].name));
+                                            program.values[static_cast<size_t>(old.value)].name,
+                                            program.values[i].name));
+      it = held.erase(it);
+      if (from < begin) held.emplace(from, Holder{begin, old.value});
+      if (old.end > end) it = held.emplace(end, Holder{old.end, old.value}).first;
     }
-    open.push_back(b);
+    held[begin] = {end, v};
   }
   return report;
 }

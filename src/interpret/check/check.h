@@ -22,6 +22,7 @@ CheckReport check(const program::Program& program);
 // After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,
 // persistent values share with nobody. Knows nothing of how the planner chose its offsets.
 CheckReport check_plan(const program::Program& program, const Plan& plan);
+CheckReport check_plan(const program::Program& program, const Plan& plan, const program::Order& order);
 
 // Throws base::Error (exit code 70) with all faults.
 void require_ok(const CheckReport& report, const std::string& what);

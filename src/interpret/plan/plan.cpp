@@ -1,70 +1,66 @@
 #include "interpret/plan/plan.h"
 
 #include <algorithm>
-#include <numeric>
 
-#include "base/checked.h"
+#include "interpret/plan/pack.h"
 
 namespace pleat::interpret {
-namespace {
 
 using namespace program;
 
-int64_t padded_bytes(const Value& v) { return base::round_up(num_bytes(v), kArenaAlignment); }
-
-// Lowest offset >= floor at which `bytes` fit between the given occupied spans (sorted by begin).
-int64_t first_fit(std::vector<std::pair<int64_t, int64_t>>& occupied, int64_t floor, int64_t bytes) {
-  std::sort(occupied.begin(), occupied.end());
-  int64_t at = floor;
-  for (const auto& [begin, end] : occupied) {
-    if (begin - at >= bytes) break;
-    at = std::max(at, end);
-  }
-  return at;
-}
-
-}  // namespace
-
-std::vector<Lifetime> lifetimes(const Program& program, const Order& order) {
-  std::vector<Lifetime> out(program.values.size());
-  const size_t lanes = static_cast<size_t>(order.num_lanes());
-  for (Lifetime& life : out) life.first.assign(lanes, -1), life.last.assign(lanes, -1);
+Lifetimes::Lifetimes(const Program& program, const Order& order)
+    : num_lanes_(order.num_lanes()), lives_(program.values.size()) {
+  first_.assign(lives_.size() * static_cast<size_t>(num_lanes_), -1);
+  last_.assign(first_.size(), -1);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
-    const size_t lane = static_cast<size_t>(program.stages[s].lane);
     for (const Use& use : program.stages[s].uses) {
       if (use.value == kNoValue) continue;
-      Lifetime& life = out[static_cast<size_t>(root_of(program, use.value))];
+      const size_t root = static_cast<size_t>(root_of(program, use.value));
+      Lifetime& life = lives_[root];
+      const size_t here = at(root, program.stages[s].lane);
       life.used = true;
-      if (life.first[lane] < 0) life.first[lane] = id;
-      life.last[lane] = id;
+      if (first_[here] < 0) first_[here] = id;
+      last_[here] = id;
       if (life.first_in_list < 0) life.first_in_list = id;
       life.last_in_list = id;
     }
   }
-  for (size_t i = 0; i < out.size(); ++i) {
+  for (size_t i = 0; i < lives_.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue) continue;
-    out[i].from_start = v.life == Life::Input || v.life == Life::Persistent;
-    out[i].to_end = v.life == Life::Result || v.life == Life::Persistent;
-    out[i].used |= v.life != Life::Step;
+    lives_[i].from_start = v.life == Life::Input || v.life == Life::Persistent;
+    lives_[i].to_end = v.life == Life::Result || v.life == Life::Persistent;
+    lives_[i].used |= v.life != Life::Step;
   }
-  return out;
 }
 
-bool ordered(const Order& order, const Lifetime& a, const Lifetime& b) {
-  if (a.to_end || b.from_start) return false;
-  for (size_t la = 0; la < a.last.size(); ++la) {
-    if (a.last[la] < 0) continue;
-    for (size_t lb = 0; lb < b.first.size(); ++lb)
-      if (b.first[lb] >= 0 && !order.before(a.last[la], b.first[lb])) return false;
+bool Lifetimes::ordered(const Order& order, size_t a, size_t b) const {
+  // Position in the list is an order of the program: what is first used later cannot come before.
+  if (lives_[a].to_end || lives_[b].from_start) return false;
+  if (lives_[a].last_in_list > lives_[b].first_in_list && lives_[b].first_in_list >= 0) return false;
+  for (int la = 0; la < num_lanes_; ++la) {
+    const StageId end = last(a, la);
+    if (end < 0) continue;
+    for (int lb = 0; lb < num_lanes_; ++lb) {
+      const StageId begin = first(b, lb);
+      if (begin >= 0 && !order.before(end, begin)) return false;
+    }
   }
   return true;
 }
 
-Plan plan(const Program& program) {
-  const Order order(program);
-  const auto lives = lifetimes(program, order);
+Plan plan(const Program& program) { return plan(program, Order(program)); }
+Plan plan(const Program& program, Packing packing) { return plan(program, Order(program), packing); }
+
+Plan plan(const Program& program, const Order& order) {
+  const size_t roots = static_cast<size_t>(std::count_if(
+      program.values.begin(), program.values.end(), [](const Value& v) { return v.view_of == kNoValue; }));
+  return plan(program, order, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
+}
+
+Plan plan(const Program& program, const Order& order, Packing packing) {
+  const Lifetimes lives(program, order);
   const size_t n = program.values.size();
   Plan out;
   out.offset.assign(n, -1);
@@ -97,6 +93,7 @@ Plan plan(const Program& program) {
   }
   int64_t now = out.persistent_bytes;
   out.live_peak_bytes = now;
+  out.live.reserve(program.stages.size());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     now += change[s];
     out.live.push_back(now);
@@ -109,27 +106,10 @@ Plan plan(const Program& program) {
       out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
   }
 
-  // Large values first, each at the lowest offset free of everything it may be alive with. Among equals the
-  // longer-lived comes first: it is the harder one to place.
-  std::sort(todo.begin(), todo.end(), [&](size_t a, size_t b) {
-    const int64_t ba = padded_bytes(program.values[a]), bb = padded_bytes(program.values[b]);
-    if (ba != bb) return ba > bb;
-    const int la = end_of(a) - begin_of(a), lb = end_of(b) - begin_of(b);
-    return la != lb ? la > lb : a < b;
-  });
-  out.arena_bytes = out.persistent_bytes;
-  std::vector<size_t> placed;
-  std::vector<std::pair<int64_t, int64_t>> occupied;
-  for (size_t i : todo) {
-    const int64_t bytes = padded_bytes(program.values[i]);
-    occupied.clear();
-    for (size_t j : placed)
-      if (!ordered(order, lives[i], lives[j]) && !ordered(order, lives[j], lives[i]))
-        occupied.emplace_back(out.offset[j], out.offset[j] + padded_bytes(program.values[j]));
-    out.offset[i] = first_fit(occupied, out.persistent_bytes, bytes);
-    out.arena_bytes = std::max(out.arena_bytes, out.offset[i] + bytes);
-    placed.push_back(i);
-  }
+  out.arena_bytes =
+      packing == Packing::OneByOne
+          ? pack_values(program, order, lives, std::move(todo), out.persistent_bytes, out.offset)
+          : pack_frames(program, order, lives, todo, out.persistent_bytes, out.offset);
   for (size_t i = 0; i < n; ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue && out.offset[static_cast<size_t>(v.view_of)] >= 0)

@@ -2,7 +2,7 @@
 //
 // Persistent values come first, in the order they are declared, so that programs which declare the same state
 // (training, evaluation) agree on where it lies. Above them, two values share bytes only if every use of the
-// one happens before every use of the other by data or lane order.
+// one happens before every use of the other by data, lane or declared waits.
 #pragma once
 
 #include <array>
@@ -16,16 +16,34 @@ namespace pleat::interpret {
 
 constexpr int64_t kArenaAlignment = 256;
 
-// When a root value is alive: its first and last use on every lane.
+// When a root value is alive.
 struct Lifetime {
   bool used = false;
-  bool from_start = false, to_end = false;    // alive before the first stage / after the last
-  std::vector<program::StageId> first, last;  // per lane, -1: not used there
+  bool from_start = false, to_end = false;  // alive before the first stage / after the last
   program::StageId first_in_list = -1, last_in_list = -1;
 };
-std::vector<Lifetime> lifetimes(const program::Program& program, const program::Order& order);
-// Every use of a is finished before any use of b can start.
-bool ordered(const program::Order& order, const Lifetime& a, const Lifetime& b);
+
+// Of every value, with its first and last use on every lane.
+class Lifetimes {
+ public:
+  Lifetimes(const program::Program& program, const program::Order& order);
+  const Lifetime& operator[](size_t value) const { return lives_[value]; }
+  size_t size() const { return lives_.size(); }
+  int num_lanes() const { return num_lanes_; }
+  // -1: not used there.
+  program::StageId first(size_t value, int lane) const { return first_[at(value, lane)]; }
+  program::StageId last(size_t value, int lane) const { return last_[at(value, lane)]; }
+  // Every use of a is finished before any use of b can start.
+  bool ordered(const program::Order& order, size_t a, size_t b) const;
+
+ private:
+  size_t at(size_t value, int lane) const {
+    return value * static_cast<size_t>(num_lanes_) + static_cast<size_t>(lane);
+  }
+  int num_lanes_;
+  std::vector<Lifetime> lives_;
+  std::vector<program::StageId> first_, last_;
+};
 
 using OwnerBytes = std::array<int64_t, 8>;  // indexed by program::Owner
 
@@ -41,5 +59,14 @@ struct Plan {
 };
 
 Plan plan(const program::Program& program);
+// The two ways a plan is packed; plan() takes the first up to kMostValuesOneByOne values. One by one: every
+// value against every other, the tightest, with time that grows with the square of their number. In frames:
+// what is kept from one turn to another together, what lives inside a turn packed once per kind of turn.
+constexpr size_t kMostValuesOneByOne = 4096;
+enum class Packing : uint8_t { OneByOne, Frames };
+Plan plan(const program::Program& program, Packing packing);
+// The same where the order is known already.
+Plan plan(const program::Program& program, const program::Order& order);
+Plan plan(const program::Program& program, const program::Order& order, Packing packing);
 
 }  // namespace pleat::interpret

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <unordered_map>
 
@@ -107,8 +108,8 @@ class Parser {
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
-    if (!find_named(type.substr(0, open), tensor::Dtype::F64, v.dtype))
-      bad("a dtype (u8, i32, i64, f32 or f64)", type);
+    if (!find_named(type.substr(0, open), tensor::Dtype::BF16, v.dtype))
+      bad("a dtype (u8, i32, i64, f32, f64 or bf16)", type);
     std::string_view dims = type.substr(open + 1, type.size() - open - 2);
     while (!dims.empty()) {
       const size_t comma = dims.find(',');
@@ -140,6 +141,18 @@ class Parser {
     if (!ids_.emplace(v.name, static_cast<ValueId>(program_.values.size())).second)
       bad("a new value name", v.name);
     program_.values.push_back(std::move(v));
+  }
+
+  // Spaces of a stage's name are commas inside another stage's line.
+  StageId stage_named(std::string_view commas) {
+    for (; stages_known_ < program_.stages.size(); ++stages_known_) {
+      std::string name = stage_name(program_.stages[stages_known_]);
+      std::replace(name.begin(), name.end(), ' ', ',');
+      stage_ids_.emplace(std::move(name), static_cast<StageId>(stages_known_));
+    }
+    const auto it = stage_ids_.find(std::string(commas));
+    if (it == stage_ids_.end()) bad("an earlier stage", commas);
+    return it->second;
   }
 
   void stage(std::string_view phase) {
@@ -181,8 +194,10 @@ class Parser {
         s.attrs = number<int32_t>(w, "an attribute set");
         if (s.attrs < 0 || s.attrs >= static_cast<int32_t>(program_.attrs.size()))
           bad("a declared attribute set", w);
+      } else if (eat(w, "after=")) {
+        s.after = stage_named(w);
       } else {
-        bad("@LANE, group=, peer=, attrs= or ':'", w);
+        bad("@LANE, group=, peer=, attrs=, after= or ':'", w);
       }
     }
     if (!has_lane) bad("@LANE", ":");
@@ -212,6 +227,8 @@ class Parser {
   bool named_ = false;
   Program program_;
   std::unordered_map<std::string, ValueId> ids_;
+  size_t stages_known_ = 0;
+  std::unordered_map<std::string, StageId> stage_ids_;
 };
 
 }  // namespace

@@ -28,23 +28,35 @@ const char* colour_of(Region region) {
 }  // namespace
 
 std::string to_chrome_json(const Program& program, const Timeline& timeline) {
+  return to_chrome_json({{"", &program, &timeline}});
+}
+
+std::string to_chrome_json(const std::vector<NamedTimeline>& nodes) {
   json events = json::array();
-  for (size_t lane = 0; lane < program.lanes.size(); ++lane)
-    events.push_back({{"ph", "M"},
-                      {"pid", 0},
-                      {"tid", lane},
-                      {"name", "thread_name"},
-                      {"args", {{"name", program.lanes[lane].name}}}});
-  const int64_t origin = origin_of(timeline);
-  for (const Span& span : timeline.spans) {
-    const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    events.push_back({{"ph", "X"},
-                      {"pid", 0},
-                      {"tid", stage.lane},
-                      {"name", stage_name(stage)},
-                      {"cat", name_of(region_of(stage.op))},
-                      {"ts", static_cast<double>(span.start_ns - origin) / 1e3},
-                      {"dur", static_cast<double>(span.end_ns - span.start_ns) / 1e3}});
+  int64_t origin = 0;
+  for (size_t n = 0; n < nodes.size(); ++n)
+    origin = n == 0 ? origin_of(*nodes[n].timeline) : std::min(origin, origin_of(*nodes[n].timeline));
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    const Program& program = *nodes[n].program;
+    if (!nodes[n].name.empty())
+      events.push_back(
+          {{"ph", "M"}, {"pid", n}, {"name", "process_name"}, {"args", {{"name", nodes[n].name}}}});
+    for (size_t lane = 0; lane < program.lanes.size(); ++lane)
+      events.push_back({{"ph", "M"},
+                        {"pid", n},
+                        {"tid", lane},
+                        {"name", "thread_name"},
+                        {"args", {{"name", program.lanes[lane].name}}}});
+    for (const Span& span : nodes[n].timeline->spans) {
+      const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
+      events.push_back({{"ph", "X"},
+                        {"pid", n},
+                        {"tid", stage.lane},
+                        {"name", stage_name(stage)},
+                        {"cat", name_of(region_of(stage.op))},
+                        {"ts", static_cast<double>(span.start_ns - origin) / 1e3},
+                        {"dur", static_cast<double>(span.end_ns - span.start_ns) / 1e3}});
+    }
   }
   return json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
 }

@@ -20,6 +20,13 @@ struct Timeline {
 
 // Chrome / Perfetto JSON: one track per lane.
 std::string to_chrome_json(const program::Program& program, const Timeline& timeline);
+// The same for several programs, one process per node.
+struct NamedTimeline {
+  std::string name;
+  const program::Program* program = nullptr;
+  const Timeline* timeline = nullptr;
+};
+std::string to_chrome_json(const std::vector<NamedTimeline>& nodes);
 // [{name, lane, start_us, dur_us, category}], what `pleat report` draws.
 std::string to_report_json(const program::Program& program, const Timeline& timeline);
 // A standalone picture: lanes as rows, stages coloured by region.

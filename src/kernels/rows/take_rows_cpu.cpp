@@ -73,6 +73,8 @@ Kernel resolve_take_rows(const Invocation& call) {
       return &Take<float>::run;
     case tensor::Dtype::F64:
       return &Take<double>::run;
+    case tensor::Dtype::BF16:
+      break;
   }
   return nullptr;
 }

@@ -41,11 +41,11 @@ void attention_input(Decoder& d, int mb, int layer, ValueId x) {
   const int64_t packed = (m.num_heads + 2 * m.num_kv_heads) / d.mesh.tp * m.head_dim;
 
   s.x = x;
-  s.attn_rstd = d.activation("attn_rstd", {T});
+  s.attn_rstd = d.statistic("attn_rstd", {T});
   s.attn_normed = d.activation("attn_normed", {T, h});
   s.qkv = d.activation("qkv", {rows, packed});
   s.rotated = d.activation("qkv_rotated", {rows, packed});
-  if (m.qk_norm) s.qk_rstd = d.activation("qk_rstd", {rows, m.qk_norm_full ? 2 : heads});
+  if (m.qk_norm) s.qk_rstd = d.statistic("qk_rstd", {rows, m.qk_norm_full ? 2 : heads});
 
   d.b.forward(Op::attn_norm, {r(x), r(W.attn_norm), w(s.attn_normed), w(s.attn_rstd)}, {{"eps", m.norm_eps}});
   const ValueId all =

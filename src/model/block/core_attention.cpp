@@ -81,7 +81,7 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
   const int64_t rows = d.attention_tokens;
   s.attended = d.activation("attended", {rows, n.out});
   if (d.mesh.cp == 1) {
-    s.lse = d.activation("attention_lse", {rows, n.heads});
+    s.lse = d.statistic("attention_lse", {rows, n.heads});
     d.b.forward(Op::attention, {r(s.rotated), r(in.doc_start), r(sinks), w(s.attended), w(s.lse)},
                 attention_attrs(m, layer, d.mesh.tp));
     return;
@@ -89,13 +89,13 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
   if (d.mesh.context == ContextKind::AllToAll) {
     s.context_qkv = rows_to_heads(d, mb, Phase::Forward, s.rotated, n, true, "cp_qkv", 0);
     s.context_out = d.activation("cp_out", {d.microbatch_tokens, n.out / d.mesh.cp});
-    s.lse = d.activation("attention_lse", {d.microbatch_tokens, n.heads / d.mesh.cp});
+    s.lse = d.statistic("attention_lse", {d.microbatch_tokens, n.heads / d.mesh.cp});
     d.b.forward(Op::attention, {r(s.context_qkv), r(in.doc_start), r(sinks), w(s.context_out), w(s.lse)},
                 attention_attrs(m, layer, d.mesh.tp * d.mesh.cp));
     heads_to_rows(d, mb, Phase::Forward, s.context_out, s.attended, n, false, "cp_attended", 1);
     return;
   }
-  s.lse = d.activation("attention_lse", {rows, n.heads});
+  s.lse = d.statistic("attention_lse", {rows, n.heads});
   const ValueId own = d.activation("cp_own_kv", {rows, n.k + n.v});
   d.b.forward(Op::cp_columns, {r(s.rotated), w(own)}, {{"begin", double(n.q)}});
   const ValueId all = gather_rows(d, Op::cp_gather, Phase::Forward, Group::Context, own, "cp_all_kv");

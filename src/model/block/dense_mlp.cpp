@@ -23,7 +23,7 @@ ValueId dense_mlp_forward(Decoder& d, int mb, int layer, ValueId x) {
   const int64_t T = d.num_tokens, rows = d.attention_tokens, h = m.hidden_size,
                 f = m.ffn_hidden_size / d.mesh.tp;
 
-  s.mlp_rstd = d.activation("mlp_rstd", {T});
+  s.mlp_rstd = d.statistic("mlp_rstd", {T});
   s.mlp_normed = d.activation("mlp_normed", {T, h});
   s.gate_up = d.activation("gate_up", {rows, 2 * f});
   s.activated = d.activation("activated", {rows, f});

@@ -88,7 +88,7 @@ ValueId final_norm_forward(Decoder& d, int mb, ValueId x) {
   const int64_t T = d.num_tokens, h = m.hidden_size;
   const size_t i = size_t(mb);
   d.final_x[i] = x;
-  d.final_rstd[i] = d.activation("final_rstd", {T});
+  d.final_rstd[i] = d.statistic("final_rstd", {T});
   d.final_normed[i] = d.activation("final_normed", {T, h});
   d.b.forward(Op::final_norm, {r(x), r(d.final_norm), w(d.final_normed[i]), w(d.final_rstd[i])},
               {{"eps", m.norm_eps}});

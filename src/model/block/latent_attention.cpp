@@ -49,12 +49,12 @@ LatentInput latent_attention_input(Decoder& d, int mb, int layer, ValueId x) {
   const AttrSet eps = {{"eps", m.norm_eps}}, latent_eps = {{"eps", m.latent_norm_eps}};
 
   s.x = x;
-  s.attn_rstd = d.activation("attn_rstd", {T});
+  s.attn_rstd = d.statistic("attn_rstd", {T});
   s.attn_normed = d.activation("attn_normed", {T, h});
   d.b.forward(Op::attn_norm, {r(x), r(W.attn_norm), w(s.attn_normed), w(s.attn_rstd)}, eps);
   if (rq > 0) {
     s.q_compressed = d.activation("q_compressed", {T, rq});
-    s.q_rstd = d.activation("q_rstd", {T});
+    s.q_rstd = d.statistic("q_rstd", {T});
     s.q_normed = d.activation("q_normed", {T, rq});
     d.b.forward(Op::q_down, {r(s.attn_normed), r(W.q_down), none(), none(), w(s.q_compressed)});
     d.b.forward(Op::q_norm, {r(s.q_compressed), r(W.q_down_norm), w(s.q_normed), w(s.q_rstd)}, latent_eps);
@@ -62,7 +62,7 @@ LatentInput latent_attention_input(Decoder& d, int mb, int layer, ValueId x) {
   const LatentInput out = {d.activation("query", {rows, m.num_heads / d.mesh.tp * m.head_dim}),
                            d.activation("key_rope", {T, m.qk_rope_head_dim})};
   s.kv_compressed = d.activation("kv_compressed", {T, m.kv_lora_rank});
-  s.kv_rstd = d.activation("kv_rstd", {T});
+  s.kv_rstd = d.statistic("kv_rstd", {T});
   s.kv_normed = d.activation("kv_normed", {T, m.kv_lora_rank});
 
   const ValueId q_in = gathered(d, Phase::Forward, rq > 0 ? s.q_normed : s.attn_normed, "q_all", kQuery);

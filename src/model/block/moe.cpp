@@ -20,7 +20,7 @@ ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x) {
                 R = d.expert_rows;
   const bool bias = d.config.moe.expert_bias;
 
-  s.mlp_rstd = d.activation("mlp_rstd", {T});
+  s.mlp_rstd = d.statistic("mlp_rstd", {T});
   s.mlp_normed = d.activation("mlp_normed", {T, h});
   d.b.forward(Op::mlp_norm, {r(x), r(W.mlp_norm), w(s.mlp_normed), w(s.mlp_rstd)}, {{"eps", m.norm_eps}});
   const ValueId shared = shared_forward(d, mb, layer);

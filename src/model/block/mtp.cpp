@@ -48,6 +48,8 @@ void mtp_prepare(Decoder& d) {
       s.tokens = value(split ? "mtp_all_tokens" : "mtp_tokens", Dtype::I32, all);
       s.labels = value(split ? "mtp_all_labels" : "mtp_labels", Dtype::I32, all);
       s.mask = value(split ? "mtp_all_mask" : "mtp_mask", Dtype::U8, all);
+      // The step prepares all microbatches before it begins the first one.
+      d.b.at({-1, layer, static_cast<int>(mb)});
       d.b.forward(Op::mtp_shift,
                   {r(split ? in.all_tokens : in.tokens), r(split ? in.all_labels : in.labels),
                    r(split ? in.all_loss_mask : in.loss_mask), r(several ? in.all_valid : in.valid),
@@ -55,8 +57,9 @@ void mtp_prepare(Decoder& d) {
                   {{"depth", double(k + 1)}, {"seq_len", double(d.config.train.seq_len)}});
       if (!split) continue;
       const auto own = [&](ValueId& v, const char* what, Dtype dtype, int part) {
+        d.b.at({static_cast<int>(mb), layer});
         const ValueId to = value(what, dtype, rows);
-        d.b.at({static_cast<int>(mb), layer, part});
+        d.b.at({-1, layer, static_cast<int>(mb) * 3 + part});
         d.b.forward(Op::mtp_order, {r(v), r(in.context_row), none(), w(to)});
         v = to;
       };
@@ -83,9 +86,9 @@ void mtp_forward(Decoder& d, int mb) {
     MtpSaved& s = d.mtp[k].saved[size_t(mb)];
     d.b.at({mb, layer});
     s.hidden = hidden;
-    s.embed_rstd = d.activation("mtp_embed_rstd", {T});
+    s.embed_rstd = d.statistic("mtp_embed_rstd", {T});
     s.embed_normed = d.activation("mtp_embed_normed", {T, h});
-    s.hidden_rstd = d.activation("mtp_hidden_rstd", {T});
+    s.hidden_rstd = d.statistic("mtp_hidden_rstd", {T});
     s.hidden_normed = d.activation("mtp_hidden_normed", {T, h});
     const ValueId projected = d.activation("mtp_embed_projected", {T, h});
     ValueId x = d.activation("mtp_x", {T, h});
@@ -100,7 +103,7 @@ void mtp_forward(Decoder& d, int mb) {
 
     d.b.at({mb, layer});
     s.final_x = x;
-    s.final_rstd = d.activation("final_rstd", {T});
+    s.final_rstd = d.statistic("final_rstd", {T});
     s.final_normed = d.activation("final_normed", {T, h});
     d.b.forward(Op::final_norm, {r(x), r(W.mtp_final_norm), w(s.final_normed), w(s.final_rstd)}, eps);
     s.d_final_normed =

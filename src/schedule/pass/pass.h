@@ -35,7 +35,8 @@ struct PassReport {
 // Called after every pass with the program it produced (plan it, check it, print it).
 using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 
-// Applies every wanted pass in table order, except those named in `disabled`.
+// Applies every wanted pass in table order, except those named in `disabled`, then bounds the buffers of
+// messages (pass/message_buffers.h).
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled = {},
                               std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {});

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "schedule/pass/freeze.h"
+#include "schedule/pass/message_buffers.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 
@@ -37,7 +38,8 @@ program::Program apply_passes(program::Program program, const config::Config& co
     if (reports) reports->push_back(report);
     if (observe) observe(pass, program);
   }
-  return program;
+  // Last, because it speaks of positions in the list.
+  return bound_message_buffers(std::move(program));
 }
 
 }  // namespace pleat::schedule

@@ -1,0 +1,155 @@
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "cost/machine.h"
+#include "interpret/check/check.h"
+#include "interpret/check/check_network.h"
+#include "interpret/plan/plan.h"
+#include "interpret/simulate/simulate.h"
+#include "program/turns.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "schedule/ranks.h"
+#include "train/memory.h"
+
+namespace pleat::apps {
+namespace {
+
+struct Arguments {
+  ConfigArgument config;
+  int64_t ranks = 1;
+  std::string out;
+  bool json = false;
+  double tflops = 0, near_gb = 0, far_gb = 0;
+};
+
+class Stopwatch {
+ public:
+  double lap() {
+    const auto now = std::chrono::steady_clock::now();
+    const double s = std::chrono::duration<double>(now - last_).count();
+    last_ = now;
+    return s;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+int simulate_ranks(const Arguments& a) {
+  const config::Config config = a.config.resolved();
+  cost::Machine machine = cost::toy_machine();
+  if (a.tflops > 0) machine.flops_per_ns = a.tflops * 1e3;
+  if (a.near_gb > 0) machine.near.bytes_per_ns = a.near_gb;
+  if (a.far_gb > 0) machine.far.bytes_per_ns = a.far_gb;
+
+  Stopwatch watch;
+  const schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
+  const double build_s = watch.lap();
+  const interpret::Network network = interpret::network_of_roles(ranks.programs);
+  for (size_t i = 0; i < ranks.programs.size(); ++i)
+    interpret::require_ok(interpret::check(ranks.programs[i]), fmt::format("program of pipeline rank {}", i));
+  const interpret::NetworkReport report = interpret::check_network(network);
+  if (!report.ok())
+    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}", report.faults.front());
+  const double check_s = watch.lap();
+  std::vector<interpret::Plan> plans;
+  for (size_t i = 0; i < ranks.programs.size(); ++i) {
+    const program::Order order(ranks.programs[i], *network.nodes[i].edges);
+    plans.push_back(interpret::plan(ranks.programs[i], order));
+    interpret::require_ok(interpret::check_plan(ranks.programs[i], plans.back(), order),
+                          fmt::format("plan of pipeline rank {}", i));
+  }
+  const double plan_s = watch.lap();
+  const interpret::Simulation s =
+      interpret::simulate(network, [&](const program::Program& p, const program::Stage& stage) {
+        return cost::stage_ns(machine, ranks.mesh, p, stage, config.train.seq_len);
+      });
+  const double simulate_s = watch.lap();
+
+  if (!a.out.empty()) {
+    std::vector<interpret::NamedTimeline> nodes;
+    for (size_t i = 0; i < s.nodes.size(); ++i)
+      nodes.push_back({network.nodes[i].name, network.nodes[i].program, &s.nodes[i].timeline});
+    std::ofstream out(a.out);
+    out << interpret::to_chrome_json(nodes);
+    if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", a.out);
+  }
+  const double peak = static_cast<double>(train::process_memory().peak_bytes);
+  if (a.json) {
+    nlohmann::json j = {
+        {"ranks", a.ranks},
+        {"roles", ranks.programs.size()},
+        {"stages", network.num_stages()},
+        {"messages", report.num_messages},
+        {"collectives", report.num_collectives},
+        {"step_ns", s.step_ns},
+        {"bubble", s.bubble()},
+        {"single_lane_hang", report.single_lane_hang},
+        {"seconds", {{"build", build_s}, {"check", check_s}, {"plan", plan_s}, {"simulate", simulate_s}}},
+        {"peak_rss_bytes", peak}};
+    for (size_t i = 0; i < s.nodes.size(); ++i)
+      j["pipeline"].push_back({{"stage", i},
+                               {"busy_ns", s.nodes[i].busy_ns},
+                               {"exchange_ns", s.nodes[i].exchange_ns},
+                               {"bubble", s.bubble(i)},
+                               {"arena_bytes", plans[i].arena_bytes}});
+    fmt::print("{}\n", j.dump(1));
+    return 0;
+  }
+  report::Table table({{"stage"},
+                       {"stages", report::Align::Right},
+                       {"compute lanes", report::Align::Right},
+                       {"of all exchanges", report::Align::Right},
+                       {"bubble", report::Align::Right},
+                       {"in flight", report::Align::Right},
+                       {"arena", report::Align::Right}});
+  const auto ms = [](int64_t ns) { return fmt::format("{:.3f} ms", static_cast<double>(ns) / 1e6); };
+  for (size_t i = 0; i < s.nodes.size(); ++i) {
+    const auto flight = program::in_flight(program::turns(ranks.programs[i]));
+    table.add_row({fmt::format("{}", i), fmt::format("{}", ranks.programs[i].stages.size()),
+                   ms(s.nodes[i].busy_ns), ms(s.nodes[i].exchange_ns), fmt::format("{:.4f}", s.bubble(i)),
+                   fmt::format("{}", flight.most_chunks),
+                   report::format_bytes(static_cast<double>(plans[i].arena_bytes))});
+  }
+  fmt::print("{}\nstep {} on a {} machine ({:.0f} TFLOP/s, links {:.0f} and {:.0f} GB/s), bubble {:.4f}\n",
+             table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
+             machine.far.bytes_per_ns, s.bubble());
+  fmt::print("{} messages and {} collectives between stages fit, nothing can hang\n", report.num_messages,
+             report.num_collectives);
+  if (!report.single_lane_hang.empty())
+    fmt::print("with a single lane for all communication it would hang: {}\n", report.single_lane_hang);
+  fmt::print(
+      "{} ranks as {} roles, {} stages: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; "
+      "peak {}\n",
+      a.ranks, ranks.programs.size(), network.num_stages(), build_s, check_s, plan_s, simulate_s,
+      report::format_bytes(peak));
+  if (!a.out.empty()) fmt::print("timeline written to {}\n", a.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app, Action& chosen) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = app.add_subcommand(
+      "simulate",
+      "Check, plan and time a training step of many ranks on a described machine, running nothing");
+  add_config_argument(*c, a->config);
+  c->add_option("--ranks", a->ranks, "Ranks, laid out as [parallel] says")
+      ->required()
+      ->check(CLI::PositiveNumber);
+  c->add_option("--out", a->out, "Chrome / Perfetto JSON of the timeline to write");
+  c->add_flag("--json", a->json, "Machine-readable output");
+  c->add_option("--tflops", a->tflops, "Matrix products of a rank, TFLOP/s")->check(CLI::PositiveNumber);
+  c->add_option("--near", a->near_gb, "Links of tensor and context groups, GB/s")->check(CLI::PositiveNumber);
+  c->add_option("--far", a->far_gb, "All other links, GB/s")->check(CLI::PositiveNumber);
+  add_example(*c, "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json");
+  c->callback([a, &chosen] { chosen = [a] { return simulate_ranks(*a); }; });
+}
+
+}  // namespace pleat::apps

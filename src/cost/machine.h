@@ -1,0 +1,34 @@
+// A described machine, and how long a stage takes on it. A toy so far: one rate per resource, every group on
+// one of two kinds of link. What matters is that every figure of a simulated step follows from a few numbers
+// that are printed beside it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/mesh.h"
+#include "program/program.h"
+
+namespace pleat::cost {
+
+struct Link {
+  int64_t latency_ns = 0;
+  double bytes_per_ns = 0;  // one way; 0: takes no time beside the latency
+};
+
+struct Machine {
+  std::string name;
+  int64_t launch_ns = 0;    // of every stage that computes or copies
+  double flops_per_ns = 0;  // of matrix products; 0: no time
+  double bytes_per_ns = 0;  // of memory, for what a stage reads and writes; 0: no time
+  Link near;                // tensor, context and expert-tensor groups
+  Link far;                 // all others, and messages along the pipeline
+};
+Machine toy_machine();
+
+// Routed values count with the rows of balanced routing. A collective of n ranks moves (n - 1) / n of its
+// largest value; an all-reduce twice that.
+int64_t stage_ns(const Machine& machine, const model::Mesh& mesh, const program::Program& program,
+                 const program::Stage& stage, int64_t seq_len);
+
+}  // namespace pleat::cost

@@ -1,0 +1,23 @@
+// Whether the programs of several nodes can run together: every message and collective finds its partners,
+// and no ring of waits can hang them. Nothing is run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "interpret/network/network.h"
+
+namespace pleat::interpret {
+
+struct NetworkReport {
+  std::vector<std::string> faults;  // name the stages and nodes
+  // The hang there would be if each node had one lane for all its communication, in issue order (a single
+  // NCCL stream without grouped calls); empty: none. Not a fault by itself.
+  std::string single_lane_hang;
+  size_t num_messages = 0, num_collectives = 0;  // that cross nodes
+  bool ok() const { return faults.empty(); }
+};
+
+NetworkReport check_network(const Network& network);
+
+}  // namespace pleat::interpret

@@ -1,0 +1,49 @@
+#include "interpret/simulate/simulate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace pleat::interpret {
+
+using namespace program;
+
+double Simulation::bubble(size_t node) const {
+  return static_cast<double>(step_ns - nodes[node].busy_ns) / static_cast<double>(nodes[node].busy_ns);
+}
+
+double Simulation::bubble() const {
+  int64_t busy = 0;
+  for (const NodeTimes& node : nodes) busy += node.busy_ns;
+  return static_cast<double>(step_ns * static_cast<int64_t>(nodes.size()) - busy) / static_cast<double>(busy);
+}
+
+Simulation simulate(const Network& network, const Duration& duration) {
+  const Meetings meetings = match(network);
+  if (!meetings.faults.empty())
+    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}",
+                    meetings.faults.front());
+  const Walk times = walk(network, meetings, LaneUse::OneForCompute, duration);
+  if (!times.cycle.empty())
+    base::fail_with(base::ExitCode::Internal, "the programs would hang at {}",
+                    describe(network, times.cycle.front()));
+  Simulation out;
+  for (size_t n = 0; n < network.nodes.size(); ++n) {
+    const Program& program = *network.nodes[n].program;
+    NodeTimes& node = out.nodes.emplace_back();
+    node.timeline.spans.reserve(program.stages.size());
+    for (size_t s = 0; s < program.stages.size(); ++s) {
+      const Stage& stage = program.stages[s];
+      const int64_t start = times.start_ns[network.first[n] + s], end = times.end_ns[network.first[n] + s];
+      node.timeline.spans.push_back({static_cast<StageId>(s), start, end});
+      out.step_ns = std::max(out.step_ns, end);
+      const OpClass kind = class_of(stage.op);
+      if (kind == OpClass::Collective || kind == OpClass::Transfer) node.exchange_ns += end - start;
+      const bool compute = program.lanes[static_cast<size_t>(stage.lane)].resource == "compute";
+      if (compute && stage.microbatch >= 0) node.busy_ns += end - start;
+    }
+  }
+  return out;
+}
+
+}  // namespace pleat::interpret

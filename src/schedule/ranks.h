@@ -1,0 +1,31 @@
+// The programs of a layout: one per pipeline rank, since all ranks of a pipeline stage share theirs.
+#pragma once
+
+#include <vector>
+
+#include "config/config.h"
+#include "layout/layout.h"
+#include "model/mesh.h"
+#include "model/parameters.h"
+#include "program/program.h"
+
+namespace pleat::schedule {
+
+model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout);
+// What each pipeline rank holds, from parallel.pipeline_layout or evenly.
+std::vector<model::Role> roles_of(const config::Config& config);
+
+struct RankPrograms {
+  layout::Layout layout;
+  model::Mesh mesh;
+  std::vector<model::Role> roles;
+  std::vector<program::Program> programs;  // per pipeline rank, after all passes
+};
+// `config` must be resolved. Throws when the ranks do not make the layout, or when the microbatches do not
+// divide over its data ranks.
+RankPrograms build_ranks(const config::Config& config, int64_t num_ranks);
+
+// World ranks of the group of `rank`, in the order of its reductions.
+std::vector<int> group_members(const layout::Layout& layout, int rank, program::Group group);
+
+}  // namespace pleat::schedule
