@@ -349,9 +349,8 @@ class Run {
     o.seed = config_.train.seed;
     if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
     const std::string prompt = "The ";
-    return prompt + tokenizer->decode(
-                        generate(trainer_.programs(), tokenizer->encode(prompt), o),
-                        {.skip_special_tokens = true, .keep_broken_utf8 = true, .skip_unknown_ids = true});
+    return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o),
+                                      {.skip_special_tokens = true, .skip_unknown_ids = true});
   }
 
   void say_goodbye(const json& s) const {
