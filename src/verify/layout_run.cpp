@@ -302,6 +302,12 @@ class Rank {
     }
     zero.attrs = p.intern({});
     p.stages.insert(p.stages.begin(), zero);
+    std::vector<char> used(p.values.size(), 0);
+    for (const program::Stage& s : p.stages)
+      for (const program::Use& use : s.uses)
+        if (use.value != program::kNoValue) used[size_t(program::root_of(p, use.value))] = 1;
+    for (size_t i = 0; i < p.values.size(); ++i)
+      if (!used[i] && p.values[i].life == program::Life::Result) p.values[i].life = program::Life::Step;
   }
 
   void* data(const std::string& name) const { return now_->executor->data(name); }

@@ -149,10 +149,11 @@ TEST(Bug2, CoefficientZeroGivesNoGradientAndOthersGiveSome) {
         const StepResults step = run_on(c, mesh, options).steps[0];
         for (const int l : {0, 1}) {
           const double length = length_of(step.gradients.at(fmt::format("layers.{}.router.weight", l)));
-          if (coefficient == 0)
+          if (coefficient == 0) {
             EXPECT_EQ(length, 0);
-          else
+          } else {
             EXPECT_GT(length, 1e-9);
+          }
         }
       }
 }
