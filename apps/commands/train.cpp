@@ -16,6 +16,11 @@ void add_train(CLI::App& app, Action& chosen) {
       app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
   add_config_argument(*c, a->config);
   c->add_flag("--quiet", a->options.quiet, "Print nothing; files are written all the same");
+  c->add_option(
+       "--ranks", a->options.ranks,
+       "Run this many ranks as threads of this process, laid out by [parallel]. Without it the world is "
+       "the launcher's: mpirun, srun, or one rank")
+      ->check(CLI::Range(1, 1024));
   // For tests of stopping and of refused steps; not for people.
   c->add_option("--stop-after", a->options.stop_after)->group("");
   c->add_option("--fault-step", a->fault_step)->group("");

@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "command.h"
-#include "layout/from_config.h"
-#include "model/mesh_rules.h"
+#include "layout/pipeline_string.h"
 #include "report/table.h"
+#include "train/rank_setup.h"
 #include "verify/compare.h"
 #include "verify/shrink.h"
 
@@ -20,19 +20,9 @@ constexpr double kBound = 1e-10;
 struct Arguments {
   ConfigArgument config;
   int ranks = 1;
-  std::string dispatcher, context, fault = "none";
+  std::string fault = "none";
   bool json = false;
 };
-
-model::Mesh mesh_of(const config::Config& c, const Arguments& a) {
-  const layout::Layout l(layout::sizes_of(c, a.ranks));
-  model::Mesh m;
-  m.tp = c.parallel.tp, m.cp = c.parallel.cp, m.pp = c.parallel.pp, m.vpp = c.parallel.vpp;
-  m.ep = c.parallel.ep, m.etp = c.parallel.etp, m.dp = l.dp(), m.edp = l.edp();
-  if (a.dispatcher == "allgather") m.dispatcher = model::Dispatcher::AllGather;
-  if (a.context == "alltoall") m.context = model::ContextKind::AllToAll;
-  return m;
-}
 
 verify::Fault fault_of(const std::string& name) {
   if (name == "scale-experts") return verify::Fault::ScaleExpertGradients;
@@ -66,8 +56,7 @@ std::vector<model::Role> roles_of(const config::Config& c, const model::Mesh& m)
 
 int run(const Arguments& a) {
   const config::Config asked = a.config.load();
-  const model::Mesh mesh = mesh_of(asked, a);
-  model::require_layout(a.config.resolved(), mesh);
+  const model::Mesh mesh = train::rank_setup(a.config.resolved(), a.ranks, 0).mesh;
   const verify::Shrunk small = verify::shrink(asked, mesh);
   const std::vector<model::Parameter> table = model::make_parameters(small.config);
   const auto start = std::chrono::steady_clock::now();
@@ -135,10 +124,6 @@ void add_verify_layout(CLI::App& app, Action& chosen) {
       "Prove that a layout computes what one rank computes, on a small copy of your own model");
   add_config_argument(*c, a->config);
   c->add_option("--ranks", a->ranks, "Ranks of the layout")->check(CLI::Range(1, 256));
-  c->add_option("--dispatcher", a->dispatcher, "alltoall (default) or allgather")
-      ->check(CLI::IsMember({"alltoall", "allgather"}));
-  c->add_option("--context", a->context, "allgather (default) or alltoall, with parallel.cp > 1")
-      ->check(CLI::IsMember({"allgather", "alltoall"}));
   c->add_flag("--json", a->json, "Print the result as JSON");
   c->add_option("--fault", a->fault, "")
       ->group("")

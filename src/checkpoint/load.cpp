@@ -97,6 +97,46 @@ void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) cons
                     name);
 }
 
+void Loaded::read_parts(const std::string& name, std::span<const Part> parts,
+                        std::span<std::byte> out) const {
+  const TensorEntry& entry = tensor(name);
+  const auto& shards = manifest_.shards;
+  std::vector<std::byte> scratch;
+  std::span<const std::byte> payload;
+  std::optional<base::File> file;
+  size_t shard_idx = 0;
+  int64_t block_begin = 0, block_end = 0, done_to = 0;  // of the block in scratch, in the stream
+  for (const Part& part : parts) {
+    if (part.tensor_begin < done_to || part.count < 0 || part.tensor_begin + part.count > entry.length ||
+        part.out_begin < 0 || part.out_begin + part.count > static_cast<int64_t>(out.size()))
+      base::fail("part of tensor '{}' at {} of {} bytes: outside of it or of the buffer, or out of order",
+                 name, part.tensor_begin, part.count);
+    done_to = part.tensor_begin + part.count;
+    for (int64_t done = 0; done < part.count;) {
+      const int64_t at = entry.offset + part.tensor_begin + done;
+      if (at >= block_end) {
+        const auto shard =
+            std::upper_bound(shards.begin(), shards.end(), at,
+                             [](int64_t offset, const ShardEntry& s) { return offset < s.start; }) -
+            1;
+        if (const auto idx = static_cast<size_t>(shard - shards.begin()); !file || idx != shard_idx) {
+          shard_idx = idx;
+          file.reset();
+          file.emplace(base::File::open_read(*vfs_, base::join_path(path_, shard->file)));
+        }
+        const int64_t block_idx = (at - shard->start) / manifest_.block_bytes;
+        payload = read_block(*file, shard_idx, block_idx, scratch);
+        block_begin = shard->start + block_idx * manifest_.block_bytes;
+        block_end = block_begin + static_cast<int64_t>(payload.size());
+      }
+      const int64_t count = std::min(part.count - done, block_end - at);
+      std::memcpy(out.data() + part.out_begin + done, payload.data() + (at - block_begin),
+                  static_cast<size_t>(count));
+      done += count;
+    }
+  }
+}
+
 void Loaded::verify() const {
   std::vector<std::byte> scratch;
   size_t tensor_idx = 0;
@@ -181,34 +221,42 @@ Loaded open(base::Vfs& vfs, const std::string& path) {
   return loaded;
 }
 
-void restore(const Loaded& loaded, std::span<const Target> targets) {
+void require_fits(const Loaded& loaded, std::span<const Expected> tensors) {
   const auto shape_text = [](tensor::Dtype dtype, std::span<const int64_t> shape) {
     return fmt::format("{}[{}]", tensor::name_of(dtype), fmt::join(shape.begin(), shape.end(), ", "));
   };
-  std::map<std::string, const Target*> wanted;
+  std::map<std::string, const Expected*> wanted;
   std::string problems;
-  for (const Target& target : targets) {
-    if (!wanted.emplace(target.name, &target).second)
-      problems += fmt::format("\n  asked for twice: '{}'", target.name);
-    if (static_cast<int64_t>(target.bytes.size()) != num_bytes_of(target.dtype, target.shape, target.name))
-      problems += fmt::format("\n  target '{}': {} bytes of memory for {}", target.name, target.bytes.size(),
-                              shape_text(target.dtype, target.shape));
-  }
+  for (const Expected& tensor : tensors)
+    if (!wanted.emplace(tensor.name, &tensor).second)
+      problems += fmt::format("\n  asked for twice: '{}'", tensor.name);
   for (const TensorEntry& entry : loaded.manifest().tensors) {
     const auto found = wanted.find(entry.name);
     if (found == wanted.end()) {
       problems += fmt::format("\n  only in the checkpoint: '{}'", entry.name);
       continue;
     }
-    const Target& target = *found->second;
-    if (target.dtype != entry.dtype || target.shape != entry.shape)
+    const Expected& tensor = *found->second;
+    if (tensor.dtype != entry.dtype || tensor.shape != entry.shape)
       problems += fmt::format("\n  '{}': {} in the checkpoint, {} asked for", entry.name,
-                              shape_text(entry.dtype, entry.shape), shape_text(target.dtype, target.shape));
+                              shape_text(entry.dtype, entry.shape), shape_text(tensor.dtype, tensor.shape));
     wanted.erase(found);
   }
-  for (const auto& [name, target] : wanted)
+  for (const auto& [name, tensor] : wanted)
     problems += fmt::format("\n  missing in the checkpoint: '{}'", name);
   if (!problems.empty()) base::fail("checkpoint '{}' does not fit this run:{}", loaded.path(), problems);
+}
+
+void restore(const Loaded& loaded, std::span<const Target> targets) {
+  std::vector<Expected> expected;
+  for (const Target& target : targets) {
+    expected.push_back({target.name, target.dtype, target.shape});
+    const int64_t needed = num_bytes_of(target.dtype, target.shape, target.name);
+    if (static_cast<int64_t>(target.bytes.size()) != needed)
+      base::fail("target '{}' has {} bytes of memory; its shape needs {}", target.name, target.bytes.size(),
+                 needed);
+  }
+  require_fits(loaded, expected);
   loaded.verify();
   for (const Target& target : targets) loaded.read_tensor(target.name, target.bytes);
 }

@@ -12,6 +12,11 @@
 
 namespace pleat::checkpoint {
 
+// `count` bytes of a tensor from `tensor_begin` on, and where they go.
+struct Part {
+  int64_t tensor_begin = 0, out_begin = 0, count = 0;
+};
+
 class Loaded {
  public:
   const std::string& path() const { return path_; }
@@ -28,6 +33,10 @@ class Loaded {
   // Copies one tensor; `out` must have exactly its length. Each block is checked before a byte of it is
   // copied, the tensor's digest after the last one.
   void read_tensor(const std::string& name, std::span<std::byte> out) const;
+
+  // Copies parts of a tensor, in ascending order of their place in it, and reads only the blocks these lie
+  // in. Each block is checked before a byte of it is copied; the tensor's digest cannot be.
+  void read_parts(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) const;
 
   // Reads everything once: headers, block checksums, digests of files and tensors.
   void verify() const;
@@ -74,6 +83,14 @@ struct Target {
   std::vector<int64_t> shape;
   std::span<std::byte> bytes;
 };
+
+// Throws one error that lists every missing, extra and mismatched tensor.
+struct Expected {
+  std::string name;
+  tensor::Dtype dtype;
+  std::vector<int64_t> shape;
+};
+void require_fits(const Loaded& loaded, std::span<const Expected> tensors);
 
 // Fills every target. Missing, extra and mismatched tensors are listed in one error. Everything is verified
 // before the first target byte changes; the copy then checks each block again.

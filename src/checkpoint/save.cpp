@@ -51,8 +51,8 @@ void write_durably(base::Vfs& vfs, const std::string& path, int max_attempts,
 // One shard's bytes from live memory; returns the digest of the file.
 class ShardWriter {
  public:
-  // `sources` are the tensors' bytes in the order of the manifest.
-  ShardWriter(const Manifest& manifest, const std::vector<std::span<const std::byte>>& sources)
+  // `sources` are the tensors in the order of the manifest.
+  ShardWriter(const Manifest& manifest, const std::vector<const TensorRef*>& sources)
       : manifest_(manifest), sources_(sources) {}
 
   base::Sha256Digest write(base::File& file, size_t shard_idx) {
@@ -85,11 +85,18 @@ class ShardWriter {
       const int64_t inside = at - tensor->offset;
       const int64_t count = std::min(length - done, tensor->length - inside);
       if (count == 0) continue;
-      const auto part = sources_[static_cast<size_t>(tensor - tensors.begin())].subspan(
-          static_cast<size_t>(inside), static_cast<size_t>(count));
-      // From the source, not from the copy: the copy is one of the things the checksum guards.
-      crc = base::crc32c(part, crc);
-      std::memcpy(buffer_.data() + kBlockHeaderBytes + done, part.data(), part.size());
+      const TensorRef& source = *sources_[static_cast<size_t>(tensor - tensors.begin())];
+      const auto to = std::span(buffer_).subspan(static_cast<size_t>(kBlockHeaderBytes + done),
+                                                 static_cast<size_t>(count));
+      if (source.read) {
+        source.read(inside, to);
+        crc = base::crc32c(to, crc);
+      } else {
+        const auto part = source.bytes.subspan(static_cast<size_t>(inside), static_cast<size_t>(count));
+        // From the source, not from the copy: the copy is one of the things the checksum guards.
+        crc = base::crc32c(part, crc);
+        std::memcpy(to.data(), part.data(), part.size());
+      }
       done += count;
       at += count;
     }
@@ -98,7 +105,7 @@ class ShardWriter {
   }
 
   const Manifest& manifest_;
-  const std::vector<std::span<const std::byte>>& sources_;
+  const std::vector<const TensorRef*>& sources_;
   std::vector<std::byte> buffer_;
 };
 
@@ -121,8 +128,8 @@ class Saver {
  public:
   Saver(base::Vfs& vfs, const std::string& directory, const StateView& state, const SaveOptions& options)
       : vfs_(vfs), directory_(directory), options_(options), manifest_(describe(state)) {
-    std::map<std::string_view, std::span<const std::byte>> by_name;
-    for (const TensorRef& tensor : state.tensors) by_name[tensor.name] = tensor.bytes;
+    std::map<std::string_view, const TensorRef*> by_name;
+    for (const TensorRef& tensor : state.tensors) by_name[tensor.name] = &tensor;
     for (const TensorEntry& entry : manifest_.tensors) sources_.push_back(by_name.at(entry.name));
     cut_into_shards(manifest_, options);
     result_.step = manifest_.step;
@@ -305,7 +312,7 @@ class Saver {
   const std::string& directory_;
   const SaveOptions& options_;
   Manifest manifest_;
-  std::vector<std::span<const std::byte>> sources_;
+  std::vector<const TensorRef*> sources_;
   SaveResult result_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -18,6 +19,9 @@ struct TensorRef {
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // dense, little-endian, exactly shape x element size
+  // Instead of bytes, where the tensor lies in pieces on several ranks: fills `out` with its bytes from
+  // `begin` on. Asked for any range, any number of times, always with the same answer.
+  std::function<void(int64_t begin, std::span<std::byte> out)> read = {};
 };
 
 // Order of `tensors` does not matter: files and digests use ascending names.

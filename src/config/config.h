@@ -207,9 +207,20 @@ struct ParallelConfig {
   int64_t ep = 1;   // expert
   int64_t etp = 1;  // tensor, inside an expert
   std::string order = "tp-cp-ep-dp-pp";
-  std::string pipeline_layout;  // empty: layers evenly over pp x vpp chunks
+  std::string pipeline_layout;          // empty: layers evenly over pp x vpp chunks
+  std::string dispatcher = "alltoall";  // how tokens reach experts on other ranks; or "allgather"
+  std::string context = "allgather";    // how context ranks see each other's rows; or "alltoall"
 
   bool operator==(const ParallelConfig&) const = default;
+};
+
+// How ranks talk (comm/options.h).
+struct CommConfig {
+  double timeout = 300;  // seconds; 0: never
+  bool check = false;
+  bool mpi_native = false;
+
+  bool operator==(const CommConfig&) const = default;
 };
 
 struct DeviceConfig {
@@ -230,6 +241,7 @@ struct Config {
   LogConfig log;
   RecomputeConfig recompute;
   ParallelConfig parallel;
+  CommConfig comm;
   DeviceConfig device;
 
   // What the text said: key path -> value as written, for `resolved`, and remarks for the console (such as a
@@ -240,7 +252,8 @@ struct Config {
   bool operator==(const Config& other) const {
     return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
            data == other.data && chat == other.chat && checkpoint == other.checkpoint && log == other.log &&
-           recompute == other.recompute && parallel == other.parallel && device == other.device;
+           recompute == other.recompute && parallel == other.parallel && comm == other.comm &&
+           device == other.device;
   }
 };
 

@@ -1,7 +1,30 @@
-// Keys of [parallel].
+// Keys of [parallel] and [comm].
 #include "config/schema.h"
 
 namespace pleat::config {
+
+namespace {
+
+void add_comm_keys(std::vector<Key>& keys) {
+  using C = CommConfig;
+  const auto key = [](const char* name, auto C::*field, std::string meaning) {
+    return make_key(std::string("comm.") + name, &Config::comm, field, std::move(meaning));
+  };
+  keys.push_back(
+      key("timeout", &C::timeout,
+          "Seconds after which a call to other ranks that has not ended is a stall: a table says who waits "
+          "for whom, and the run ends with code 75. 0 waits for ever.")
+          .range(0, 1e6));
+  keys.push_back(
+      key("check", &C::check,
+          "Compare stage, sequence number and sizes of every collective across its ranks before it runs."));
+  keys.push_back(
+      key("mpi_native", &C::mpi_native,
+          "Under MPI: take the library's own reductions. Their order of sums is the library's choice, so the "
+          "last bits may differ from those of thread ranks."));
+}
+
+}  // namespace
 
 std::vector<Key> parallel_keys() {
   using P = ParallelConfig;
@@ -51,6 +74,24 @@ std::vector<Key> parallel_keys() {
           "| begins the next chunk; x*n and (...)*n repeat. Chunk i is chunk i / pp of pipeline rank i % pp. "
           "Empty: the layers evenly, embedding first, loss last. As in \"Et*3|(tt|)*29,m|L\".")
           .see({"parallel.pp", "parallel.vpp", "model.num_layers"}));
+  keys.push_back(
+      key("dispatcher", &P::dispatcher,
+          "How tokens reach experts on other ranks. alltoall: each row to the ranks of its experts. "
+          "allgather: "
+          "all rows to all ranks of the group, which keep what is theirs. Both give the same bits.")
+          .one_of({"alltoall", "allgather"})
+          .when({"experts are spread: parallel.ep x parallel.etp > 1",
+                 {"parallel.ep", "parallel.etp"},
+                 [](const Config& c) { return c.parallel.ep * c.parallel.etp > 1; }})
+          .see({"parallel.ep", "parallel.etp"}));
+  keys.push_back(
+      key("context", &P::context,
+          "How context ranks see each other's rows in attention. allgather: keys and values of all rows come "
+          "to every rank. alltoall: every rank takes all rows of some heads (cp must divide them).")
+          .one_of({"allgather", "alltoall"})
+          .when({"parallel.cp > 1", {"parallel.cp"}, [](const Config& c) { return c.parallel.cp > 1; }})
+          .see({"parallel.cp"}));
+  add_comm_keys(keys);
   return keys;
 }
 

@@ -87,4 +87,10 @@ size_t Mixture::next(MixturePosition& position, Sample& sample) const {
   return source_idx;
 }
 
+void Mixture::skip(MixturePosition& position) const {
+  const size_t source_idx = pick(position);
+  DataPosition& at = position.sources[source_idx];
+  at = sources_[source_idx].sampler.advanced(at, 1);
+}
+
 }  // namespace pleat::data

@@ -48,6 +48,8 @@ class Mixture {
   // Writes the next sample and moves the position on; returns its source. Allocates nothing; may run in many
   // threads. Throws when the position is impossible for these datasets.
   size_t next(MixturePosition& position, Sample& sample) const;
+  // Moves the position on as next does, without reading.
+  void skip(MixturePosition& position) const;
 
  private:
   struct Source {

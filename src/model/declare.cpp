@@ -58,11 +58,7 @@ void place_parameters(Decoder& d) {
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
     ParameterValues& v = d.parameters[i];
-    const bool embedding = p.name == "embedding.weight", outside = p.layer < 0 && !embedding;
-    const bool tied = d.config.model.tie_embeddings;
-    v.here = p.layer >= 0 ? d.holds_layer(p.layer)
-             : outside    ? d.role.has_head()
-                          : d.embeds() || (tied && d.role.has_head());
+    v.here = holds(d.config, d.role, p);
     v.group = reduction_group(p);
     v.elements = 1;
     for (const int64_t size : local_shape(p, d.mesh)) v.elements *= size;

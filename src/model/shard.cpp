@@ -113,6 +113,17 @@ std::vector<Run> local_runs(const Parameter& p, const Mesh& mesh, const Place& p
   return runs;
 }
 
+bool holds_layer(const config::Config& c, const Role& role, int layer) {
+  return layer >= c.model.num_layers ? role.has_head() : role.has_layer(layer);
+}
+
+bool holds(const config::Config& c, const Role& role, const Parameter& p) {
+  if (p.layer >= 0) return holds_layer(c, role, p.layer);
+  if (p.name != "embedding.weight") return role.has_head();
+  const bool at_head = c.model.tie_embeddings || c.model.num_mtp_layers > 0;
+  return role.has_embedding() || (at_head && role.has_head());
+}
+
 program::Group reduction_group(const Parameter& p) {
   const auto partial = [&](Axis axis) {
     return std::find(p.gradient_partial.begin(), p.gradient_partial.end(), axis) != p.gradient_partial.end();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "config/config.h"
 #include "model/mesh.h"
 #include "model/parameter.h"
 
@@ -26,6 +27,11 @@ struct Place {
 // Throws when an axis does not divide a dimension, naming both.
 std::vector<int64_t> local_shape(const Parameter& parameter, const Mesh& mesh);
 std::vector<Run> local_runs(const Parameter& parameter, const Mesh& mesh, const Place& place);
+
+// Whether the pipeline rank computes with the parameter. Layers of multi-token prediction live where the head
+// is, and bring the embedding there.
+bool holds(const config::Config& config, const Role& role, const Parameter& parameter);
+bool holds_layer(const config::Config& config, const Role& role, int layer);
 
 // The group over which the gradient is a sum, and the optimizer state is cut: every element of the tensor is
 // owned by exactly one rank of it.

@@ -26,9 +26,14 @@ program::Program build_training_step(const config::Config& config, const std::ve
 program::Program build_pipeline_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options);
 
-// One microbatch, forward only: the loss of its tokens.
+// One microbatch per data replica, forward only: the loss of all their tokens, on every rank.
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options = {});
+
+// The same for one rank of a pipeline; called by build_evaluation.
+program::Program build_pipeline_evaluation(const config::Config& config,
+                                           const std::vector<model::Parameter>& table,
+                                           const BuildOptions& options);
 
 // `num_sequences` sequences, forward only: the logits of every position as result "mb0.logits".
 program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,

@@ -27,6 +27,7 @@ program::Program build_training_step(const config::Config& config, const std::ve
 
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,
                                   const BuildOptions& options) {
+  if (options.mesh.pp > 1) return build_pipeline_evaluation(config, table, options);
   program::Builder builder("evaluate");
   model::Decoder decoder = model::declare(
       config, table, builder, {model::Purpose::Evaluate, 1, options.routing, options.mesh, options.role});

@@ -91,4 +91,16 @@ program::Program build_pipeline_step(const config::Config& config, const std::ve
   return builder.take();
 }
 
+program::Program build_pipeline_evaluation(const config::Config& config,
+                                           const std::vector<model::Parameter>& table,
+                                           const BuildOptions& options) {
+  program::Builder builder("evaluate");
+  model::Decoder decoder = model::declare(
+      config, table, builder, {model::Purpose::Evaluate, 1, options.routing, options.mesh, options.role});
+  PipelineBuilder pipeline(config, decoder);
+  for (int chunk = 0; chunk < static_cast<int>(options.mesh.vpp); ++chunk) pipeline.forward({true, 0, chunk});
+  model::finish_evaluation(decoder);
+  return builder.take();
+}
+
 }  // namespace pleat::schedule

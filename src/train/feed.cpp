@@ -1,7 +1,5 @@
 #include "train/feed.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 namespace pleat::train {
@@ -28,31 +26,40 @@ void write_hyper(interpret::Executor& executor, double learning_rate, int64_t ad
   hyper[2] = hyper[3] = 0;
 }
 
-void Feed::load(interpret::Executor& executor, int mb, data::MixturePosition& position,
-                BatchCounts& counts) const {
+void Feed::read(data::MixturePosition& position, Microbatch& m, BatchCounts& counts) const {
   const size_t length = static_cast<size_t>(mixture_.seq_len());
-  const auto at = [&]<class T>(const char* what, T) {
-    return static_cast<T*>(executor.data(fmt::format("mb{}.{}", mb, what)));
-  };
-  int32_t *tokens = at("tokens", int32_t{}), *labels = at("labels", int32_t{}),
-          *doc_start = at("doc_start", int32_t{}), *positions = at("positions", int32_t{});
-  uint8_t *loss_mask = at("loss_mask", uint8_t{}), *valid = at("valid", uint8_t{});
-  int64_t* token_index = at("token_index", int64_t{});
+  m.resize(static_cast<size_t>(micro_batch_) * length);
   for (int64_t row = 0; row < micro_batch_; ++row) {
     const size_t begin = static_cast<size_t>(row) * length;
-    const auto part = [&](auto* p) { return std::span(p + begin, length); };
-    data::Sample sample{part(tokens),    part(labels),    part(doc_start),
-                        part(positions), part(loss_mask), part(valid)};
+    const auto part = [&](auto& list) { return std::span(list).subspan(begin, length); };
+    data::Sample sample{part(m.tokens),    part(m.labels),    part(m.doc_start),
+                        part(m.positions), part(m.loss_mask), part(m.valid)};
     const int64_t ordinal = mixture_.num_taken(position);
     mixture_.next(position, sample);
     for (size_t t = 0; t < length; ++t) {
-      counts.loss_tokens += loss_mask[begin + t];
-      counts.valid_tokens += valid[begin + t];
-      counts.documents += doc_start[begin + t] == static_cast<int32_t>(t);
-      doc_start[begin + t] += static_cast<int32_t>(begin);  // rows of a microbatch lie back to back
-      token_index[begin + t] = ordinal * static_cast<int64_t>(length) + static_cast<int64_t>(t);
+      counts.loss_tokens += m.loss_mask[begin + t];
+      counts.valid_tokens += m.valid[begin + t];
+      counts.documents += m.doc_start[begin + t] == static_cast<int32_t>(t);
+      m.doc_start[begin + t] += static_cast<int32_t>(begin);  // rows of a microbatch lie back to back
+      m.token_index[begin + t] = ordinal * static_cast<int64_t>(length) + static_cast<int64_t>(t);
     }
     counts.tokens += static_cast<int64_t>(length);
+  }
+}
+
+void Feed::skip(data::MixturePosition& position) const {
+  for (int64_t row = 0; row < micro_batch_; ++row) mixture_.skip(position);
+}
+
+void Feed::blank(Microbatch& m) const {
+  const size_t length = static_cast<size_t>(mixture_.seq_len());
+  m.resize(static_cast<size_t>(micro_batch_) * length);
+  for (size_t i = 0; i < m.tokens.size(); ++i) {
+    m.tokens[i] = m.labels[i] = 0;
+    m.loss_mask[i] = m.valid[i] = 0;
+    m.doc_start[i] = static_cast<int32_t>(i / length * length);
+    m.positions[i] = static_cast<int32_t>(i % length);
+    m.token_index[i] = static_cast<int64_t>(i);
   }
 }
 

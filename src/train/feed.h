@@ -1,8 +1,10 @@
-// Samples into a program's inputs. The feed holds no state of its own but the position in the data.
+// Samples into microbatches, and a step's numbers into a program's inputs. The feed holds no state of its own
+// but the position in the data.
 #pragma once
 
 #include "data/mixture.h"
 #include "interpret/run/executor.h"
+#include "train/input_rows.h"
 
 namespace pleat::train {
 
@@ -22,9 +24,12 @@ class Feed {
  public:
   Feed(const data::Mixture& mixture, int64_t micro_batch) : mixture_(mixture), micro_batch_(micro_batch) {}
 
-  // Writes microbatch `mb` of `executor` and moves the position on; adds to `counts`.
-  void load(interpret::Executor& executor, int mb, data::MixturePosition& position,
-            BatchCounts& counts) const;
+  // The next microbatch; moves the position on and adds to `counts`.
+  void read(data::MixturePosition& position, Microbatch& out, BatchCounts& counts) const;
+  // Moves the position on without reading: the microbatch is another rank's.
+  void skip(data::MixturePosition& position) const;
+  // Rows that count nowhere.
+  void blank(Microbatch& out) const;
 
  private:
   const data::Mixture& mixture_;

@@ -21,6 +21,7 @@
 #include "schedule/pass/freeze.h"
 #include "train/bigram.h"
 #include "train/generate.h"
+#include "train/launch.h"
 #include "train/memory.h"
 #include "train/run_tokenizer.h"
 #include "train/stop_signal.h"
@@ -51,14 +52,19 @@ void write_file(const std::string& path, const std::string& text) {
 // The pieces a run writes to, opened in the right place after resume is settled.
 class Run {
  public:
-  Run(const config::Config& config, const LoopOptions& options)
+  // `carrier` says what the ranks are, for people.
+  Run(const config::Config& config, const LoopOptions& options, Crew& crew, std::string carrier)
       : options_(options),
-        asked_(with_prepared_data(config, options.quiet)),
+        crew_(crew),
+        carrier_(std::move(carrier)),
+        asked_(prepared(config, options.quiet, crew)),
         config_(config::resolve(asked_)),
-        trainer_(config_, choice(), hooks()) {
-    fs::create_directories(config_.log.run_dir);
+        trainer_(config_, choice(), hooks(), &crew) {
+    if (!crew_.leads()) options_.quiet = true;
+    if (crew_.leads()) fs::create_directories(config_.log.run_dir);
     if (!options_.quiet) announce();
     resume();
+    if (!crew_.leads()) return;
     log_.emplace(trainer_.run_state().step > 0
                      ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
                      : fresh_log());
@@ -73,14 +79,14 @@ class Run {
                               options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0,
                               report::terminal_width());
     base::ExitCode code = base::ExitCode::Done;
-    if (StopSignal::asked() && trainer_.run_state().step < config_.train.steps) {
+    if (stop_asked() && trainer_.run_state().step < config_.train.steps) {
       progress.message(
           "asked to stop before the first step: nothing to save, run the same command again to go on");
       code = base::ExitCode::Retry;
     }
     while (code == base::ExitCode::Done && trainer_.run_state().step < config_.train.steps) {
       interpret::RunOptions how;
-      how.timing = trainer_.run_state().step + 1 == config_.log.timeline_step;
+      how.timing = crew_.leads() && trainer_.run_state().step + 1 == config_.log.timeline_step;
       StepOutcome outcome = trainer_.step(how);
       const int64_t step = trainer_.run_state().step;
       if (how.timing) write_timeline();
@@ -106,7 +112,7 @@ class Run {
         code = base::ExitCode::Numerical;
         break;
       }
-      const bool stop = !last && (StopSignal::asked() || step == options_.stop_after);
+      const bool stop = (stop_asked() || step == options_.stop_after) && !last;
       const bool due = config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
       if (due || stop || (last && config_.checkpoint.save_at_end)) save(progress);
       if (stop) {
@@ -121,11 +127,22 @@ class Run {
   }
 
  private:
-  static ProgramChoice choice() {
+  // Text becomes a dataset once; whoever comes later finds it.
+  static config::Config prepared(const config::Config& config, bool quiet, const Crew& crew) {
+    config::Config out;
+    if (crew.leads()) out = with_prepared_data(config, quiet);
+    crew.wait_for_all("start.data");
+    return crew.leads() ? out : with_prepared_data(config, true);
+  }
+
+  ProgramChoice choice() const {
     ProgramChoice c;
-    c.logits = true;
+    c.logits = crew_.alone();
     return c;
   }
+
+  // A signal may have reached one process only.
+  bool stop_asked() const { return crew_.any("loop.stop", StopSignal::asked()); }
 
   TrainerHooks hooks() const {
     TrainerHooks h;
@@ -152,7 +169,15 @@ class Run {
                "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
                report::format_count(double(count.total)), report::format_count(double(count.active)),
                report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9,
-               config_.device.threads, device::blas_description());
+               crew_.num_threads() * crew_.setup().world(), device::blas_description());
+    if (!crew_.alone()) {
+      const model::Mesh& m = crew_.setup().mesh;
+      fmt::print(
+          stderr,
+          "{} ranks ({}), {} threads each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
+          "x edp {} x pp {}; arena and products are those of rank 0\n",
+          m.world(), carrier_, crew_.num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp);
+    }
     report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
     // What was set or derived; the rest is in the run's config.toml.
     for (const config::ResolvedRow& row : config::resolved(asked_))
@@ -200,27 +225,42 @@ class Run {
   void resume() {
     if (config_.checkpoint.resume == "never") {
       std::error_code ignored;
-      if (fs::exists(config_.checkpoint.dir, ignored) && !fs::is_empty(config_.checkpoint.dir, ignored))
+      if (crew_.leads() && fs::exists(config_.checkpoint.dir, ignored) &&
+          !fs::is_empty(config_.checkpoint.dir, ignored))
         base::fail(
             "checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, "
             "or remove them",
             config_.checkpoint.dir);
       return;
     }
-    const checkpoint::Found found = checkpoint::find_newest(vfs_, config_.checkpoint.dir);
-    for (const checkpoint::Skipped& s : found.skipped)
-      fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
-    if (!found.newest) {
+    const std::optional<checkpoint::Loaded> newest = find_newest();
+    if (!newest) {
       if (config_.checkpoint.resume == "must")
         base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies",
                    config_.checkpoint.dir);
       return;
     }
-    const std::vector<std::string> differences = trainer_.restore(*found.newest);
+    const std::vector<std::string> differences = trainer_.restore(*newest);
     if (options_.quiet) return;
-    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n",
-               found.newest->path(), found.newest->step(), trainer_.programs().tensors().size());
+    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", newest->path(),
+               newest->step(), newest->manifest().tensors.size());
     for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
+  }
+
+  // The leader reads and verifies all of it; the others then read what they need.
+  std::optional<checkpoint::Loaded> find_newest() {
+    std::optional<checkpoint::Loaded> newest;
+    int64_t step = -1;
+    if (crew_.leads()) {
+      checkpoint::Found found = checkpoint::find_newest(vfs_, config_.checkpoint.dir);
+      for (const checkpoint::Skipped& s : found.skipped)
+        fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
+      newest = std::move(found.newest);
+      if (newest) step = newest->step();
+    }
+    crew_.tell("start.resume", std::span(&step, 1));
+    if (!crew_.leads() && step >= 0) newest = checkpoint::open_step(vfs_, config_.checkpoint.dir, step);
+    return newest;
   }
 
   // What the summary says about the whole run, from the part of the log that survived the stop.
@@ -253,6 +293,7 @@ class Run {
     last_loss_ = record.loss;
     train_seconds_ += record.step_seconds;
     steps_here_ += 1;
+    if (!crew_.leads()) return;
     report::StepRecord logged = record;
     if (config_.log.health_every > 0 && record.step % config_.log.health_every != 0 &&
         record.step != config_.train.steps)
@@ -270,9 +311,11 @@ class Run {
   void save(report::Progress& progress) {
     checkpoint::SaveOptions o;
     o.keep = config_.checkpoint.keep;
-    fs::create_directories(config_.checkpoint.dir);
-    const checkpoint::SaveResult result = checkpoint::save(vfs_, config_.checkpoint.dir, trainer_.state(), o);
-    for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
+    trainer_.with_state([&](const checkpoint::StateView& state) {
+      fs::create_directories(config_.checkpoint.dir);
+      const checkpoint::SaveResult result = checkpoint::save(vfs_, config_.checkpoint.dir, state, o);
+      for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
+    });
   }
 
   LoopResult finish(base::ExitCode code, double seconds) {
@@ -285,6 +328,7 @@ class Run {
     out.final_eval = final_eval_;
     out.state_sha256 = trainer_.state_sha256();
     out.summary_path = path("summary.json");
+    if (!crew_.leads()) return out;
 
     const Planned& planned = trainer_.programs().train_plan();
     const device::Arena& arena = trainer_.programs().arena();
@@ -295,6 +339,7 @@ class Run {
       owners[std::string(program::name_of(static_cast<program::Owner>(i)))] = planned.plan.at_peak[i];
     const double rate = steps_here_ > 0 ? double(steps_here_) / train_seconds_ : 0;
     json summary = {{"run", config_.log.run_dir},
+                    {"ranks", crew_.setup().world()},
                     {"config", config::to_toml(config_)},
                     {"steps", out.step},
                     {"final_loss", last_loss_},
@@ -328,7 +373,7 @@ class Run {
     // "byte" is also what stands there when the data came from elsewhere.
     const bool speaks =
         config_.data.tokenizer != "byte" || config_.model.vocab_size >= data::ByteTokenizer::kVocabSize;
-    if (code == base::ExitCode::Done && speaks) summary["sample"] = sample();
+    if (code == base::ExitCode::Done && speaks && crew_.alone()) summary["sample"] = sample();
     write_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
     if (!options_.quiet) say_goodbye(summary);
     return out;
@@ -392,8 +437,9 @@ class Run {
     fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
   }
 
-  const StopSignal signal_;  // first: a request during start-up counts as well
   LoopOptions options_;
+  Crew& crew_;
+  const std::string carrier_;
   config::Config asked_, config_;
   base::PosixVfs vfs_;
   Trainer trainer_;
@@ -407,7 +453,14 @@ class Run {
 }  // namespace
 
 LoopResult run_training(const config::Config& config, const LoopOptions& options) {
-  return Run(config, options).run();
+  const StopSignal signal;  // first: a request during start-up counts as well
+  LoopResult result;
+  launch(config, options.ranks, [&](const config::Config& asked, Crew& crew, const std::string& carrier) {
+    LoopResult mine = Run(asked, options, crew, carrier).run();
+    // The first rank here: a process under MPI has one, threads give way to the leader.
+    if (crew.leads() || options.ranks == 0) result = std::move(mine);
+  });
+  return result;
 }
 
 }  // namespace pleat::train

@@ -13,6 +13,7 @@ namespace pleat::train {
 
 struct LoopOptions {
   bool quiet = false;                 // no console output
+  int ranks = 0;                      // threads of this process as ranks; 0: what the launcher says
   int64_t stop_after = 0;             // leave as a signal would after this step (0: never)
   std::optional<int64_t> fault_step;  // plant a NaN in this step's loss (tests)
 };
@@ -28,6 +29,9 @@ struct LoopResult {
 // Prepares text data when data.train names a .txt or .jsonl, opens the run folder, resumes by
 // checkpoint.resume, and trains to train.steps. SIGTERM and SIGINT finish the step, save, and end with
 // ExitCode::Retry.
+//
+// With several ranks, threads of this process or processes under MPI, the first prints, writes files and
+// gives the result; what one rank is asked, all do.
 LoopResult run_training(const config::Config& config, const LoopOptions& options = {});
 
 // data.train / data.valid become prefixes of .bin/.idx below `run_dir`; text is prepared once and reused when

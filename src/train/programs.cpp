@@ -37,14 +37,22 @@ Planned plan_training_step(const config::Config& config, const std::vector<model
                                         choice.disabled_passes));
 }
 
-Programs::Programs(const config::Config& config, const ProgramChoice& choice)
+Programs::Programs(const config::Config& config, const ProgramChoice& asked, Crew* crew)
     : config_(config),
+      crew_(crew && !crew->alone() ? crew : nullptr),
       table_(model::make_parameters(config)),
-      pool_(static_cast<int>(config.device.threads)) {
+      pool_(crew_ ? crew_->num_threads() : static_cast<int>(config.device.threads)) {
   if (config.model.dtype == "bfloat16")
     base::fail(
         "model.dtype = \"bfloat16\" can be planned, explained and simulated; the CPU runs \"float32\" and "
         "\"float64\"");
+  ProgramChoice choice = asked;
+  if (crew_) {
+    PLEAT_CHECK(!choice.logits, "logits are for one rank");
+    setup_ = crew_->setup();
+    choice.build.mesh = setup_.mesh;
+    choice.build.role = setup_.role;
+  }
   int64_t bytes = 0;
   if (choice.train)
     train_plan_ = plan_training_step(config_, table_, choice), any_ = &train_plan_,
@@ -60,22 +68,45 @@ Programs::Programs(const config::Config& config, const ProgramChoice& choice)
   PLEAT_CHECK(any_, "a run needs at least one program");
   arena_ = std::make_unique<device::Arena>(bytes);
   arena_->fill_pattern();
+  open_groups();
   const auto bind = [&](const Planned& p) {
-    return std::make_unique<interpret::Executor>(p.program, p.plan, arena_->data(), pool_);
+    return std::make_unique<interpret::Executor>(
+        p.program, p.plan, arena_->data(), pool_,
+        crew_ ? [this](program::Group group, const std::string& lane) { return crew_->group(group, lane); }
+              : interpret::FindGroup{});
   };
   if (choice.train) train_ = bind(train_plan_);
   if (choice.evaluate) evaluate_ = bind(evaluate_plan_);
   if (choice.logits) logits_ = bind(logits_plan_);
   write_constants();
+  for (const checkpoint::Target& t : targets()) targets_.emplace(t.name, t);
+}
+
+void Programs::open_groups() {
+  if (!crew_) return;
+  std::set<Crew::Lane> lanes;
+  for (const Planned* p : {&train_plan_, &evaluate_plan_})
+    for (const program::Stage& s : p->program.stages) {
+      const program::OpClass kind = class_of(s.op);
+      if (kind == program::OpClass::Transfer)
+        lanes.emplace(s.group, "messages");
+      else if (kind == program::OpClass::Collective)
+        lanes.emplace(s.group, p->program.lanes[static_cast<size_t>(s.lane)].name);
+    }
+  crew_->open_groups(lanes);
 }
 
 void Programs::write_constants() {
   for (size_t i = 0; i < any_->program.values.size(); ++i) {
     const program::Value& v = any_->program.values[i];
-    if (v.name != "rope.inv_freq") continue;
-    const std::vector<double> frequencies = model::rope_frequencies(config_.model);
-    std::memcpy(arena_->data() + any_->plan.offset[i], frequencies.data(),
-                static_cast<size_t>(program::num_bytes(v)));
+    if (any_->plan.offset[i] < 0) continue;
+    std::byte* to = arena_->data() + any_->plan.offset[i];
+    if (v.name == "rope.inv_freq") {
+      const std::vector<double> frequencies = model::rope_frequencies(config_.model);
+      std::memcpy(to, frequencies.data(), static_cast<size_t>(program::num_bytes(v)));
+    } else if (v.name == "coords") {
+      std::memcpy(to, setup_.place.coords.data(), sizeof setup_.place.coords);
+    }
   }
 }
 
@@ -83,10 +114,10 @@ void Programs::initialize() {
   const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
   for (const checkpoint::Target& t : targets()) {
     const int p = model::find_parameter(table_, t.name);
-    if (p < 0) {
-      std::memset(t.bytes.data(), 0, t.bytes.size());
-    } else {
-      initialize_slice(table_[size_t(p)], seed, model::local_runs(table_[size_t(p)], {}, {}), t.dtype,
+    std::memset(t.bytes.data(), 0, t.bytes.size());  // padding stays zero
+    if (p >= 0) {
+      initialize_slice(table_[size_t(p)], seed,
+                       model::local_runs(table_[size_t(p)], setup_.mesh, setup_.place.weights()), t.dtype,
                        t.bytes.data(), pool_);
     }
   }
@@ -104,6 +135,12 @@ std::vector<checkpoint::Target> Programs::targets() {
                    {arena_->data() + any_->plan.offset[i], static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
+}
+
+const checkpoint::Target& Programs::target(const std::string& name) const {
+  const auto found = targets_.find(name);
+  PLEAT_CHECK(found != targets_.end(), "this rank has no '{}'", name);
+  return found->second;
 }
 
 std::vector<checkpoint::TensorRef> Programs::tensors() const {

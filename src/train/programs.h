@@ -2,6 +2,7 @@
 // sampling. All declare the same state first, so a weight lies at the same address in each.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include "model/parameters.h"
 #include "program/program.h"
 #include "schedule/build.h"
+#include "train/crew.h"
 
 namespace pleat::train {
 
@@ -37,8 +39,9 @@ Planned plan_training_step(const config::Config& config, const std::vector<model
 class Programs {
  public:
   // `config` must be resolved. Allocates exactly the largest plan, filled with a pattern; weights are not
-  // initialised.
-  Programs(const config::Config& config, const ProgramChoice& choice = {});
+  // initialised. With a crew of several, the programs are this rank's part, and all ranks make theirs at the
+  // same time; the crew outlives this.
+  Programs(const config::Config& config, const ProgramChoice& choice = {}, Crew* crew = nullptr);
 
   // Weights from the seed, keyed by parameter name and element; norms one, biases and moments zero.
   void initialize();
@@ -52,19 +55,25 @@ class Programs {
   device::Pool& pool() { return pool_; }
   const device::Arena& arena() const { return *arena_; }
 
-  // Every persistent tensor that is not derived from the config: weights, moments, router bias.
+  // Every persistent tensor that is not derived from the config, as this rank holds it: weights, moments,
+  // router bias.
   std::vector<checkpoint::TensorRef> tensors() const;
   std::vector<checkpoint::Target> targets();
+  const checkpoint::Target& target(const std::string& name) const;
 
  private:
   void write_constants();
+  void open_groups();
   config::Config config_;
+  Crew* crew_;
+  RankSetup setup_;
   std::vector<model::Parameter> table_;
   device::Pool pool_;
   Planned train_plan_, evaluate_plan_, logits_plan_;
   std::unique_ptr<device::Arena> arena_;
   std::unique_ptr<interpret::Executor> train_, evaluate_, logits_;
   const Planned* any_ = nullptr;  // one that exists; state lies the same in all
+  std::map<std::string, checkpoint::Target> targets_;
 };
 
 }  // namespace pleat::train

@@ -1,7 +1,9 @@
 #include "train/trainer.h"
 
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <sstream>
 
@@ -83,11 +85,14 @@ std::string data_change(const std::string& saved, const std::string& now) {
 
 }  // namespace
 
-Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks)
+Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks, Crew* crew)
     : config_(config),
       hooks_(std::move(hooks)),
+      own_crew_(crew ? nullptr : std::make_unique<Crew>(config)),
+      crew_(crew ? *crew : *own_crew_),
       train_data_(open_train_data(config)),
-      programs_(config, choice) {
+      programs_(config, choice, &crew_),
+      rows_(config, crew_.setup().mesh, crew_.setup().place) {
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
   run_.data = train_data_.start();
@@ -96,15 +101,34 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
                      .total();
   if (choice.train)
     hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
-  gemm_rate_ = device::measure_gemm_rate(
-      programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  // The others wait, so that the leader measures with its own threads alone.
+  if (crew_.leads())
+    gemm_rate_ = device::measure_gemm_rate(
+        programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  double shared[] = {hardware_flops_, gemm_rate_};
+  crew_.sum("start.rates", shared);
+  hardware_flops_ = shared[0];
+  gemm_rate_ = shared[1] * crew_.setup().world();
   programs_.initialize();
+  sharded_.emplace(programs_, crew_);
 }
 
 void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition& position,
                            BatchCounts& counts) {
   const Feed feed(train_data_, config_.train.micro_batch);
-  for (int mb = 0; mb < config_.train.num_microbatches; ++mb) feed.load(executor, mb, position, counts);
+  const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
+  for (int64_t mb = 0; mb < config_.train.num_microbatches; ++mb) {
+    if (mb % dp != mine) {
+      feed.skip(position);
+      continue;
+    }
+    feed.read(position, microbatch_, counts);
+    rows_.write(executor, mb / dp, microbatch_);
+  }
+  int64_t sums[] = {counts.tokens, counts.loss_tokens, counts.valid_tokens, counts.documents};
+  if (!crew_.setup().leads_replica()) std::fill(std::begin(sums), std::end(sums), 0);
+  crew_.sum("step.counts", sums);
+  counts = {sums[0], sums[1], sums[2], sums[3]};
   const int64_t step = run_.step + 1;
   write_norm(executor, counts, config_.train.num_microbatches);
   write_rng(executor, config_.train.seed, step);
@@ -112,39 +136,35 @@ void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition&
   if (hooks_.before_run) hooks_.before_run(step, executor);
 }
 
-StepOutcome Trainer::step(const interpret::RunOptions& options) {
+namespace {
+
+bool committed(interpret::Executor& executor) {
+  return *static_cast<const int32_t*>(executor.data("commit")) != 0;
+}
+
+}  // namespace
+
+StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   interpret::Executor& executor = programs_.train();
   const auto start = std::chrono::steady_clock::now();
   data::MixturePosition position = run_.data;
   BatchCounts counts;
   write_inputs(executor, position, counts);
-  base::start_allocation_watch();
+  interpret::RunOptions options = asked;
+  options.lanes_as_threads |= crew_.setup().mesh.pp > 1;
+  // One watch for the process: ranks that are threads would count each other.
+  if (crew_.alone()) base::start_allocation_watch();
   executor.run(options);
-  const base::AllocationCount seen = base::stop_allocation_watch();
-  allocations_ = {seen.available, allocations_.large + seen.large,
-                  std::max(allocations_.largest, seen.largest)};
+  if (crew_.alone()) {
+    const base::AllocationCount seen = base::stop_allocation_watch();
+    allocations_ = {seen.available, allocations_.large + seen.large,
+                    std::max(allocations_.largest, seen.largest)};
+  }
 
   StepOutcome out;
-  out.committed = *static_cast<const int32_t*>(executor.data("commit")) != 0;
-  read_results(executor, counts, out.record);
-  if (!out.committed) {
-    // The same inputs again (memory of the step may have been reused), with a look at every value.
-    data::MixturePosition again = run_.data;
-    BatchCounts ignored;
-    write_inputs(executor, again, ignored);
-    interpret::RunOptions look;
-    look.find_non_finite = true;
-    executor.run(look);
-    if (executor.non_finite()) {
-      out.culprit = executor.non_finite()->text;
-    } else {
-      // The second run was a step like any other and its update is in the weights: that is the step's result.
-      out.culprit = "no stage wrote a non-finite value when run again: the fault did not repeat";
-      out.committed = *static_cast<const int32_t*>(executor.data("commit")) != 0;
-      out.record = {};
-      read_results(executor, counts, out.record);
-    }
-  }
+  out.committed = committed(executor);
+  read_results(executor, out.record);
+  if (!out.committed) look_again(out);
   ++run_.step;
   run_.data = position;
   run_.refused_in_row = out.committed ? 0 : run_.refused_in_row + 1;
@@ -162,7 +182,41 @@ StepOutcome Trainer::step(const interpret::RunOptions& options) {
   return out;
 }
 
-void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, report::StepRecord& r) {
+void Trainer::look_again(StepOutcome& out) {
+  // The same inputs again (memory of the step may have been reused), with a look at every value.
+  interpret::Executor& executor = programs_.train();
+  data::MixturePosition again = run_.data;
+  BatchCounts ignored;
+  write_inputs(executor, again, ignored);
+  interpret::RunOptions look;
+  look.find_non_finite = true;
+  look.go_on = !crew_.alone();
+  look.lanes_as_threads = crew_.setup().mesh.pp > 1;
+  executor.run(look);
+  const std::optional<interpret::NonFinite>& bad = executor.non_finite();
+  // Ranks that only received a bad number come after those that computed one; then the earliest stage.
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  int64_t key = kNone;
+  if (bad) {
+    const program::OpClass kind = class_of(executor.program().stages[static_cast<size_t>(bad->stage)].op);
+    const bool received = kind == program::OpClass::Collective || kind == program::OpClass::Transfer;
+    key = ((received ? int64_t{1} << 32 : 0) + bad->stage) * crew_.setup().world() + crew_.setup().rank();
+  }
+  const int64_t first = crew_.smallest("refused.first", key);
+  if (first != kNone && (crew_.alone() || !committed(executor))) {
+    const int rank = static_cast<int>(first % crew_.setup().world());
+    out.culprit = crew_.tell("refused.culprit", bad ? bad->text : "", rank);
+    if (!crew_.alone()) out.culprit = fmt::format("rank {}: {}", rank, out.culprit);
+    return;
+  }
+  // The second run was a step like any other and its update is in the weights: that is the step's result.
+  out.culprit = "no stage wrote a non-finite value when run again: the fault did not repeat";
+  out.committed = committed(executor);
+  out.record = {};
+  read_results(executor, out.record);
+}
+
+void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r) {
   const double* loss = static_cast<const double*>(executor.data("loss"));
   const double* scale = static_cast<const double*>(executor.data("grad_scale"));
   r.loss = loss[0] / std::max(loss[1], 1.0);
@@ -172,27 +226,51 @@ void Trainer::read_results(interpret::Executor& executor, const BatchCounts&, re
   const model::AuxCoefficients aux = model::aux_coefficients(config_);
   const std::pair<const char*, double> kinds[] = {
       {"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
-  for (int64_t k = 0; k < config_.model.num_mtp_layers; ++k) {
-    const double* mtp =
-        static_cast<const double*>(executor.data(fmt::format("L{}.mtp_loss", config_.model.num_layers + k)));
-    r.mtp_loss.push_back(mtp[0] / std::max(mtp[1], 1.0));
+
+  // What the stages of a pipeline know of their layers, as one row of numbers: {sum, tokens} of each depth,
+  // then per layer the expert loads, dropped, router statistics, auxiliary losses, correction bias.
+  const size_t experts = static_cast<size_t>(config_.moe.num_experts);
+  const bool biased = model::balances_by(config_, "bias");
+  const size_t depths = static_cast<size_t>(config_.model.num_mtp_layers);
+  const size_t width = experts + 1 + 4 + 4 + (biased ? experts : 0);
+  std::vector<int> layers;
+  for (int layer = 0; layer < config::num_all_layers(config_); ++layer)
+    if (config::is_moe_layer(config_, layer)) layers.push_back(layer);
+  std::vector<double> numbers(2 * depths + layers.size() * width, 0.0);
+  const model::Role& role = crew_.setup().role;
+  const auto copy = [&]<class T>(double* to, const std::string& name, size_t n, T) {
+    const T* from = static_cast<const T*>(executor.data(name));
+    for (size_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
+  };
+  for (size_t k = 0; k < depths && role.has_head(); ++k)
+    copy(&numbers[2 * k], fmt::format("L{}.mtp_loss", static_cast<size_t>(config_.model.num_layers) + k), 2,
+         double{});
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (!model::holds_layer(config_, role, layers[i])) continue;
+    double* at = &numbers[2 * depths + i * width];
+    const auto name = [&](const char* what) { return fmt::format("L{}.{}", layers[i], what); };
+    copy(at, name("load"), experts, int64_t{});
+    copy(at + experts, name("dropped"), 1, int64_t{});
+    copy(at + experts + 1, name("router_stats"), 4, double{});
+    if (aux.any()) copy(at + experts + 5, name("aux_losses"), 4, double{});
+    if (biased)
+      copy(at + experts + 9, fmt::format("layers.{}.router.expert_bias", layers[i]), experts, float{});
   }
-  for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
-    if (!config::is_moe_layer(config_, layer)) continue;
-    const auto result = [&](const char* what) { return executor.data(fmt::format("L{}.{}", layer, what)); };
-    const double* stats = static_cast<const double*>(result("router_stats"));
-    std::span<const float> bias;
-    if (model::balances_by(config_, "bias"))
-      bias = {static_cast<const float*>(executor.data(fmt::format("layers.{}.router.expert_bias", layer))),
-              static_cast<size_t>(config_.moe.num_experts)};
-    r.health.push_back(report::router_health(
-        layer, {static_cast<const int64_t*>(result("load")), static_cast<size_t>(config_.moe.num_experts)},
-        *static_cast<const int64_t*>(result("dropped")),
-        {stats[0], std::sqrt(stats[1] / std::max(stats[2], 1.0))}, bias));
+  crew_.sum_stages("step.results", numbers);
+
+  for (size_t k = 0; k < depths; ++k)
+    r.mtp_loss.push_back(numbers[2 * k] / std::max(numbers[2 * k + 1], 1.0));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const double* at = &numbers[2 * depths + i * width];
+    const std::vector<int64_t> load(at, at + experts);
+    const std::vector<float> bias(at + experts + 9, at + experts + 9 + (biased ? experts : 0));
+    const double* stats = at + experts + 1;
+    r.health.push_back(report::router_health(layers[i], load, static_cast<int64_t>(at[experts]),
+                                             {stats[0], std::sqrt(stats[1] / std::max(stats[2], 1.0))},
+                                             bias));
     if (!aux.any()) continue;
-    const double* losses = static_cast<const double*>(result("aux_losses"));
-    for (int i = 0; i < 4; ++i)
-      if (kinds[i].second != 0) r.aux[kinds[i].first] += kinds[i].second * losses[i];
+    for (size_t k = 0; k < 4; ++k)
+      if (kinds[k].second != 0) r.aux[kinds[k].first] += kinds[k].second * at[experts + 5 + k];
   }
 }
 
@@ -206,30 +284,44 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
                valid_data_->sampler(0).num_samples_per_epoch(), config_.train.seq_len,
                config_.train.micro_batch);
   const int64_t n = num_batches == 0 ? available : std::min(num_batches, available);
-  const auto* labels = static_cast<const int32_t*>(executor.data("mb0.labels"));
-  const auto* mask = static_cast<const uint8_t*>(executor.data("mb0.loss_mask"));
   // "byte" is also what is there when nobody said anything: other ids show that the text is no bytes.
   bool bytes = config_.data.tokenizer == "byte";
+  const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
+  interpret::RunOptions options;
+  options.lanes_as_threads = crew_.setup().mesh.pp > 1;
   data::MixturePosition position = valid_data_->start();
   double sum = 0;
   int64_t tokens = 0, num_bytes = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    BatchCounts counts;
-    feed.load(executor, 0, position, counts);
-    write_rng(executor, config_.train.seed, 0);
-    for (int64_t t = 0; bytes && t < counts.tokens; ++t) {
-      num_bytes += mask[t] && labels[t] < data::ByteTokenizer::kEndOfDocument;
-      bytes = labels[t] < data::ByteTokenizer::kVocabSize;
+  for (int64_t begin = 0; begin < n; begin += dp) {
+    // A replica of its own for each; where there are no more, rows that count nowhere.
+    for (int64_t i = begin; i < begin + dp; ++i) {
+      BatchCounts counts;
+      if (i >= n) {
+        if (i - begin == mine) feed.blank(microbatch_);
+      } else if (i - begin == mine) {
+        feed.read(position, microbatch_, counts);
+      } else {
+        feed.skip(position);
+      }
     }
-    executor.run();
+    rows_.write(executor, 0, microbatch_);
+    write_rng(executor, config_.train.seed, 0);
+    for (size_t t = 0; bytes && t < microbatch_.labels.size(); ++t) {
+      num_bytes += microbatch_.loss_mask[t] && microbatch_.labels[t] < data::ByteTokenizer::kEndOfDocument;
+      bytes = microbatch_.labels[t] < data::ByteTokenizer::kVocabSize;
+    }
+    executor.run(options);
     const double* loss = static_cast<const double*>(executor.data("loss"));
     sum += loss[0];
     tokens += static_cast<int64_t>(loss[1]);
   }
+  std::array<int64_t, 2> seen = {crew_.setup().leads_replica() ? num_bytes : 0, !bytes};
+  crew_.sum("evaluate.bytes", std::span(seen));
+  num_bytes = seen[1] == 0 ? seen[0] : 0;
   EvalOutcome out;
   out.tokens = tokens;
   out.loss = sum / static_cast<double>(std::max<int64_t>(tokens, 1));
-  if (bytes && num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
+  if (num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
   return out;
 }
 
@@ -257,10 +349,9 @@ std::vector<Trainer::SourceUse> Trainer::source_uses() const {
   return out;
 }
 
-checkpoint::StateView Trainer::state() const {
+checkpoint::StateView Trainer::scalars() const {
   checkpoint::StateView out;
   out.step = run_.step;
-  out.tensors = programs_.tensors();
   out.integers = {{"refused_in_row", run_.refused_in_row}, {"refused_total", run_.refused_total}};
   for (size_t i = 0; i < run_.data.sources.size(); ++i) {
     // One source is named as it was before there were mixtures.
@@ -273,11 +364,30 @@ checkpoint::StateView Trainer::state() const {
   return out;
 }
 
-std::string Trainer::state_sha256() const {
-  // Where files lie and how often they are written is not state: two runs that compute the same must agree.
-  checkpoint::StateView view = state();
-  view.texts.erase("config");
-  return checkpoint::state_sha256(view);
+checkpoint::StateView Trainer::state() const {
+  PLEAT_CHECK(crew_.alone(), "one of several ranks has only a part of the state");
+  checkpoint::StateView out = scalars();
+  out.tensors = programs_.tensors();
+  return out;
+}
+
+void Trainer::with_state(const std::function<void(const checkpoint::StateView&)>& use) {
+  sharded_->gather([&](std::vector<checkpoint::TensorRef> tensors) {
+    checkpoint::StateView view = scalars();
+    view.tensors = std::move(tensors);
+    use(view);
+  });
+}
+
+std::string Trainer::state_sha256() {
+  std::string digest;
+  with_state([&](checkpoint::StateView view) {
+    // Where files lie, how ranks are laid out and how often files are written is not state: two runs that
+    // compute the same must agree.
+    view.texts.erase("config");
+    digest = checkpoint::state_sha256(view);
+  });
+  return crew_.tell("state.digest", digest);
 }
 
 data::MixturePosition Trainer::saved_position(const checkpoint::Loaded& loaded) const {
@@ -325,7 +435,7 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   run.data = imported ? train_data_.start() : saved_position(loaded);
   run.refused_in_row = loaded.integer("refused_in_row");
   run.refused_total = loaded.integer("refused_total");
-  checkpoint::restore(loaded, programs_.targets());
+  sharded_->restore(loaded);
   run_ = run;
   return allowed;
 }

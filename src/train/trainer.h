@@ -4,6 +4,10 @@
 // each predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more
 // with a look at every value to name the culprit, and is counted; the data moves on. A fault that does not
 // repeat leaves no trace: the second run is then the step.
+//
+// With several ranks each has a trainer, and all make the same calls. Microbatch i dp + d of a step is the
+// i-th of data replica d; every rank moves its data position over all of them, so the position belongs to no
+// layout. Outcomes are the same on all ranks.
 #pragma once
 
 #include <functional>
@@ -15,6 +19,7 @@
 #include "report/metrics.h"
 #include "train/feed.h"
 #include "train/programs.h"
+#include "train/sharded_state.h"
 
 namespace pleat::train {
 
@@ -50,8 +55,9 @@ struct TrainerHooks {
 class Trainer {
  public:
   // Opens the data, builds and plans the programs, initialises the weights. `config` must be resolved and its
-  // data prepared (prefixes of .bin/.idx).
-  Trainer(const config::Config& config, const ProgramChoice& choice = {}, TrainerHooks hooks = {});
+  // data prepared (prefixes of .bin/.idx). The crew (none: one rank) outlives this.
+  Trainer(const config::Config& config, const ProgramChoice& choice = {}, TrainerHooks hooks = {},
+          Crew* crew = nullptr);
 
   StepOutcome step(const interpret::RunOptions& options = {});
   // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole
@@ -67,19 +73,23 @@ class Trainer {
   };
   std::vector<SourceUse> source_uses() const;
 
-  // The whole state: what is saved, and what the run's SHA-256 is taken over.
+  // The whole state, of one rank: what is saved, and what the run's SHA-256 is taken over.
   checkpoint::StateView state() const;
-  std::string state_sha256() const;
+  // The same with several ranks: the leader's `use` gets the view, whose tensors come from their owners while
+  // they are read; the others answer (train/sharded_state.h).
+  void with_state(const std::function<void(const checkpoint::StateView&)>& use);
+  std::string state_sha256();
   // Replaces the state. Throws when the checkpoint belongs to another model or other data; returns every
-  // config value that differs and is allowed to.
+  // config value that differs and is allowed to. With several ranks one of them must have verified it.
   std::vector<std::string> restore(const checkpoint::Loaded& loaded);
 
   const RunState& run_state() const { return run_; }
   Programs& programs() { return programs_; }
   const config::Config& config() const { return config_; }
+  const Crew& crew() const { return crew_; }
   int64_t tokens_per_step() const;
   double model_flops_per_step() const { return model_flops_; }
-  double hardware_flops_per_step() const { return hardware_flops_; }
+  double hardware_flops_per_step() const { return hardware_flops_; }  // of all ranks
   double gemm_rate() const { return gemm_rate_; }
   // Large allocations seen inside steps so far; `available` is false in sanitizer builds.
   const base::AllocationCount& allocations() const { return allocations_; }
@@ -88,16 +98,24 @@ class Trainer {
 
  private:
   void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
-  void read_results(interpret::Executor& executor, const BatchCounts& counts, report::StepRecord& record);
+  void read_results(interpret::Executor& executor, report::StepRecord& record);
+  // After a refused step: runs it once more and says what was wrong.
+  void look_again(StepOutcome& out);
+  checkpoint::StateView scalars() const;
   // What the data is, one line per source; compared on resume.
   std::string data_identity() const;
   data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
   config::Config config_;
   TrainerHooks hooks_;
+  std::unique_ptr<Crew> own_crew_;
+  Crew& crew_;
   data::Mixture train_data_;
   std::optional<data::Mixture> valid_data_;
   Programs programs_;
+  InputRows rows_;
+  Microbatch microbatch_;
+  std::optional<ShardedState> sharded_;
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;
   base::AllocationCount allocations_;

@@ -3,16 +3,12 @@
 
 #include "config/config.h"
 #include "interpret/run/executor.h"
+#include "train/input_rows.h"
 #include "verify/rank_place.h"
 
 namespace pleat::verify {
 
-// A microbatch in natural order: sequences back to back.
-struct Microbatch {
-  std::vector<int32_t> tokens, labels, positions, doc_start;
-  std::vector<uint8_t> loss_mask, valid;
-  std::vector<int64_t> token_index;
-};
+using train::Microbatch;
 
 struct Batch {
   std::vector<Microbatch> microbatches;
@@ -22,11 +18,6 @@ struct Batch {
 // Random tokens in documents of random lengths, some labels masked, some rows padding: a pure function of
 // (config, seed, step).
 Batch random_batch(const config::Config& config, uint64_t seed, int64_t step);
-
-// The natural rows a rank holds: of each sequence the context chunks r and 2 cp - 1 - r, so that causal work
-// is even; of these the tensor ranks own equal runs.
-std::vector<int32_t> context_rows(const config::Config& config, const model::Mesh& mesh,
-                                  int64_t context_rank);
 
 // Writes the inputs of the microbatches of this rank's data replica (every dp-th) and the step's numbers.
 void write_batch(interpret::Executor& executor, const config::Config& config, const model::Mesh& mesh,

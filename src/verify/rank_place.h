@@ -1,25 +1,11 @@
-// Where a rank sits: its place in each of its groups, and who else is there.
+// Where a rank of a mesh sits, for runs that are given a mesh and no configuration of one.
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <vector>
-
-#include "model/mesh.h"
-#include "model/shard.h"
+#include "train/rank_setup.h"
 
 namespace pleat::verify {
 
-struct RankPlace {
-  int rank = 0;
-  std::array<int64_t, program::kNumGroups> coords{};
-  std::array<std::vector<int>, program::kNumGroups> members;  // world ranks in group order
-
-  int64_t at(program::Group group) const { return coords[static_cast<size_t>(group)]; }
-  model::Place weights() const {
-    return {at(program::Group::Tensor), at(program::Group::Expert), at(program::Group::ExpertTensor)};
-  }
-};
+using train::RankPlace;
 
 RankPlace rank_place(const model::Mesh& mesh, int rank);
 

@@ -264,7 +264,7 @@ void Executor::run(const RunOptions& options) {
   if (!options.lanes_as_threads) {
     for (size_t i = 0; i < s.program.stages.size(); ++i) {
       s.run_stage(static_cast<StageId>(i), options);
-      if (s.bad) return;
+      if (s.bad && !options.go_on) return;
     }
     return;
   }

@@ -24,8 +24,10 @@ struct RunOptions {
   uint64_t delay_seed = 0;
   // Overwrite memory the moment the program says it is dead, and before its first write: nothing may notice.
   bool poison = false;
-  // Look at every float a stage wrote; stop at the first that is not finite.
+  // Look at every float a stage wrote; stop at the first that is not finite, unless other ranks wait for the
+  // rest (go_on) or lanes are threads.
   bool find_non_finite = false;
+  bool go_on = false;
   bool timing = false;
 };
 

@@ -1,0 +1,61 @@
+#include "train/launch.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "comm/local/local_world.h"
+#include "comm/mpi/mpi_world.h"
+#include "comm/world.h"
+
+namespace pleat::train {
+namespace {
+
+comm::Options comm_options(const config::Config& c) {
+  comm::Options o;
+  o.timeout_seconds = c.comm.timeout;
+  o.check = c.comm.check;
+  o.mpi_native = c.comm.mpi_native;
+  return o;
+}
+
+int threads_for(const config::Config& resolved, int ranks_here) {
+  return static_cast<int>(std::max<int64_t>(1, resolved.device.threads / ranks_here));
+}
+
+}  // namespace
+
+void launch(const config::Config& config, int num_ranks, const RankMain& rank_main) {
+  const config::Config resolved = config::resolve(config);
+  const comm::World world = comm::read_world();
+  if (num_ranks > 0 && world.size > 1)
+    base::fail("--ranks {} asks for threads, but {} started this process as rank {} of {}; leave one out",
+               num_ranks, world.launcher, world.rank, world.size);
+  const int size = num_ranks > 0 ? num_ranks : world.size;
+  rank_setup(resolved, size, num_ranks > 0 ? 0 : world.rank);  // throws what does not fit
+  if (size == 1) {
+    Crew alone(resolved);
+    rank_main(config, alone, "alone");
+    return;
+  }
+  if (num_ranks > 0) {
+    comm::LocalWorld ranks(size, comm_options(config));
+    comm::run_ranks(ranks, [&](int rank) {
+      const std::unique_ptr<comm::Endpoint> endpoint = ranks.endpoint(rank);
+      Crew crew(resolved, *endpoint, threads_for(resolved, size));
+      rank_main(config, crew, "threads of one process");
+    });
+    return;
+  }
+  if (world.launcher == "torchrun-style variables" || !comm::mpi_is_built_in())
+    base::fail(
+        "{} says this is rank {} of {}, but processes talk over MPI here{}; start with mpirun -n {} (or srun "
+        "--mpi=pmix), or use one process with --ranks {}",
+        world.launcher, world.rank, world.size,
+        comm::mpi_is_built_in() ? "" : ", and this program was built without it", world.size, world.size);
+  comm::run_mpi_rank(comm_options(config), [&](comm::Endpoint& endpoint) {
+    Crew crew(resolved, endpoint, threads_for(resolved, world.local_size));
+    rank_main(config, crew, "processes over MPI, started by " + world.launcher);
+  });
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,22 @@
+// Starts the ranks of a run: alone, as threads of this process, or as one of the processes a launcher
+// started.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "config/config.h"
+#include "train/crew.h"
+
+namespace pleat::train {
+
+// Called once per rank of this process, each on a thread of its own where there are several. `carrier`: what
+// the ranks are and talk over, for people.
+using RankMain = std::function<void(const config::Config& config, Crew& crew, const std::string& carrier)>;
+
+// num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), which MPI must carry. The
+// worker threads of device.threads are divided among the ranks of this machine. Throws, before any rank
+// starts work, when the layout does not fit the ranks or the launcher's world is not whole.
+void launch(const config::Config& config, int num_ranks, const RankMain& rank_main);
+
+}  // namespace pleat::train

@@ -1,0 +1,245 @@
+// A checkpoint belongs to no layout: saved under one and loaded under another, it is the same state.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <mutex>
+
+#include "base/posix_vfs.h"
+#include "checkpoint/save.h"
+#include "resume/ranks_support.h"
+#include "resume/resume_support.h"
+#include "train/sharded_state.h"
+
+namespace pleat::train {
+namespace {
+
+using testing::Ranks;
+using testing::resolved_config;
+
+struct Case {
+  int ranks;
+  std::vector<std::string> sets;
+};
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {1, {}},
+      {2, {"parallel.tp=2"}},
+      {2, {"parallel.ep=2"}},
+      {2, {"parallel.pp=2", "parallel.vpp=2"}},
+      {3, {}},
+      {4, {"parallel.tp=2", "parallel.ep=2"}},
+      {4, {"parallel.cp=2", "parallel.tp=2", "parallel.ep=4"}},
+      {4, {"parallel.pp=2", "parallel.ep=2", "parallel.pipeline_layout=\"Et|tttL\""}},
+      {6, {"parallel.tp=2", "parallel.ep=2", "parallel.order=\"cp-tp-ep-dp-pp\""}},
+      {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.ep=2", "parallel.etp=2"}},
+      {8, {"parallel.ep=8"}},
+      {8, {"parallel.pp=4", "parallel.etp=2", "parallel.order=\"tp-cp-pp-ep-dp\"", "parallel.tp=2"}},
+  };
+  return all;
+}
+
+constexpr const char* kModel[] = {"model.num_layers=4", "train.num_microbatches=12", "train.micro_batch=1"};
+
+config::Config config_for(const testing::TempFolder& folder, const Case& layout,
+                          std::vector<std::string> more = {}) {
+  std::vector<std::string> sets(std::begin(kModel), std::end(kModel));
+  sets.insert(sets.end(), more.begin(), more.end());
+  sets.insert(sets.end(), layout.sets.begin(), layout.sets.end());
+  return resolved_config(folder, 4, sets);
+}
+
+// The ranks of a layout with the state of a model; an evaluation is the smallest program that holds it.
+class Holder {
+ public:
+  Holder(const config::Config& config, int num_ranks) : ranks_(config, num_ranks) {
+    programs_.resize(static_cast<size_t>(num_ranks));
+    states_.resize(static_cast<size_t>(num_ranks));
+    ranks_.each([&](Crew& crew) {
+      const size_t r = static_cast<size_t>(crew.setup().rank());
+      ProgramChoice choice;
+      choice.train = false;
+      programs_[r] = std::make_unique<Programs>(config, choice, &crew);
+      states_[r] = std::make_unique<ShardedState>(*programs_[r], crew);
+    });
+  }
+
+  void load(base::Vfs& vfs, const std::string& path) {
+    ranks_.each([&](Crew& crew) {
+      const size_t r = static_cast<size_t>(crew.setup().rank());
+      for (const checkpoint::Target& t : programs_[r]->targets())
+        std::memset(t.bytes.data(), 0xA5, t.bytes.size());  // what was there must not matter
+      states_[r]->restore(checkpoint::open(vfs, path));
+    });
+  }
+
+  std::string save(base::Vfs& vfs, const std::string& directory) {
+    std::string path;
+    with_view(
+        [&](const checkpoint::StateView& view) { path = checkpoint::save(vfs, directory, view, {}).path; });
+    return path;
+  }
+
+  std::string digest() {
+    std::string out;
+    with_view([&](const checkpoint::StateView& view) { out = checkpoint::state_sha256(view); });
+    return out;
+  }
+
+ private:
+  void with_view(const std::function<void(const checkpoint::StateView&)>& use) {
+    ranks_.each([&](Crew& crew) {
+      states_[static_cast<size_t>(crew.setup().rank())]->gather(
+          [&](std::vector<checkpoint::TensorRef> tensors) {
+            checkpoint::StateView view;
+            view.tensors = std::move(tensors);
+            use(view);
+          });
+    });
+  }
+
+  Ranks ranks_;
+  std::vector<std::unique_ptr<Programs>> programs_;
+  std::vector<std::unique_ptr<ShardedState>> states_;
+};
+
+TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
+  testing::TempFolder folder;
+  testing::write_dataset(folder.at("data"), 4000, 7);
+  base::PosixVfs vfs;
+  for (const std::vector<std::string>& model :
+       {std::vector<std::string>{"model.tie_embeddings=true"},
+        std::vector<std::string>{"model.num_mtp_layers=1", "model.dtype=\"float64\""}}) {
+    Trainer trainer(config_for(folder, {1, {}}, model));
+    for (int i = 0; i < 2; ++i) trainer.step();
+    checkpoint::StateView start;
+    start.tensors = trainer.state().tensors;
+    const std::string digest = checkpoint::state_sha256(start);
+    std::filesystem::create_directories(folder.at("start"));
+    const std::string first = checkpoint::save(vfs, folder.at("start"), start, {}).path;
+
+    std::vector<std::unique_ptr<Holder>> layouts;
+    for (const Case& c : cases()) {
+      Case layout = c;
+      // Layers of multi-token prediction stand in the layout string too.
+      for (std::string& set : layout.sets)
+        if (const size_t at = set.find("L\"");
+            at != std::string::npos && model[0].find("mtp") != std::string::npos)
+          set.replace(at, 1, "mL");
+      layouts.push_back(std::make_unique<Holder>(config_for(folder, layout, model), c.ranks));
+    }
+    int pairs = 0;
+    for (size_t a = 0; a < layouts.size(); ++a) {
+      const std::string name = folder.at(fmt::format("a{}", a));
+      layouts[a]->load(vfs, first);
+      const std::string from_a = layouts[a]->save(vfs, name);
+      ASSERT_EQ(layouts[a]->digest(), digest) << "layout " << a;
+      for (size_t b = 0; b < layouts.size(); ++b) {
+        if (a == b) continue;
+        const std::string there = folder.at("b");
+        layouts[b]->load(vfs, from_a);
+        const std::string from_b = layouts[b]->save(vfs, there);
+        layouts[a]->load(vfs, from_b);
+        ASSERT_EQ(layouts[a]->digest(), digest) << "layouts " << a << " and " << b;
+        std::filesystem::remove_all(there);
+        ++pairs;
+      }
+    }
+    EXPECT_EQ(pairs, 132);
+    std::filesystem::remove_all(folder.at("start"));
+    for (size_t a = 0; a < layouts.size(); ++a) std::filesystem::remove_all(folder.at(fmt::format("a{}", a)));
+  }
+}
+
+// Every byte of the state has exactly one owner, whatever the layout.
+TEST(Reshard, OneOwnerForEveryByte) {
+  testing::TempFolder folder;
+  for (const Case& c : cases()) {
+    const config::Config config = config_for(folder, c);
+    const std::vector<model::Parameter> table = model::make_parameters(config);
+    for (const LogicalTensor& t : logical_tensors(config, table)) {
+      std::vector<int> owners(static_cast<size_t>(checkpoint::num_bytes_of(t.dtype, t.shape, t.name)), 0);
+      for (int r = 0; r < c.ranks; ++r)
+        for (const checkpoint::Part& p :
+             parts_on(config, table, t, rank_setup(config, c.ranks, r), Which::Owned))
+          for (int64_t i = 0; i < p.count; ++i) ++owners[static_cast<size_t>(p.tensor_begin + i)];
+      EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), static_cast<int64_t>(owners.size()))
+          << t.name << " on " << c.ranks << " ranks";
+    }
+  }
+}
+
+TEST(Reshard, AskingForAnotherModelSaysWhatDiffers) {
+  testing::TempFolder folder;
+  base::PosixVfs vfs;
+  std::filesystem::create_directories(folder.at("c"));
+  Holder two(config_for(folder, {2, {"parallel.tp=2"}}), 2);
+  const std::string path = two.save(vfs, folder.at("c"));
+  Holder other(config_for(folder, {2, {"parallel.ep=2", "moe.num_experts=4"}}), 2);
+  try {
+    other.load(vfs, path);
+    FAIL() << "loaded a checkpoint of another model";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("'layers.0.experts.up.weight': f32["), std::string::npos)
+        << e.what();
+  }
+}
+
+// 4 -> 3 -> 8 -> 1 -> 4 ranks in the middle of a run.
+TEST(Reshard, ElasticChainUsesEverySampleOnce) {
+  testing::TempFolder folder;
+  testing::write_dataset(folder.at("data"), 32 * 200, 7);
+  base::PosixVfs vfs;
+  const std::vector<Case> chain = {{4, {"parallel.ep=2"}},
+                                   {3, {}},
+                                   {8, {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"}},
+                                   {1, {}},
+                                   {4, {"parallel.pp=2", "parallel.ep=2"}}};
+  const std::vector<std::string> model = {"model.dtype=\"float64\"", "model.num_layers=2"};
+  constexpr int64_t kStepsEach = 2;
+  const int64_t rows_per_step = 12 * 32;
+
+  std::vector<double> expected;
+  {
+    Trainer whole(config_for(folder, {1, {}}, model));
+    for (size_t i = 0; i < chain.size() * kStepsEach; ++i) expected.push_back(whole.step().record.loss);
+  }
+  std::vector<int> seen(chain.size() * kStepsEach * static_cast<size_t>(rows_per_step), 0);
+  std::vector<double> losses;
+  std::mutex mutex;
+  int64_t step = 0;
+  std::filesystem::create_directories(folder.at("checkpoints"));
+  for (const Case& c : chain) {
+    const config::Config config = config_for(folder, c, model);
+    Ranks ranks(config, c.ranks);
+    ranks.each([&](Crew& crew) {
+      TrainerHooks hooks;
+      hooks.before_run = [&](int64_t, interpret::Executor& e) {
+        if (crew.setup().place.at(program::Group::Pipeline) != 0) return;
+        std::lock_guard lock(mutex);
+        for (int64_t mb = 0; mb < crew.setup().num_microbatches(config); ++mb) {
+          const program::ValueId id = e.find(fmt::format("mb{}.token_index", mb));
+          const auto* index = static_cast<const int64_t*>(e.data(id));
+          for (int64_t i = 0; i < e.program().values[static_cast<size_t>(id)].shape[0]; ++i)
+            ++seen.at(static_cast<size_t>(index[i]));
+        }
+      };
+      Trainer trainer(config, {}, hooks, &crew);
+      if (step > 0) trainer.restore(checkpoint::open_step(vfs, folder.at("checkpoints"), step));
+      for (int64_t i = 0; i < kStepsEach; ++i) {
+        const double loss = trainer.step().record.loss;
+        if (crew.leads()) losses.push_back(loss);
+      }
+      trainer.with_state([&](const checkpoint::StateView& view) {
+        checkpoint::save(vfs, folder.at("checkpoints"), view, {});
+      });
+    });
+    step += kStepsEach;
+  }
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), static_cast<int64_t>(seen.size()));
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-10 * expected[i]) << i;
+}
+
+}  // namespace
+}  // namespace pleat::train
