@@ -392,7 +392,10 @@ class Run {
     o.seed = config_.train.seed;
     if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
     const std::string prompt = "The ";
-    return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o));
+    std::vector<int32_t> tokens = generate(trainer_.programs(), tokenizer->encode(prompt), o);
+    // A vocabulary may be larger than its tokenizer's; a model that has learnt little still picks such ids.
+    std::erase_if(tokens, [&](int32_t id) { return id >= tokenizer->vocab_size(); });
+    return prompt + tokenizer->decode(tokens);
   }
 
   void say_goodbye(const json& s) const {
