@@ -56,10 +56,11 @@ class Table {
     return p;
   }
 
-  void bias(std::string name, int64_t width, ParameterClass c, int layer, int64_t shard_dim) {
+  Parameter& bias(std::string name, int64_t width, ParameterClass c, int layer, int64_t shard_dim) {
     Parameter& p = dense(std::move(name), {width}, c, layer, shard_dim);
     p.init = Init::Zeros;
     p.is_bias = true;
+    return p;
   }
 
   std::vector<Parameter> take() { return std::move(table_); }
@@ -133,9 +134,9 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
       t.dense(at + "attn.kv_up.weight", {m.num_heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank},
               C::Attention, i, 0);
     } else {
-      t.dense(at + "attn.qkv.weight", {q + 2 * kv, h}, C::Attention, i, 0).blocks = {
-          {"q", 0, 0, q}, {"k", 0, q, kv}, {"v", 0, q + kv, kv}};
-      if (m.qkv_bias) t.bias(at + "attn.qkv.bias", q + 2 * kv, C::Attention, i, 0);
+      const std::vector<Block> qkv = {{"q", 0, 0, q}, {"k", 0, q, kv}, {"v", 0, q + kv, kv}};
+      t.dense(at + "attn.qkv.weight", {q + 2 * kv, h}, C::Attention, i, 0).blocks = qkv;
+      if (m.qkv_bias) t.bias(at + "attn.qkv.bias", q + 2 * kv, C::Attention, i, 0).blocks = qkv;
       if (m.qk_norm) {
         t.norm(at + "attn.q_norm.weight", m.qk_norm_full ? q : d, C::Norm, i);
         t.norm(at + "attn.k_norm.weight", m.qk_norm_full ? kv : d, C::Norm, i);
@@ -149,7 +150,7 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
     if (!config::is_moe_layer(config, i)) {
       const int64_t f = m.ffn_hidden_size;
       t.dense(at + "mlp.up.weight", {2 * f, h}, C::Mlp, i, 0).blocks = halves(0, f);
-      if (m.mlp_bias) t.bias(at + "mlp.up.bias", 2 * f, C::Mlp, i, 0);
+      if (m.mlp_bias) t.bias(at + "mlp.up.bias", 2 * f, C::Mlp, i, 0).blocks = halves(0, f);
       t.dense(at + "mlp.down.weight", {h, f}, C::Mlp, i, 1).init_std = residual_std;
       if (m.mlp_bias) t.bias(at + "mlp.down.bias", h, C::Mlp, i, -1);
       continue;

@@ -54,6 +54,18 @@ model::Role role_of(const config::Config& c, const layout::PipelineLayout& pipel
   return role;
 }
 
+void require_model_fits(const config::Config& c, const model::Mesh& m) {
+  const auto heads = [&](const char* key, int64_t n) {
+    if (n % m.tp != 0) base::fail("parallel.tp = {} does not divide {} = {}", m.tp, key, n);
+    if (m.context == model::ContextKind::AllToAll && (n / m.tp) % m.cp != 0)
+      base::fail(
+          "parallel.context = \"alltoall\" with parallel.cp = {} does not divide {} / parallel.tp = {}", m.cp,
+          key, n / m.tp);
+  };
+  heads("model.num_heads", c.model.num_heads);
+  if (c.model.attention != "mla") heads("model.num_kv_heads", c.model.num_kv_heads);
+}
+
 void require_batch_fits(const config::Config& c, const model::Mesh& m) {
   if (c.train.num_microbatches % m.dp != 0)
     base::fail(
@@ -118,6 +130,7 @@ RankSetup rank_setup(const config::Config& c, int world, int rank) {
   m.dp = layout.dp(), m.edp = layout.edp();
   m.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
   m.context = p.context == "alltoall" ? model::ContextKind::AllToAll : model::ContextKind::AllGather;
+  require_model_fits(c, m);
   require_batch_fits(c, m);
   model::require_layout(c, m);
   out.role = role_of(c, layout::pipeline_of(c), layout.attention(rank).pp);

@@ -25,6 +25,7 @@ class RankRuns : public ::testing::Test {
   std::vector<std::string> sets(const std::string& run, const std::vector<std::string>& more) const {
     std::vector<std::string> out = {fmt::format("log.run_dir=\"{}\"", folder_.at(run)),
                                     fmt::format("data.valid=\"{}\"", folder_.at("valid")),
+                                    "model.vocab_size=264",
                                     "train.num_microbatches=4",
                                     "train.eval_every=2",
                                     "train.eval_batches=3",
@@ -76,7 +77,7 @@ class RankRuns : public ::testing::Test {
   std::string digest_;
 };
 
-const std::vector<std::string> kFolded = {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2", "parallel.cp=1"};
+const std::vector<std::string> kFolded = {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"};
 
 TEST_F(RankRuns, DoublesEqualOneRank) {
   const std::vector<std::string> wide = {"model.dtype=\"float64\""};

@@ -39,7 +39,8 @@ const std::vector<Case>& cases() {
   return all;
 }
 
-constexpr const char* kModel[] = {"model.num_layers=4", "train.num_microbatches=12", "train.micro_batch=1"};
+constexpr const char* kModel[] = {"model.num_layers=4", "train.num_microbatches=24", "train.micro_batch=1",
+                                  "model.vocab_size=264"};
 
 config::Config config_for(const testing::TempFolder& folder, const Case& layout,
                           std::vector<std::string> more = {}) {
@@ -73,11 +74,11 @@ class Holder {
     });
   }
 
-  std::string save(base::Vfs& vfs, const std::string& directory) {
-    std::string path;
+  checkpoint::SaveResult save(base::Vfs& vfs, const std::string& directory) {
+    checkpoint::SaveResult result;
     with_view(
-        [&](const checkpoint::StateView& view) { path = checkpoint::save(vfs, directory, view, {}).path; });
-    return path;
+        [&](const checkpoint::StateView& view) { result = checkpoint::save(vfs, directory, view, {}); });
+    return result;
   }
 
   std::string digest() {
@@ -128,24 +129,26 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
           set.replace(at, 1, "mL");
       layouts.push_back(std::make_unique<Holder>(config_for(folder, layout, model), c.ranks));
     }
+    // All pairs for one model; for the other each layout and its neighbour.
+    const bool all = model[0].find("tie") != std::string::npos;
     int pairs = 0;
     for (size_t a = 0; a < layouts.size(); ++a) {
       const std::string name = folder.at(fmt::format("a{}", a));
       layouts[a]->load(vfs, first);
-      const std::string from_a = layouts[a]->save(vfs, name);
-      ASSERT_EQ(layouts[a]->digest(), digest) << "layout " << a;
+      const checkpoint::SaveResult from_a = layouts[a]->save(vfs, name);
+      ASSERT_EQ(from_a.state_sha256, digest) << "layout " << a;
       for (size_t b = 0; b < layouts.size(); ++b) {
-        if (a == b) continue;
+        if (a == b || (!all && b != (a + 1) % layouts.size())) continue;
         const std::string there = folder.at("b");
-        layouts[b]->load(vfs, from_a);
-        const std::string from_b = layouts[b]->save(vfs, there);
-        layouts[a]->load(vfs, from_b);
+        layouts[b]->load(vfs, from_a.path);
+        const checkpoint::SaveResult from_b = layouts[b]->save(vfs, there);
+        layouts[a]->load(vfs, from_b.path);
         ASSERT_EQ(layouts[a]->digest(), digest) << "layouts " << a << " and " << b;
         std::filesystem::remove_all(there);
         ++pairs;
       }
     }
-    EXPECT_EQ(pairs, 132);
+    EXPECT_EQ(pairs, all ? 132 : 12);
     std::filesystem::remove_all(folder.at("start"));
     for (size_t a = 0; a < layouts.size(); ++a) std::filesystem::remove_all(folder.at(fmt::format("a{}", a)));
   }
@@ -174,7 +177,7 @@ TEST(Reshard, AskingForAnotherModelSaysWhatDiffers) {
   base::PosixVfs vfs;
   std::filesystem::create_directories(folder.at("c"));
   Holder two(config_for(folder, {2, {"parallel.tp=2"}}), 2);
-  const std::string path = two.save(vfs, folder.at("c"));
+  const std::string path = two.save(vfs, folder.at("c")).path;
   Holder other(config_for(folder, {2, {"parallel.ep=2", "moe.num_experts=4"}}), 2);
   try {
     other.load(vfs, path);
@@ -195,7 +198,8 @@ TEST(Reshard, ElasticChainUsesEverySampleOnce) {
                                    {8, {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"}},
                                    {1, {}},
                                    {4, {"parallel.pp=2", "parallel.ep=2"}}};
-  const std::vector<std::string> model = {"model.dtype=\"float64\"", "model.num_layers=2"};
+  const std::vector<std::string> model = {"model.dtype=\"float64\"", "model.num_layers=2",
+                                          "train.num_microbatches=12"};
   constexpr int64_t kStepsEach = 2;
   const int64_t rows_per_step = 12 * 32;
 
