@@ -237,7 +237,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
           .when({"moe.capacity_factor > 0 or moe.overflow = \"drop\"",
                  {"moe.capacity_factor", "moe.overflow"},
                  [](const Config& c) { return c.moe.capacity_factor > 0 || c.moe.overflow == "drop"; }})
-          .see({"moe.capacity_factor"}));
+          .see({"moe.capacity_factor", "moe.overflow"}));
   keys.push_back(key("pad_to_capacity", &M::pad_to_capacity,
                      "Every expert works on exactly its capacity, with rows of probability 0 as filling.")
                      .when(has_experts())

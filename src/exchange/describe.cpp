@@ -15,7 +15,7 @@ constexpr std::string_view kTrainingOnly[] = {
     "model.dtype:",          "model.init_std:",      "model.scale_residual_init:", "moe.router_dtype:",
     "moe.load_balancing:",   "moe.aux_coef:",        "moe.aux_convention:",        "moe.global_aux_form:",
     "moe.bias_update_rate:", "moe.z_coef:",          "moe.input_jitter:",          "moe.capacity_factor:",
-    "moe.drop_policy:",      "moe.pad_to_capacity:", "moe.token_budget:",
+    "moe.drop_policy:",      "moe.pad_to_capacity:", "moe.token_budget:",          "moe.overflow:",
 };
 
 // One spelling for settings that compute the same.

@@ -234,6 +234,7 @@ class Rank {
       }
     interpret::RunOptions run;
     run.lanes_as_threads = mesh_.pp > 1;
+    run.poison = options_.poison;
     now_->executor->run(run);
   }
 

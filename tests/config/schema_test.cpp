@@ -113,8 +113,8 @@ TEST(ConfigExplain, ShowsAllItKnows) {
             "  type      a string\n"
             "  default   \"probs\"\n"
             "  allowed   one of \"probs\", \"position\"\n"
-            "  applies   when moe.num_experts > 0, and moe.capacity_factor > 0\n"
-            "  related   moe.capacity_factor\n");
+            "  applies   when moe.num_experts > 0, and moe.capacity_factor > 0 or moe.overflow = \"drop\"\n"
+            "  related   moe.capacity_factor, moe.overflow\n");
   EXPECT_TRUE(holds(explain("optimizer.groups.norm.weight_decay"), "default   unset"));
   EXPECT_TRUE(holds(explain("train.steps"), "applies   always"));
 }

@@ -97,7 +97,8 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
   expect_refused(
       kMoe,
       {
-          {"moe.drop_policy = \"position\"", "moe.capacity_factor > 0 (now moe.capacity_factor = 0.0)"},
+          {"moe.drop_policy = \"position\"",
+           "moe.capacity_factor > 0 or moe.overflow = \"drop\" (now moe.capacity_factor = 0.0"},
           {"moe.pad_to_capacity = true", "moe.capacity_factor > 0"},
           {"moe.force_bias_std = 1", "moe.force_routing = \"skewed\" (now moe.force_routing = \"none\")"},
           {"moe.group_topk = 2", "moe.num_groups > 0"},
@@ -115,6 +116,7 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
           {"moe.load_balancing = \"sinkhorn\"\nmoe.score = \"sigmoid\"",
            "moe.score = \"sigmoid\" has no effect"},
           {"moe.token_budget = 2", "parallel.ep > 1"},
+          {"parallel.ep = 2\nmoe.overflow = \"drop\"", "moe.token_budget > 0"},
           {"model.ffn_hidden_size = 3", "some layer is dense"},
           {"model.mlp_bias = true", "some layer is dense"},
           {"optimizer.groups.mlp.lr_mult = 2", "some layer is dense"},

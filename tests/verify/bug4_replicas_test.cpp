@@ -1,5 +1,7 @@
 // Bug 4: replicas that drift apart; experts and ranks without tokens that hang a run, or whose gradients are
 // not there at all.
+#include <cmath>
+
 #include "base/error.h"
 #include "train/learning_rate.h"
 #include "verify/bug_support.h"
@@ -90,6 +92,27 @@ TEST(Bug4b, OneExpertWithoutTokens) { expect_idle(routed_by_bias({}), {3}); }
 TEST(Bug4b, OneRankWithoutTokens) { expect_idle(routed_by_bias({}), {2, 3}); }
 TEST(Bug4b, AllButOneExpertWithoutTokens) {
   expect_idle(routed_by_bias({"moe.top_k=1", "moe.pre_softmax=true"}), {0, 1, 2, 3, 4, 6, 7});
+}
+
+TEST(Bug4c, DirtyMemoryChangesNothing) {
+  for (const char* more : {"moe.capacity_factor=0.75", "moe.capacity_factor=0"})
+    for (const char* pad : {"moe.pad_to_capacity=true", "moe.pad_to_capacity="}) {
+      std::vector<std::string> sets = {"train.seq_len=8"};
+      if (std::string(more) == "moe.capacity_factor=0.75") sets.insert(sets.end(), {more, pad});
+      const config::Config c = small_model(sets);
+      for (const Axes& axes : {Axes{1, 1, 2, 1, 2, 1}, Axes{2, 2, 1, 1, 2, 2}, Axes{2, 1, 2, 2, 4, 1}})
+        for (const auto dispatcher : {model::Dispatcher::AllToAll, model::Dispatcher::AllGather}) {
+          model::Mesh mesh = mesh_of(axes);
+          mesh.dispatcher = dispatcher;
+          SCOPED_TRACE(text_of(mesh));
+          RunOptions options;
+          const LayoutRun clean = run_on(c, mesh, options);
+          options.poison = true;
+          const Comparison result = compare(clean, run_on(c, mesh, options), model::make_parameters(c));
+          EXPECT_TRUE(result.bitwise) << result.verdict(0);
+          EXPECT_TRUE(std::isfinite(clean.steps[2].norm));
+        }
+    }
 }
 
 }  // namespace

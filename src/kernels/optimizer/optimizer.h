@@ -6,10 +6,11 @@
 //   shape, n elements). With coords i64[kNumGroups], g holds elements [c s, (c+1) s) of a tensor of n = attr
 //   elements, s = attr shard, c = coords[attr group]: blocks it does not touch get 0, and its elements past n
 //   are not read.
-//   clip         parts f64[P], loss f64[any] -> grad_scale f64[2] = {norm, factor},
+//   clip         parts f64[P], loss f64[any], overflow? -> grad_scale f64[2] = {norm, factor},
 //   commit i32[1].
 //                norm = sqrt(sum of parts, ascending); factor = clip / norm where clip > 0 and norm > clip,
-//                else 1; commit = 1 when norm and every element of loss are finite, else 0. attr clip (0 =
+//                else 1; commit = 1 when norm and every element of loss are finite and every element of
+//                overflow i64[any] is 0, else 0. attr clip (0 =
 //                none).
 //   adamw        hyper f64[4] = {learning rate, step from 1, -, -}; with gs = g * grad_scale[1] and lr =
 //   hyper[0] * lr_mult:
