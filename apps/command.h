@@ -34,6 +34,7 @@ void add_import(CLI::App& app, Action& chosen);
 void add_export(CLI::App& app, Action& chosen);
 void add_upcycle(CLI::App& app, Action& chosen);
 void add_layout(CLI::App& app, Action& chosen);
+void add_verify_layout(CLI::App& app, Action& chosen);
 void add_bench(CLI::App& app, Action& chosen);
 void add_doctor(CLI::App& app, Action& chosen);
 

@@ -47,6 +47,7 @@ int main(int argc, char** argv) {
   apps::add_explain(app, chosen);
   apps::add_explain_config(app, chosen);
   apps::add_layout(app, chosen);
+  apps::add_verify_layout(app, chosen);
   apps::add_report(app, chosen);
   apps::add_trace(app, chosen);
   apps::add_simulate(app, chosen);

@@ -24,6 +24,7 @@ void add_export(CLI::App& app, Action& chosen) {
   c->callback([o, &chosen] {
     chosen = [o] {
       const exchange::ExportResult r = exchange::export_model(*o);
+      for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
       fmt::print("{} of step {} ({}): {} tensors as {}, {} in {} file{}\n", r.model_type, r.step,
                  r.checkpoint_path, r.num_tensors, r.dtype, report::format_bytes(double(r.num_bytes)),
                  r.num_shards, r.num_shards == 1 ? "" : "s");

@@ -91,6 +91,7 @@ struct MoeConfig {
   std::string drop_policy = "probs";      // probs | position
   bool pad_to_capacity = false;
   double token_budget = 0.0;           // times the balanced rows of one rank; 0: the worst case
+  std::string overflow = "stop";       // stop | drop | rerun: what a step past the budget means
   std::string force_routing = "none";  // none | balanced | skewed
   double force_bias_std = 0.0;         // negative: one draw per layer for the whole run
 

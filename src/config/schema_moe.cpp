@@ -24,6 +24,12 @@ Condition has_capacity() {
           }};
 }
 
+Condition spread_experts() {
+  return {"parallel.ep > 1 (on one rank the rows are always tokens * top_k)",
+          {"parallel.ep"},
+          [](const Config& c) { return c.parallel.ep > 1; }};
+}
+
 Condition has_aux() {
   return {"moe.load_balancing holds \"aux\", \"seq_aux\" or \"global_aux\"",
           {"moe.load_balancing"},
@@ -228,7 +234,9 @@ void add_capacity_keys(std::vector<Key>& keys) {
           "Which tokens a full expert keeps: those with the highest probability, or the first ones.")
           .one_of({"probs", "position"})
           .when(has_experts())
-          .when(has_capacity())
+          .when({"moe.capacity_factor > 0 or moe.overflow = \"drop\"",
+                 {"moe.capacity_factor", "moe.overflow"},
+                 [](const Config& c) { return c.moe.capacity_factor > 0 || c.moe.overflow == "drop"; }})
           .see({"moe.capacity_factor"}));
   keys.push_back(key("pad_to_capacity", &M::pad_to_capacity,
                      "Every expert works on exactly its capacity, with rows of probability 0 as filling.")
@@ -241,9 +249,19 @@ void add_capacity_keys(std::vector<Key>& keys) {
           "the worst case.")
           .range(0, 65536)
           .when(has_experts())
-          .when({"experts are spread over several ranks (on one rank the rows are always tokens * top_k)",
-                 {},
-                 [](const Config&) { return false; }}));
+          .when(spread_experts())
+          .see({"moe.overflow", "parallel.ep"}));
+  keys.push_back(
+      key("overflow", &M::overflow,
+          "A step in which an expert rank needs more rows than moe.token_budget has room for: stop the run, "
+          "saying which budget would do; drop the rows that are too many, as moe.drop_policy says, from the "
+          "fullest experts first; or rerun the step with room for all rows, experts recomputed.")
+          .one_of({"stop", "drop", "rerun"})
+          .when(has_experts())
+          .when({"moe.token_budget > 0",
+                 {"moe.token_budget"},
+                 [](const Config& c) { return c.moe.token_budget > 0; }})
+          .see({"moe.token_budget", "moe.drop_policy"}));
   keys.push_back(
       key("force_routing", &M::force_routing,
           "For benchmarks only: logits are replaced by noise. balanced: all experts alike. skewed: plus a "

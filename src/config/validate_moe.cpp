@@ -93,6 +93,11 @@ void validate_moe(const Config& c) {
   check_choice(c.moe, balances_by(c, "sinkhorn"));
   check_groups(c.moe);
   check_balancing(c);
+  if (c.moe.token_budget > 0 && c.moe.pad_to_capacity)
+    base::fail(
+        "moe.token_budget = {} with moe.pad_to_capacity = true: padded experts always have the same rows; "
+        "remove one of the two",
+        c.moe.token_budget);
   if (c.moe.force_routing == "skewed" && c.moe.force_bias_std == 0)
     base::fail(
         "moe.force_routing = \"skewed\" with moe.force_bias_std = 0 is not skewed; give a standard "

@@ -27,9 +27,11 @@ std::string ByteTokenizer::decode(std::span<const int32_t> tokens, const DecodeO
   text.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int32_t token = tokens[i];
-    if (token < 0 || token >= kVocabSize)
+    if (token < 0 || token >= kVocabSize) {
+      if (options.skip_unknown_ids) continue;
       base::fail("byte tokenizer: id {} at position {} lies outside its vocabulary of {}", token, i,
                  kVocabSize);
+    }
     if (token != kEndOfDocument)
       text.push_back(static_cast<char>(token));
     else if (!options.skip_special_tokens)

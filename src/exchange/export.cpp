@@ -59,6 +59,7 @@ ExportResult export_model(const ExportOptions& o) {
   out.dtype = source.dtype();
   out.step = source.checkpoint().step();
   out.num_tensors = static_cast<int64_t>(source.tensors().size());
+  if (!source.tokenizer_note().empty()) out.notes.push_back(source.tokenizer_note());
   out.num_shards = writer.num_shards();
   return out;
 }

@@ -1,9 +1,10 @@
 // A run becomes a Hugging Face model folder that transformers loads as it is: sharded safetensors with index,
-// config.json, generation_config.json and the tokenizer files of the source.
+// config.json, generation_config.json and the tokenizer files of the source or of data.tokenizer.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace pleat::exchange {
 
@@ -21,6 +22,7 @@ struct ExportResult {
   std::string checkpoint_path, model_type, dtype;
   int64_t step = 0, num_tensors = 0, num_shards = 0, num_bytes = 0;
   int64_t num_checked = 0;  // tensors compared; 0 without check
+  std::vector<std::string> notes;
 };
 
 // From the newest checkpoint that verifies. The config.json is the source's where the run was imported (with

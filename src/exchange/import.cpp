@@ -11,6 +11,7 @@
 #include "exchange/weights.h"
 #include "model/parameters.h"
 #include "schedule/build.h"
+#include "train/run_tokenizer.h"
 #include "train/trainer.h"
 
 namespace pleat::exchange {
@@ -65,6 +66,24 @@ std::string sparse_toml(const config::Config& c) {
   return out;
 }
 
+// What stands between the run's config and training on text; empty when nothing does. `own`: data.tokenizer
+// is the copy of the folder's, which is not there yet.
+std::string tokenizer_note(const std::string& model_folder, const config::Config& c, bool own) {
+  if (!own) {
+    if (c.data.tokenizer != "byte") return {};
+    return "the folder holds no tokenizer that can be read; set data.tokenizer before training on text";
+  }
+  config::Config beside = c;
+  beside.data.tokenizer = model_folder;
+  try {
+    train::open_run_tokenizer(beside);
+    return {};
+  } catch (const base::Error& e) {
+    return fmt::format("the folder's tokenizer cannot be used: {}; set data.tokenizer before training",
+                       e.what());
+  }
+}
+
 }  // namespace
 
 ImportResult import_model(const ImportOptions& o) {
@@ -81,6 +100,9 @@ ImportResult import_model(const ImportOptions& o) {
   for (const std::string& set : o.sets)
     if (set.starts_with("model.num_mtp_layers=")) asked.model.num_mtp_layers = 0;
   asked.log.run_dir = o.run_folder;
+  const std::vector<SmallFile> files = read_small_files(o.model_folder);
+  const std::string own_tokenizer = copied_files_folder(o.run_folder);
+  if (has_tokenizer(files)) asked.data.tokenizer = own_tokenizer;
   asked = config::parse(config::to_toml(asked), o.sets, o.model_folder);
   if (asked.log.run_dir != o.run_folder)
     base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set",
@@ -88,7 +110,6 @@ ImportResult import_model(const ImportOptions& o) {
   const config::Config c = config::resolve(asked);
   model.config = c;
 
-  const std::vector<SmallFile> files = read_small_files(o.model_folder);
   const std::vector<model::Parameter> table = model::make_parameters(c);
   State state;
   lay_out(c, table, state);
@@ -100,8 +121,8 @@ ImportResult import_model(const ImportOptions& o) {
   state.view.texts = {{"config", config::to_toml(c)}, {"data", train::kImportedData}};
 
   fs::create_directories(c.checkpoint.dir);
-  fs::create_directories(o.run_folder + "/source");
-  for (const SmallFile& file : files) write_small_file(o.run_folder + "/source", file);
+  fs::create_directories(copied_files_folder(o.run_folder));
+  for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
   base::PosixVfs vfs;
   const checkpoint::SaveResult saved = checkpoint::save(vfs, c.checkpoint.dir, state.view, {});
   // As asked: what is derived from train.steps and the like is derived again by the run.
@@ -114,6 +135,8 @@ ImportResult import_model(const ImportOptions& o) {
   out.num_parameters = count.total + count.mtp;
   out.checkpoint_path = saved.path;
   out.notes = model.notes;
+  if (std::string note = tokenizer_note(o.model_folder, c, c.data.tokenizer == own_tokenizer); !note.empty())
+    out.notes.push_back(std::move(note));
   for (const std::string& w : folder.warnings()) out.notes.push_back(w);
   for (const std::string& w : saved.warnings) out.notes.push_back(w);
   if (loaded.num_unused_mtp > 0)

@@ -55,8 +55,7 @@ void read_model_files(const std::string& folder, ModelSource& out) {
         out.end_tokens.push_back(one.get<int32_t>());
       }
   }
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "qwen.tiktoken"})
-    if (find(files, name) && out.tokenizer.empty()) out.tokenizer = folder;
+  if (out.tokenizer.empty() && has_tokenizer(files)) out.tokenizer = folder;
 }
 
 ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
@@ -73,8 +72,12 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   out.max_context = out.config.train.seq_len;
   out.max_context_key = "train.seq_len of " + path;
   out.tokenizer = o.tokenizer;
-  if (out.tokenizer.empty() && asked.data.tokenizer != "byte") out.tokenizer = asked.data.tokenizer;
-  if (fs::is_directory(folder + "/source")) read_model_files(folder + "/source", out);
+  // The copy made at the import is found where the folder is now.
+  if (out.tokenizer.empty() && asked.data.tokenizer != "byte" &&
+      asked.data.tokenizer != copied_files_folder(asked.log.run_dir))
+    out.tokenizer = asked.data.tokenizer;
+  if (const std::string copied = copied_files_folder(folder); fs::is_directory(copied))
+    read_model_files(copied, out);
   if (out.tokenizer.empty()) out.tokenizer = "byte";
   if (out.config.model.vocab_size == 0) {
     asked.model.vocab_size = train::Vocabulary(out.tokenizer).tokenizer().vocab_size();

@@ -46,6 +46,24 @@ const SmallFile* find(const std::vector<SmallFile>& files, const std::string& na
   return nullptr;
 }
 
+bool is_tokenizer_file(const SmallFile& file) {
+  return file.name != "config.json" && file.name != "generation_config.json";
+}
+
+std::vector<SmallFile> read_tokenizer_files(const std::string& folder) {
+  std::vector<SmallFile> out = read_small_files(folder);
+  std::erase_if(out, [](const SmallFile& f) { return !is_tokenizer_file(f); });
+  return out;
+}
+
+bool has_tokenizer(const std::vector<SmallFile>& files) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "qwen.tiktoken"})
+    if (find(files, name)) return true;
+  return false;
+}
+
+std::string copied_files_folder(const std::string& run_folder) { return run_folder + "/source"; }
+
 void write_small_file(const std::string& folder, const SmallFile& file) {
   const std::shared_ptr<const safetensors::OutputFolder> opened = safetensors::OutputFolder::open(folder);
   safetensors::NewFile out(opened, file.name, static_cast<int64_t>(file.text.size()));

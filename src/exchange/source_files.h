@@ -16,6 +16,14 @@ std::vector<SmallFile> read_small_files(const std::string& folder);
 // Nothing when there is none of that name.
 const SmallFile* find(const std::vector<SmallFile>& files, const std::string& name);
 
+// The small files of `folder` that belong to its tokenizer.
+std::vector<SmallFile> read_tokenizer_files(const std::string& folder);
+bool is_tokenizer_file(const SmallFile& file);
+// Whether data::open_tokenizer finds a tokenizer in a folder of these files.
+bool has_tokenizer(const std::vector<SmallFile>& files);
+// Where an imported run keeps the small files of its model.
+std::string copied_files_folder(const std::string& run_folder);
+
 // Writes and syncs `folder`/name; a failure is a storage error.
 void write_small_file(const std::string& folder, const SmallFile& file);
 

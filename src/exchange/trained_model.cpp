@@ -49,6 +49,23 @@ void require_shapes(const checkpoint::Loaded& loaded, const std::vector<model::P
                  safetensors::shape_text(loaded.tensor(p.name).shape), safetensors::shape_text(p.shape));
 }
 
+// The files of the tokenizer the model was trained with take the place of the source's. Returns what could
+// not be done.
+std::string replace_tokenizer(const std::string& tokenizer, std::vector<SmallFile>& files) {
+  namespace fs = std::filesystem;
+  std::erase_if(files, is_tokenizer_file);
+  const bool is_folder = fs::is_directory(tokenizer);
+  const std::string folder = is_folder ? tokenizer : (fs::path(tokenizer).parent_path() / ".").string();
+  std::vector<SmallFile> found;
+  if (fs::is_directory(folder)) found = read_tokenizer_files(folder);
+  if (is_folder ? !has_tokenizer(found) : !find(found, fs::path(tokenizer).filename().string()))
+    return fmt::format(
+        "no tokenizer is written: data.tokenizer = \"{}\" of the run is no file of a name others look for",
+        tokenizer);
+  files.insert(files.end(), found.begin(), found.end());
+  return {};
+}
+
 }  // namespace
 
 struct TrainedModel::Files {
@@ -69,10 +86,14 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
     base::fail("{} has no layers of multi-token prediction to leave out", loaded.path());
   if (without_mtp) trained.model.num_mtp_layers = 0;
 
-  if (std::filesystem::exists(run_folder + "/source")) files_ = read_small_files(run_folder + "/source");
+  const std::string copied = copied_files_folder(run_folder);
+  if (std::filesystem::exists(copied)) files_ = read_small_files(copied);
+  if (const std::string& tokenizer = trained.data.tokenizer;
+      tokenizer != "byte" && tokenizer != copied_files_folder(trained.log.run_dir))
+    tokenizer_note_ = replace_tokenizer(tokenizer, files_);
   Description description;
   if (const SmallFile* source = find(files_, "config.json")) {
-    const std::string where = run_folder + "/source/config.json";
+    const std::string where = copied + "/config.json";
     description.model = family::parse_model_config(source->text, where);
     description.json = source->text;
     const std::vector<std::string> differences = forward_differences(description.model.config, trained);

@@ -28,7 +28,9 @@ class TrainedModel {
 
   const family::FamilyConfig& model() const { return model_; }  // its config is the trained one, resolved
   const std::string& config_json() const { return json_; }
-  const std::vector<SmallFile>& files() const { return files_; }  // of the source; empty from scratch
+  // Of the source, with the tokenizer the model was trained with.
+  const std::vector<SmallFile>& files() const { return files_; }
+  const std::string& tokenizer_note() const { return tokenizer_note_; }  // why files() holds none; or empty
   const std::string& dtype() const { return dtype_; }
   const checkpoint::Loaded& checkpoint() const;
   const std::vector<model::Parameter>& parameters() const { return table_; }
@@ -41,7 +43,7 @@ class TrainedModel {
   struct Files;
   std::unique_ptr<Files> found_;
   family::FamilyConfig model_;
-  std::string json_, dtype_;
+  std::string json_, dtype_, tokenizer_note_;
   std::vector<SmallFile> files_;
   std::vector<model::Parameter> table_;
   std::vector<NamedTensor> tensors_;

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "model/decoder.h"
+#include "model/overflow.h"
 #include "model/shard.h"
 
 namespace pleat::model {
@@ -168,6 +169,7 @@ void declare_inputs(Decoder& d, int num_microbatches) {
     in.positions = input(name("positions"), Dtype::I32, {t});
     in.doc_start = input(name("doc_start"), Dtype::I32, {all});
     in.token_index = input(name("token_index"), Dtype::I64, {own});
+    if (d.mesh.pieces > 1) in.piece = input(name("piece"), Dtype::I32, {own});
     if (d.mesh.tp * d.mesh.cp > 1) {
       in.all_valid = input(name("all_valid"), Dtype::U8, {all});
       in.order = input(name("order"), Dtype::I32, {all});
@@ -192,6 +194,8 @@ void declare_results(Decoder& d) {
     d.grad_scale = result("grad_scale", Dtype::F64, {2});
     d.commit = result("commit", Dtype::I32, {1});
   }
+  if (d.expert_rows < d.most_expert_rows && d.config.moe.overflow != "drop")
+    d.overflow = result("overflow", Dtype::I64, {config::num_all_layers(d.config)});
   const AuxCoefficients aux = aux_coefficients(d.config);
   for (size_t k = 0; k < d.mtp.size(); ++k)
     d.mtp[k].loss = result(fmt::format("L{}.mtp_loss", d.config.model.num_layers + static_cast<int64_t>(k)),
@@ -206,6 +210,7 @@ void declare_results(Decoder& d) {
     r.load = result(name("load"), Dtype::I64, {d.config.moe.num_experts});
     r.stats = result(name("router_stats"), Dtype::F64, {4});
     r.dropped = result(name("dropped"), Dtype::I64, {1});
+    if (d.overflow != kNoValue) r.overflow = d.b.rows(d.overflow, i, 1, fmt::format("[{}]", i));
     if (d.purpose != Purpose::Train) continue;
     if (aux.any()) r.losses = result(name("aux_losses"), Dtype::F64, {4});
     if (aux.global != 0) {
@@ -238,10 +243,11 @@ ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::v
 }
 
 ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
-                        int64_t num_rows) {
+                        int64_t most) {
   // Balanced: every expert rank of a group gets its part of all ranks' choices.
   const int64_t balanced = num_tokens * config.moe.top_k * mesh.etp;
-  return b.routed(here(what), dtype, std::move(shape), owner, std::min(balanced, num_rows), num_rows);
+  const int64_t expected = std::min(balanced, shape[0]);
+  return b.routed(here(what), dtype, std::move(shape), owner, expected, most);
 }
 
 bool balances_by(const config::Config& config, const std::string& type) {
@@ -281,14 +287,15 @@ namespace {
 void set_rows(Decoder& d) {
   const auto& e = d.config.moe;
   if (e.num_experts == 0) return;
-  const int64_t capacity = expert_capacity(d.config, d.num_tokens), own = e.num_experts / d.mesh.ep;
-  const auto rows_for = [&](int64_t experts) {
-    const int64_t dropless = d.num_tokens * std::min(e.top_k, experts);
-    if (capacity == 0) return dropless;
-    return e.pad_to_capacity ? capacity * experts : std::min(dropless, capacity * experts);
-  };
-  d.routed_rows = rows_for(e.num_experts);
-  d.expert_rows = rows_for(own) * d.mesh.size(program::Group::Dispatch);
+  const int64_t capacity = expert_capacity(d.config, d.num_tokens / d.mesh.pieces) * d.mesh.pieces;
+  const int64_t dropless = d.num_tokens * e.top_k;
+  d.routed_rows = capacity == 0       ? dropless
+                  : e.pad_to_capacity ? capacity * e.num_experts
+                                      : std::min(dropless, capacity * e.num_experts);
+  // A forward alone keeps no rows: it has room for all there could be.
+  const ExpertRows rows = expert_rows(d.config, d.mesh);
+  d.expert_rows = d.purpose == Purpose::Train ? rows.budget : rows.maximum;
+  d.most_expert_rows = rows.maximum;
 }
 
 }  // namespace
@@ -326,6 +333,10 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   for (auto* list : {&d.chunk_in, &d.chunk_out, &d.d_chunk_in})
     list->assign(d.role.chunks.size(), std::vector<ValueId>(n, kNoValue));
   d.saved.assign(n, std::vector<Saved>(static_cast<size_t>(config::num_all_layers(config))));
+  if (d.overflow != kNoValue) {
+    b.at({-1, -1, 2});
+    b.forward(program::Op::zero, {program::w(d.overflow)});
+  }
   return d;
 }
 

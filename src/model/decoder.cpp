@@ -253,7 +253,9 @@ void update(Decoder& d) {
     d.b.exchange(Op::norm_reduce, Phase::Update, Group::World, {u(d.parts)});
   }
   d.b.at({-1, -1});
-  d.b.update(Op::clip, {r(d.parts), r(d.loss), w(d.grad_scale), w(d.commit)},
+  if (d.overflow != kNoValue)
+    d.b.exchange(Op::overflow_reduce, Phase::Update, Group::World, {u(d.overflow)}, {{"max", 1}});
+  d.b.update(Op::clip, {r(d.parts), r(d.loss), r(d.overflow), w(d.grad_scale), w(d.commit)},
              {{"clip", d.config.optimizer.clip}});
   each([&](size_t i, ParameterValues& v) {
     const program::AttrSet share = {{"shard", double(v.shard)}, {"group", double(static_cast<int>(v.group))}};

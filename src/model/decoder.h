@@ -50,6 +50,7 @@ struct LayerWeights {
 struct LayerRouting {
   ValueId expert_bias = kNoValue;                                                    // persistent, f32
   ValueId load = kNoValue, stats = kNoValue, dropped = kNoValue, losses = kNoValue;  // results
+  ValueId overflow = kNoValue;                                 // this layer of Decoder::overflow
   ValueId global_counts = kNoValue, global_tokens = kNoValue;  // running or exact global aux loss
 };
 
@@ -63,7 +64,7 @@ struct MicrobatchInputs {
   // Several ranks hold a microbatch: facts of all its rows in natural order, where natural row t lies among
   // the rows gathered from the ranks (and back), and the natural rows this rank owns.
   ValueId all_valid = kNoValue, order = kNoValue, inverse_order = kNoValue, context_row = kNoValue,
-          own_row = kNoValue;
+          own_row = kNoValue, piece = kNoValue;
   ValueId all_tokens = kNoValue, all_labels = kNoValue,
           all_loss_mask = kNoValue;  // shifted ones need neighbours
 };
@@ -124,7 +125,8 @@ struct Decoder {
   int64_t attention_tokens = 0;   // rows the ranks of a tensor group work on together
   int64_t microbatch_tokens = 0;  // rows of the whole microbatch
   int64_t routed_rows = 0;        // rows this rank's tokens may take
-  int64_t expert_rows = 0;        // rows this rank's experts may get
+  int64_t expert_rows = 0;        // rows this rank's experts may get: the budget
+  int64_t most_expert_rows = 0;   // rows they could get
   ValueId coords = kNoValue;      // with several ranks only
   int side_lane = 0;              // where shared experts run
   RoutingUse routing_use{};
@@ -137,6 +139,7 @@ struct Decoder {
   StepInputs step;
   std::vector<MicrobatchInputs> inputs;
   ValueId loss = kNoValue, parts = kNoValue, grad_scale = kNoValue, commit = kNoValue;
+  ValueId overflow = kNoValue;  // a budget that a step may exceed: what every layer asked for (overflow.h)
   std::vector<ValueId> logits_out;  // Purpose::Logits
 
   // Per microbatch.
@@ -155,8 +158,9 @@ struct Decoder {
   ValueId activation(const std::string& what, std::vector<int64_t> shape);  // "mb0.L1.what", compute type
   ValueId activation(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
                      program::Owner owner);
+  // `most`: rows there could be; shape[0] is how many have room.
   ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
-                 program::Owner owner, int64_t num_rows);
+                 program::Owner owner, int64_t most);
   ValueId statistic(const std::string& what, std::vector<int64_t> shape);  // wide type
   std::string here(const std::string& what) const;
 };

@@ -18,6 +18,9 @@ struct Mesh {
   int64_t ep = 1, etp = 1, edp = 1;                 // expert side
   Dispatcher dispatcher = Dispatcher::AllToAll;
   ContextKind context = ContextKind::AllGather;
+  // One rank that drops tokens as this many ranks of a microbatch would: an expert's capacity holds for each
+  // piece of the tokens by itself (the input "piece" says which). A reference for layouts.
+  int64_t pieces = 1;
 
   int64_t world() const { return tp * cp * dp * pp; }
   int64_t size(program::Group group) const;

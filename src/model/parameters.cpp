@@ -109,7 +109,7 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
       m.scale_residual_init ? m.init_std / std::sqrt(2.0 * static_cast<double>(m.num_layers)) : m.init_std;
 
   Table t(config);
-  t.dense("embedding.weight", {m.vocab_size, h}, C::Embedding, -1, 0);
+  t.dense("embedding.weight", {m.vocab_size, h}, C::Embedding, -1, 0).pads = true;
   for (int i = 0; i < config::num_all_layers(config); ++i) {
     const std::string at = fmt::format("layers.{}.", i);
     if (i >= m.num_layers) {
@@ -172,6 +172,7 @@ std::vector<Parameter> make_parameters(const config::Config& config) {
   }
   t.norm("final_norm.weight", h, C::Norm, -1);
   Parameter& head = t.dense("head.weight", {m.vocab_size, h}, C::Head, -1, 0);
+  head.pads = true;
   if (m.tie_embeddings) head.tied_to = "embedding.weight";
   return t.take();
 }

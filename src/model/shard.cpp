@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 namespace pleat::model {
@@ -55,6 +56,11 @@ std::vector<std::pair<int64_t, int64_t>> ranges_of(const Parameter& p, int64_t d
     if (n == 1) break;
     std::vector<std::pair<int64_t, int64_t>> out;
     for (const Block& b : pieces_of(p, dim)) {
+      if (p.pads) {
+        const int64_t part = base::ceil_div(b.size, n);
+        out.emplace_back(b.begin + std::min(at * part, b.size), b.begin + std::min((at + 1) * part, b.size));
+        continue;
+      }
       if (b.size % n != 0)
         base::fail("{}: {} of {} does not divide the {} rows or columns{} of dimension {}", p.name,
                    axis_key(s.axis), n, b.size, b.name.empty() ? "" : " of " + b.name, dim);
@@ -72,6 +78,7 @@ std::vector<int64_t> local_shape(const Parameter& p, const Mesh& mesh) {
   std::vector<int64_t> out;
   for (size_t dim = 0; dim < p.shape.size(); ++dim) {
     int64_t size = 0;
+    // The first rank has its full part: padding falls on the last ones.
     for (const auto& [begin, end] : ranges_of(p, static_cast<int64_t>(dim), mesh, {})) size += end - begin;
     out.push_back(size);
   }

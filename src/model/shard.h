@@ -1,6 +1,7 @@
 // Which part of a logical tensor a rank holds, read off the ownership record alone: the same for weights,
 // gradients, checkpoints and import. A sharded dimension is cut inside each of its logical blocks (q | k | v,
-// gate | up), so that every rank holds a part of every block, in the blocks' order.
+// gate | up), so that every rank holds a part of every block, in the blocks' order. A vocabulary that does
+// not divide is padded at its end: the runs of the last ranks are shorter than their local shape.
 #pragma once
 
 #include <cstdint>

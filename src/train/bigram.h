@@ -7,7 +7,7 @@ namespace pleat::train {
 
 // Bits per byte on the validation stream of p(next | previous) = (count + 1/V) / (total + 1), counted on the
 // training stream. Ends of documents are predicted and paid for like any token, but only bytes are counted as
-// text.
+// text. 0 when a stream holds an id that no byte has.
 double bigram_bits_per_byte(const data::IndexedDataset& train, const data::IndexedDataset& valid);
 
 }  // namespace pleat::train

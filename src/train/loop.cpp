@@ -319,8 +319,10 @@ class Run {
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
       summary["bits_per_byte"] = final_eval_->bits_per_byte;
       if (trainer_.train_data().num_sources() == 1)
-        summary["bigram_bits_per_byte"] =
-            bigram_bits_per_byte(trainer_.train_data().dataset(0), *trainer_.valid_data());
+        if (const double bits =
+                bigram_bits_per_byte(trainer_.train_data().dataset(0), *trainer_.valid_data());
+            bits > 0)
+          summary["bigram_bits_per_byte"] = bits;
     }
     if (!config_.data.sources.empty()) summary["sources"] = sources();
     // "byte" is also what stands there when the data came from elsewhere.
@@ -347,7 +349,8 @@ class Run {
     o.seed = config_.train.seed;
     if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
     const std::string prompt = "The ";
-    return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o));
+    return prompt + tokenizer->decode(generate(trainer_.programs(), tokenizer->encode(prompt), o),
+                                      {.skip_special_tokens = true, .skip_unknown_ids = true});
   }
 
   void say_goodbye(const json& s) const {

@@ -208,7 +208,8 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   const int64_t n = num_batches == 0 ? available : std::min(num_batches, available);
   const auto* labels = static_cast<const int32_t*>(executor.data("mb0.labels"));
   const auto* mask = static_cast<const uint8_t*>(executor.data("mb0.loss_mask"));
-  const bool bytes = config_.data.tokenizer == "byte";
+  // "byte" is also what is there when nobody said anything: other ids show that the text is no bytes.
+  bool bytes = config_.data.tokenizer == "byte";
   data::MixturePosition position = valid_data_->start();
   double sum = 0;
   int64_t tokens = 0, num_bytes = 0;
@@ -216,8 +217,10 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
     BatchCounts counts;
     feed.load(executor, 0, position, counts);
     write_rng(executor, config_.train.seed, 0);
-    for (int64_t t = 0; bytes && t < counts.tokens; ++t)
+    for (int64_t t = 0; bytes && t < counts.tokens; ++t) {
       num_bytes += mask[t] && labels[t] < data::ByteTokenizer::kEndOfDocument;
+      bytes = labels[t] < data::ByteTokenizer::kVocabSize;
+    }
     executor.run();
     const double* loss = static_cast<const double*>(executor.data("loss"));
     sum += loss[0];
@@ -226,7 +229,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   EvalOutcome out;
   out.tokens = tokens;
   out.loss = sum / static_cast<double>(std::max<int64_t>(tokens, 1));
-  if (num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
+  if (bytes && num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
   return out;
 }
 

@@ -28,7 +28,7 @@ std::vector<int32_t> Vocabulary::encode(std::string_view text, bool special) con
 
 std::string Vocabulary::decode(std::span<const int32_t> tokens) const {
   data::DecodeOptions options;
-  options.skip_special_tokens = options.keep_broken_utf8 = true;
+  options.skip_special_tokens = options.keep_broken_utf8 = options.skip_unknown_ids = true;
   if (const data::TextTokenizer* t = as_text(*tokenizer_)) return t->decode(tokens, options);
   return tokenizer_->decode(tokens);
 }

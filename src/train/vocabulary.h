@@ -19,7 +19,8 @@ class Vocabulary {
   const data::Tokenizer& tokenizer() const { return *tokenizer_; }
   // `special`: with the begin and end tokens the tokenizer's file asks for.
   std::vector<int32_t> encode(std::string_view text, bool special) const;
-  // Special tokens are left out; bytes that form no valid UTF-8 come out as they are where that is possible.
+  // Special tokens and ids that stand for nothing are left out; bytes that form no valid UTF-8 come out as
+  // they are where that is possible.
   std::string decode(std::span<const int32_t> tokens) const;
   std::optional<int32_t> end_of_document() const;
   // What stands before a text without context: the begin token where texts get one, else end of document.

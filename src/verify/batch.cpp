@@ -58,6 +58,18 @@ std::vector<int32_t> context_rows(const config::Config& c, const model::Mesh& me
   return rows;
 }
 
+std::vector<int32_t> pieces_of(const config::Config& c, const model::Mesh& layout) {
+  std::vector<int32_t> piece(static_cast<size_t>(c.train.micro_batch * c.train.seq_len));
+  for (int64_t r = 0; r < layout.cp; ++r) {
+    const std::vector<int32_t> rows = context_rows(c, layout, r);
+    const size_t own = rows.size() / static_cast<size_t>(layout.tp);
+    for (size_t i = 0; i < rows.size(); ++i)
+      piece[static_cast<size_t>(rows[i])] =
+          static_cast<int32_t>(r * layout.tp + static_cast<int64_t>(i / own));
+  }
+  return piece;
+}
+
 void write_batch(interpret::Executor& executor, const config::Config& c, const model::Mesh& mesh,
                  const RankPlace& place, const Batch& batch, int64_t step) {
   using program::Group;

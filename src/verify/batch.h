@@ -32,4 +32,7 @@ std::vector<int32_t> context_rows(const config::Config& config, const model::Mes
 void write_batch(interpret::Executor& executor, const config::Config& config, const model::Mesh& mesh,
                  const RankPlace& place, const Batch& batch, int64_t step);
 
+// For a one-rank program with mesh.pieces: which rank of `layout` owns each natural row of a microbatch.
+std::vector<int32_t> pieces_of(const config::Config& config, const model::Mesh& layout);
+
 }  // namespace pleat::verify

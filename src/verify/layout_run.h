@@ -2,6 +2,7 @@
 // together as logical tensors.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "model/mesh.h"
 #include "model/parameters.h"
 #include "schedule/build.h"
+#include "verify/batch.h"
 
 namespace pleat::verify {
 
@@ -25,6 +27,10 @@ struct StepResults {
   double loss = 0, norm = 0, clip = 0;
   std::map<std::string, Tensor> gradients;  // of what is not frozen
   std::map<int, LayerResults> layers;
+  bool committed = true, rerun = false;  // whether the weights changed; by the program with room for all rows
+  std::map<std::string, Tensor> weights;  // RunOptions::weights_each_step
+  std::map<std::string, Tensor> taps;     // RunOptions::taps, "mb0.L1.x_out", rows in natural order
+  std::map<std::string, std::vector<int32_t>> routing;  // RoutingUse::Record, "mb0.L1", [tokens, top_k]
 };
 
 struct LayoutRun {
@@ -33,16 +39,29 @@ struct LayoutRun {
 };
 
 // What a test may break, to see that it is noticed.
-enum class Fault : uint8_t { None, ScaleExpertGradients, DropReduction, SkipNorm };
+enum class Fault : uint8_t { None, ScaleExpertGradients, DropReduction, SkipNorm, Drift };
 
 struct RunOptions {
   int64_t num_steps = 3;
   uint64_t seed = 1;
   Fault fault = Fault::None;
+  std::vector<Batch> batches;  // one per step; empty: random ones
+  // The initial value of an element of a logical tensor, from what it would be.
+  std::function<double(const model::Parameter&, int64_t element, double initial)> weight;
+  // Each rank's part of the gradients, element by element of its own tensor; with it the microbatches are
+  // left out, and only what follows the last of them runs: reductions, norm, clip, update.
+  std::function<double(const model::Parameter&, const RankPlace&, int64_t element)> gradient;
+  bool weights_each_step = false;
+  std::vector<std::string> taps;  // values [rows of this rank, any] of a layer, by their names there
+  model::RoutingUse routing = model::RoutingUse::Choose;
+  std::map<std::string, std::vector<int32_t>> replay;  // RoutingUse::Replay: StepResults::routing of a run
+  // For mesh.pieces > 1: the layout whose ranks the pieces stand for.
+  model::Mesh pieces_of = {};
 };
 
 // `config` must be resolved; roles: one per pipeline rank, empty for the whole model on each. Throws when
-// ranks that hold the same element disagree about it.
+// ranks that hold the same element disagree about it, and when a step needs more rows than moe.token_budget
+// has room for and moe.overflow is "stop".
 LayoutRun run_layout(const config::Config& config, const model::Mesh& mesh,
                      const std::vector<model::Role>& roles, const RunOptions& options);
 

@@ -114,7 +114,7 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
           {"moe.load_balancing = \"sinkhorn\"\nmoe.aux_coef = 0.1", "moe.aux_coef = [0.1] has no effect"},
           {"moe.load_balancing = \"sinkhorn\"\nmoe.score = \"sigmoid\"",
            "moe.score = \"sigmoid\" has no effect"},
-          {"moe.token_budget = 2", "experts are spread over several ranks"},
+          {"moe.token_budget = 2", "parallel.ep > 1"},
           {"model.ffn_hidden_size = 3", "some layer is dense"},
           {"model.mlp_bias = true", "some layer is dense"},
           {"optimizer.groups.mlp.lr_mult = 2", "some layer is dense"},

@@ -200,5 +200,23 @@ TEST(TokenizerFiles, OpenPicksByName) {
   EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("other.bin")); }), "no tokenizer is known"));
 }
 
+// A model has more rows than its tokenizer has tokens, and may generate any of them: a run once ended in an
+// error.
+TEST(Tokenizers, IdsThatStandForNothingAreLeftOutWhereAsked) {
+  const DecodeOptions lenient{.skip_unknown_ids = true};
+  for (const char* name : {"byte", "qwen.json", "llama2.json", "small.model", "qwen:small.tiktoken"}) {
+    std::string path = name;
+    if (path != "byte") path.insert(path.find(':') + 1, kFolder);
+    const auto tokenizer = open_tokenizer(path);
+    const int32_t beyond = static_cast<int32_t>(tokenizer->vocab_size());
+    std::vector<int32_t> ids = tokenizer->encode("the dog");
+    const std::string text = tokenizer->decode(ids, lenient);
+    EXPECT_EQ(text, "the dog") << name;
+    ids.insert(ids.begin() + 1, {beyond, beyond + 70000, -1});
+    EXPECT_EQ(tokenizer->decode(ids, lenient), text) << name;
+    EXPECT_TRUE(has(error_of([&] { tokenizer->decode(ids, DecodeOptions{}); }), "at position 1")) << name;
+  }
+}
+
 }  // namespace
 }  // namespace pleat::data

@@ -133,14 +133,14 @@ Plan empty_plan(int64_t experts, int64_t rows, int64_t tokens, int64_t k) {
 Plan local_plan(const World& w, Tensor& idx, Tensor& probs, bool idle) {
   Plan p = empty_plan(w.E(), w.sent_budget(), w.T, w.k);
   Tensor dropped = Tensor::nan(Dtype::I64, {1});
-  call(
-      KernelKind::dispatch_plan, Phase::Forward,
-      {in(idx), in(probs), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row), out(dropped)},
-      {{"capacity", 1.0 * w.capacity},
-       {"experts", 1.0 * w.E()},
-       {"pad", 1.0 * w.pad},
-       {"policy", 0.0},
-       {"top_k", 1.0 * w.k}});
+  call(KernelKind::dispatch_plan, Phase::Forward,
+       {in(idx), in(probs), none(), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row),
+        out(dropped)},
+       {{"capacity", 1.0 * w.capacity},
+        {"experts", 1.0 * w.E()},
+        {"pad", 1.0 * w.pad},
+        {"policy", 0.0},
+        {"top_k", 1.0 * w.k}});
   if (idle) {
     for (Tensor* t : {&p.row_token, &p.row_slot, &p.token_row})
       for (int64_t i = 0; i < t->size(); ++i) t->set(i, -1);

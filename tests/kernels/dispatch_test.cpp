@@ -24,7 +24,7 @@ Plan plan(Tensor& idx, Tensor& probs, int64_t experts, int64_t rows, int capacit
   Plan p{Tensor::nan(Dtype::I32, {experts + 1}), Tensor::nan(Dtype::I32, {rows}),
          Tensor::nan(Dtype::I32, {rows}), Tensor::nan(Dtype::I32, {T, k}), Tensor::nan(Dtype::I64, {1})};
   call(KernelKind::dispatch_plan, Phase::Forward,
-       {in(idx), in(probs), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row),
+       {in(idx), in(probs), none(), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row),
         out(p.dropped)},
        {{"capacity", 1.0 * capacity},
         {"experts", 1.0 * experts},
@@ -102,7 +102,7 @@ TEST(DispatchPlan, CountsDropsOverCallsAndToleratesNan) {
   EXPECT_EQ(p.row_token.numbers(), (std::vector<double>{0, 4, -1, -1, -1, -1}));
   EXPECT_EQ(p.dropped.at(0), 4);
   call(KernelKind::dispatch_plan, Phase::Forward,
-       {in(idx), in(probs), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row),
+       {in(idx), in(probs), none(), out(p.offsets), out(p.row_token), out(p.row_slot), out(p.token_row),
         add(p.dropped)},
        {{"capacity", 2}, {"experts", 2}, {"pad", 0}, {"policy", 1}, {"top_k", 1}});
   EXPECT_EQ(p.row_token.numbers(), (std::vector<double>{0, 1, -1, -1, -1, -1}));

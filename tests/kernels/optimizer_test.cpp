@@ -132,7 +132,7 @@ TEST(Clip, ScalesAndDecides) {
     Tensor p = Tensor::of(Dtype::F64, {static_cast<int64_t>(parts.size())}, parts),
            l = Tensor::of(Dtype::F64, {2}, loss);
     Tensor scale = Tensor::nan(Dtype::F64, {2}), commit = Tensor::nan(Dtype::I32, {1});
-    call(KernelKind::clip, Phase::Update, {in(p), in(l), out(scale), out(commit)}, {{"clip", clip}});
+    call(KernelKind::clip, Phase::Update, {in(p), in(l), none(), out(scale), out(commit)}, {{"clip", clip}});
     return std::vector<double>{scale.at(0), scale.at(1), commit.at(0)};
   };
   EXPECT_EQ(run({9, 16}, {1, 1}, 1.0), (std::vector<double>{5, 0.2, 1}));

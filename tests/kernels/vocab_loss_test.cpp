@@ -11,8 +11,6 @@ using program::KernelKind;
 using program::Phase;
 using tensor::Dtype;
 
-const program::AttrSet kGroup = {{"group", 1}};
-
 struct Batch {
   int64_t rows, columns, num_ranks;
   Tensor logits, labels, mask, norm = Tensor::of(Dtype::F64, {1}, {0.125});
@@ -39,6 +37,10 @@ struct Batch {
   }
 };
 
+program::AttrSet attrs_of(const Batch& b) {
+  return {{"group", 1}, {"vocabulary", static_cast<double>(b.columns * b.num_ranks)}};
+}
+
 Tensor coords_of(int64_t place) {
   Tensor coords = Tensor::nan(Dtype::I64, {program::kNumGroups});
   coords.set(1, static_cast<double>(place));
@@ -49,7 +51,7 @@ Tensor stats_of(Batch& b, int64_t rank, int threads = 2) {
   Tensor piece = b.piece(b.logits, rank), coords = coords_of(rank),
          stats = Tensor::nan(Dtype::F64, {b.rows, 3});
   call(KernelKind::vocab_stats, Phase::Forward, {in(piece), in(b.labels), in(b.mask), in(coords), out(stats)},
-       kGroup, threads);
+       attrs_of(b), threads);
   return stats;
 }
 Tensor all_stats_of(Batch& b, int threads = 2, bool flat = false) {
@@ -67,8 +69,43 @@ void forward(Tensor& all, Tensor& mask, Pass loss, Pass token_loss, int threads 
 Tensor backward(Batch& b, Tensor& all, int64_t rank, Pass loss, int threads = 2) {
   Tensor piece = b.piece(b.logits, rank), coords = coords_of(rank);
   call(KernelKind::vocab_loss, Phase::BackwardInput,
-       {in(all), in(b.labels), in(b.mask), in(b.norm), in(coords), add(piece), loss}, kGroup, threads);
+       {in(all), in(b.labels), in(b.mask), in(b.norm), in(coords), add(piece), loss}, attrs_of(b), threads);
   return piece;
+}
+
+// Padding holds anything; it must count for nothing and get no gradient.
+TEST(VocabLoss, PaddedColumnsDoNotCount) {
+  const int64_t rows = 9, real = 11, columns = 4;
+  Batch padded(Dtype::F64, rows, columns, 3);
+  for (int64_t t = 0; t < rows; ++t) padded.labels.set(t, static_cast<double>(t % real));
+  const program::AttrSet attrs = {{"group", 1}, {"vocabulary", static_cast<double>(real)}};
+  Tensor whole = Tensor::zeros(Dtype::F64, {rows, real});
+  for (int64_t t = 0; t < rows; ++t)
+    for (int64_t v = 0; v < real; ++v) whole.set(t * real + v, padded.logits.at(t * columns * 3 + v));
+  Tensor loss = Tensor::nan(Dtype::F64, {2});
+  call(KernelKind::cross_entropy, Phase::BackwardInput,
+       {in(padded.labels), in(padded.mask), in(padded.norm), add(whole), out(loss)}, {});
+  Tensor all = Tensor::nan(Dtype::F64, {3, rows, 3});
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Tensor piece = padded.piece(padded.logits, rank), coords = coords_of(rank),
+           stats = Tensor::nan(Dtype::F64, {rows, 3});
+    call(KernelKind::vocab_stats, Phase::Forward,
+         {in(piece), in(padded.labels), in(padded.mask), in(coords), out(stats)}, attrs);
+    for (int64_t i = 0; i < stats.size(); ++i) all.set(rank * stats.size() + i, stats.at(i));
+  }
+  for (int64_t rank = 0; rank < 3; ++rank) {
+    Tensor piece = padded.piece(padded.logits, rank), coords = coords_of(rank),
+           mine = Tensor::nan(Dtype::F64, {2});
+    call(KernelKind::vocab_loss, Phase::BackwardInput,
+         {in(all), in(padded.labels), in(padded.mask), in(padded.norm), in(coords), add(piece), out(mine)},
+         attrs);
+    EXPECT_NEAR(mine.at(0), loss.at(0), 1e-12 * std::abs(loss.at(0)));
+    for (int64_t t = 0; t < rows; ++t)
+      for (int64_t j = 0; j < columns; ++j) {
+        const int64_t v = rank * columns + j;
+        EXPECT_NEAR(piece.at(t * columns + j), v < real ? whole.at(t * real + v) : 0.0, 1e-14);
+      }
+  }
 }
 
 TEST(VocabStats, PlainLoops) {
@@ -202,13 +239,13 @@ TEST(VocabLoss, RefusesBadLabelsAndShapes) {
   expect_refused(
       [&] {
         call(KernelKind::vocab_stats, Phase::Forward,
-             {in(piece), in(b.labels), in(b.mask), in(coords), out(stats)}, kGroup);
+             {in(piece), in(b.labels), in(b.mask), in(coords), out(stats)}, attrs_of(b));
       },
       "[vocab_stats] argument 'stats' is [4, 2], needed [4, 3]");
   expect_refused(
       [&] {
         call(KernelKind::vocab_loss, Phase::BackwardInput,
-             {in(all), in(b.labels), in(b.mask), in(b.norm), in(coords), out(piece), out(loss)}, kGroup);
+             {in(all), in(b.labels), in(b.mask), in(b.norm), in(coords), out(piece), out(loss)}, attrs_of(b));
       },
       "argument 'logits' is changed in place");
 }

@@ -140,5 +140,19 @@ TEST(Bigram, PairsAcrossReadsAreCounted) {
   EXPECT_NEAR(bigram_bits_per_byte(train, train), bits / 69999, 1e-9);
 }
 
+// "byte" is also what a config says that names nothing: the ids of other tokenizers once counted beyond the
+// table.
+TEST(Bigram, IdsThatNoByteHasGiveNothing) {
+  testing::TempFolder folder;
+  write_documents(folder.at("bytes"), {"abab"});
+  data::IndexedDatasetWriter writer(folder.at("other"), {70000, 0});
+  const std::vector<int32_t> ids = {1, 2, 257, 69999, 3};
+  writer.append(ids), writer.end_document(), writer.finish();
+  const data::IndexedDataset bytes(folder.at("bytes"), 70000), other(folder.at("other"), 70000);
+  EXPECT_GT(bigram_bits_per_byte(bytes, bytes), 0);
+  EXPECT_EQ(bigram_bits_per_byte(other, bytes), 0);
+  EXPECT_EQ(bigram_bits_per_byte(bytes, other), 0);
+}
+
 }  // namespace
 }  // namespace pleat::train

@@ -1,7 +1,7 @@
 // Layouts against one rank, in double.
 #include <gtest/gtest.h>
 
-#include "verify/compare.h"
+#include "verify/grid.h"
 
 namespace pleat::verify {
 namespace {
@@ -37,26 +37,10 @@ config::Config make(const std::vector<std::string>& sets = {}) {
   return config::resolve(config::parse(kBase, sets, "test.toml"));
 }
 
-std::vector<model::Role> even_roles(const config::Config& c, const model::Mesh& m) {
-  std::vector<model::Role> roles(static_cast<size_t>(m.pp));
-  const int stages = static_cast<int>(m.pp * m.vpp), layers = static_cast<int>(c.model.num_layers);
-  for (int s = 0; s < stages; ++s) {
-    model::Role& r = roles[static_cast<size_t>(s % m.pp)];
-    r.pipeline_rank = static_cast<int>(s % m.pp);
-    model::Chunk chunk;
-    chunk.embedding = s == 0;
-    chunk.head = s == stages - 1;
-    for (int l = s * layers / stages; l < (s + 1) * layers / stages; ++l) chunk.layers.push_back(l);
-    r.chunks.push_back(chunk);
-  }
-  return roles;
-}
-
 void expect_equal(const config::Config& c, const model::Mesh& mesh, double bound = 1e-10,
                   bool bitwise = false) {
   const LayoutRun reference = run_layout(c, {}, {}, {});
-  const LayoutRun run =
-      run_layout(c, mesh, mesh.pp > 1 ? even_roles(c, mesh) : std::vector<model::Role>{}, {});
+  const LayoutRun run = run_layout(c, mesh, even_roles(c, mesh), {});
   const Comparison result = compare(reference, run, model::make_parameters(c));
   EXPECT_EQ(result.verdict(bound), "") << "worst " << result.worst();
   EXPECT_TRUE(!bitwise || result.bitwise);
@@ -122,6 +106,10 @@ TEST(Layout, Frozen) {
   model::Mesh m = mesh(2, 1, 2, 2, 1);
   m.pp = 2;
   expect_equal(make({"optimizer.freeze=[\"attention\",\"router\"]"}), m);
+}
+TEST(Layout, VocabularyThatDoesNotDivide) {
+  expect_equal(make({"model.vocab_size=61"}), mesh(4, 1, 1, 1, 1));
+  expect_equal(make({"model.vocab_size=61", "model.tie_embeddings=true"}), mesh(2, 1, 2, 2, 1));
 }
 TEST(Layout, Pipeline) {
   model::Mesh m;

@@ -202,8 +202,10 @@ std::string HuggingFaceTokenizer::decode(std::span<const int32_t> tokens,
   spellings.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
     const int32_t id = tokens[i];
-    if (!added_.has(id) && !model_->vocabulary().has(id))
+    if (!added_.has(id) && !model_->vocabulary().has(id)) {
+      if (options.skip_unknown_ids) continue;
       base::fail("{}: id {} at position {} is not in the vocabulary of {}", path_, id, i, vocab_size());
+    }
     if (options.skip_special_tokens && special_[static_cast<size_t>(id)]) continue;
     spellings.emplace_back(text_of(id));
   }

@@ -105,7 +105,7 @@ std::string RankTokenizer::decode(std::span<const int32_t> tokens, const DecodeO
       if (!options.skip_special_tokens) bytes += special_.text(id);
     } else if (const int64_t rank = int64_t{id} - parts_.id_shift; parts_.ranks.has(rank)) {
       bytes += parts_.ranks.text(static_cast<int32_t>(rank));
-    } else {
+    } else if (!options.skip_unknown_ids) {
       base::fail("{}: id {} at position {} is not in the vocabulary of {}", parts_.path, id, i, vocab_size_);
     }
   }

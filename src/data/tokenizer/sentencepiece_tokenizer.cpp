@@ -52,8 +52,10 @@ class SentencePieceTokenizer final : public TextTokenizer {
     return ids;
   }
 
-  std::string decode(std::span<const int32_t> tokens, const DecodeOptions&) const override {
-    const std::vector<int> ids(tokens.begin(), tokens.end());
+  std::string decode(std::span<const int32_t> tokens, const DecodeOptions& options) const override {
+    std::vector<int> ids(tokens.begin(), tokens.end());
+    if (options.skip_unknown_ids)
+      std::erase_if(ids, [&](int id) { return id < 0 || id >= processor_.GetPieceSize(); });
     for (size_t i = 0; i < ids.size(); ++i)
       if (ids[i] < 0 || ids[i] >= processor_.GetPieceSize())
         base::fail("{}: id {} at position {} is not in the vocabulary of {}", path_, ids[i], i, vocab_size());

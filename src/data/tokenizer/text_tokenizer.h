@@ -32,6 +32,9 @@ struct DecodeOptions {
   // Bytes that form no valid UTF-8 come out as they are instead of as U+FFFD: for text that is printed piece
   // by piece. Where the file's own decoding steps work on characters they are replaced all the same.
   bool keep_broken_utf8 = false;
+  // Ids that stand for nothing are left out instead of being an error: a model may have more rows than its
+  // tokenizer has tokens, and generate any of them.
+  bool skip_unknown_ids = false;
 };
 
 class TextTokenizer : public Tokenizer {

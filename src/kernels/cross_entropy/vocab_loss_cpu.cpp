@@ -33,6 +33,11 @@ WholeRow combine(const double* all_stats, int64_t num_ranks, int64_t num_rows, i
   return row;
 }
 
+// Of `columns` local columns from `first` on, those that are in the vocabulary; the rest is padding.
+int64_t real_columns(const Invocation& call, int64_t first, int64_t columns) {
+  return std::clamp<int64_t>(call.integer("vocabulary") - first, 0, columns);
+}
+
 int64_t ranks_of(const Arg& all_stats, int64_t num_rows) {
   return num_rows == 0 ? 0 : all_stats.size() / (num_rows * kNumStats);
 }
@@ -46,9 +51,8 @@ struct Stats {
     double* stats = call[4].as<double>();
     const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
     const int64_t first = columns * coordinate("vocab_stats", call, call[3]);
-    for (int64_t t = 0; t < rows; ++t)
-      if (mask[t] && labels[t] < 0)
-        base::fail("[vocab_stats] label {} of row {} is outside the vocabulary", labels[t], t);
+    const int64_t real = real_columns(call, first, columns);
+    check_labels("vocab_stats", labels, mask, rows, call.integer("vocabulary"));
     const Tiling tiling = loss_tiling(rows);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -58,11 +62,11 @@ struct Stats {
           continue;
         }
         const T* row = logits + t * columns;
-        const T shift = maximum(row, columns);
+        const T shift = maximum(row, real);
         const int64_t label = labels[t] - first;
         to[0] = static_cast<double>(shift);
-        to[1] = sum_exp(row, columns, shift);
-        to[2] = label >= 0 && label < columns ? static_cast<double>(row[label]) : 0.0;
+        to[1] = sum_exp(row, real, shift);
+        to[2] = label >= 0 && label < real ? static_cast<double>(row[label]) : 0.0;
       }
     });
   }
@@ -98,7 +102,8 @@ struct BackwardInput {
     T* logits = call[5].as<T>();
     const int64_t rows = call[5].dim(0), columns = call[5].dim(1), num_ranks = ranks_of(call[0], rows);
     const int64_t first = columns * coordinate("vocab_loss", call, call[4]);
-    check_labels("vocab_loss", labels, mask, rows, num_ranks * columns);
+    const int64_t real = real_columns(call, first, columns);
+    check_labels("vocab_loss", labels, mask, rows, call.integer("vocabulary"));
     sum_rows(
         call, mask, rows, call[6],
         [&](int64_t t) {
@@ -106,9 +111,10 @@ struct BackwardInput {
           T* __restrict row = logits + t * columns;
           const T shift = static_cast<T>(whole.top), scale = static_cast<T>(norm / whole.sum);
           const int64_t label = labels[t] - first;
-          const bool here = label >= 0 && label < columns;
+          const bool here = label >= 0 && label < real;
           const double label_exp = here ? static_cast<double>(fast_exp(row[label] - shift)) : 0;
-          for (int64_t j = 0; j < columns; ++j) row[j] = fast_exp(row[j] - shift) * scale;
+          for (int64_t j = 0; j < real; ++j) row[j] = fast_exp(row[j] - shift) * scale;
+          std::fill(row + real, row + columns, T(0));
           if (here) row[label] = static_cast<T>((label_exp / whole.sum - 1) * norm);
           return whole.loss();
         },

@@ -32,6 +32,14 @@
 // lies among
 //                them, sorted_row is the inverse; both are -1 past the end. attrs experts_per_rank, copies.
 //                Serial.
+// trim_plan      Between dispatch_plan and the first row that moves, where a budget is below the rows there
+// could
+//                be. An expert rank whose rows exceed attr budget keeps exactly `budget` of them: its experts
+//                are cut to one common level (the largest that fits; the lowest experts of those that were
+//                cut get one row more while some are left), the sources of a cut expert likewise, and a
+//                source gives up its smallest probabilities (attr policy 0; of equal ones the later token) or
+//                its last tokens (1). Lost choices have token_row -1 and are counted in dropped. With nothing
+//                over the budget nothing is written. overflow: program/overflow.h. Serial.
 // combine_ranks, permute_ranks
 //                combine without its addends, and the backward of permute, on rows that came back: part j
 //                holds this rank's rows of expert rank j / copies, so row r of the local plan lies in
@@ -56,6 +64,7 @@ Kernel resolve_combine_forward(const Invocation& call);
 Kernel resolve_combine_backward_input(const Invocation& call);
 Kernel resolve_gather_plan(const Invocation& call);
 Kernel resolve_receive_plan(const Invocation& call);
+Kernel resolve_trim_plan(const Invocation& call);
 Kernel resolve_combine_ranks(const Invocation& call);
 Kernel resolve_permute_ranks(const Invocation& call);
 

@@ -14,6 +14,7 @@ std::span<const Binding> dispatch_bindings() {
       {KernelKind::combine, Phase::BackwardInput, resolve_combine_backward_input},
       {KernelKind::gather_plan, Phase::Forward, resolve_gather_plan},
       {KernelKind::receive_plan, Phase::Forward, resolve_receive_plan},
+      {KernelKind::trim_plan, Phase::Forward, resolve_trim_plan},
       {KernelKind::combine_ranks, Phase::Forward, resolve_combine_ranks},
       {KernelKind::permute_ranks, Phase::BackwardInput, resolve_permute_ranks},
   };

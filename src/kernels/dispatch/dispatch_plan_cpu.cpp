@@ -30,20 +30,30 @@ struct Plan {
   static void run(const Invocation& call) {
     const int32_t* idx = call[0].as<int32_t>();
     const R* probs = call[1].as<R>();
-    int32_t *offsets = call[2].as<int32_t>(), *row_token = call[3].as<int32_t>(),
-            *row_slot = call[4].as<int32_t>(), *token_row = call[5].as<int32_t>();
-    int64_t* dropped = call[6].as<int64_t>();
-    const int64_t T = call[0].dim(0), k = call[0].dim(1), E = call[2].dim(0) - 1, budget = call[3].dim(0);
+    const int32_t* piece = call[2].as<int32_t>();
+    int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
+            *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+    int64_t* dropped = call[7].as<int64_t>();
+    const int64_t T = call[0].dim(0), k = call[0].dim(1), budget = call[4].dim(0);
+    const int64_t num_experts = call[3].dim(0) - 1, pieces = piece ? call.integer("pieces") : 1;
+    // What has a capacity of its own: an expert, or an expert and a piece of the tokens.
+    const int64_t E = num_experts * pieces;
+    const auto bucket = [&](int64_t choice) {
+      return piece ? idx[choice] * pieces + piece[choice / k] : idx[choice];
+    };
     const int64_t capacity = call.integer("capacity");
     const bool by_probability = call.integer("policy") == 0, pad = call.integer("pad") != 0;
 
-    int64_t count[kMaxExperts], next[kMaxExperts];
+    int64_t count[kMaxExperts], next[kMaxExperts], first_row[kMaxExperts];
     std::fill_n(count, E, int64_t{0});
     for (int64_t i = 0; i < T * k; ++i) {
-      if (idx[i] < 0 || idx[i] >= E)
+      if (idx[i] < 0 || idx[i] >= num_experts)
         base::fail_with(base::ExitCode::Internal, "[dispatch_plan] choice {} is expert {} of {}", i, idx[i],
-                        E);
-      ++count[idx[i]];
+                        num_experts);
+      if (piece && (piece[i / k] < 0 || piece[i / k] >= pieces))
+        base::fail_with(base::ExitCode::Internal, "[dispatch_plan] token {} is in piece {} of {}", i / k,
+                        piece[i / k], pieces);
+      ++count[bucket(i)];
     }
     int64_t num_rows = 0, num_dropped = 0;
     for (int64_t e = 0; e < E; ++e) {
@@ -56,48 +66,49 @@ struct Plan {
     if (num_dropped == 0) {
       int64_t row = 0;
       for (int64_t e = 0; e < E; ++e) {
-        offsets[e] = static_cast<int32_t>(row);
+        first_row[e] = row;
         next[e] = row;
         row += pad ? capacity : count[e];
       }
       for (int64_t t = 0; t < T; ++t)
         for (int64_t s = 0; s < k; ++s) {
-          const int64_t r = next[idx[t * k + s]]++;
+          const int64_t r = next[bucket(t * k + s)]++;
           row_token[r] = static_cast<int32_t>(t);
           row_slot[r] = static_cast<int32_t>(s);
           token_row[t * k + s] = static_cast<int32_t>(r);
         }
       if (pad)
-        for (int64_t e = 0; e < E; ++e) fill_rows(row_token, row_slot, next[e], offsets[e] + capacity);
+        for (int64_t e = 0; e < E; ++e) fill_rows(row_token, row_slot, next[e], first_row[e] + capacity);
     } else {
       int64_t cell = 0;
       for (int64_t e = 0; e < E; ++e) {
         next[e] = cell;
         cell += count[e];
       }
-      for (int64_t i = 0; i < T * k; ++i) token_row[next[idx[i]]++] = static_cast<int32_t>(i);
+      for (int64_t i = 0; i < T * k; ++i) token_row[next[bucket(i)]++] = static_cast<int32_t>(i);
       int64_t row = 0;
       for (int64_t e = 0; e < E; ++e) {
         int32_t *last = token_row + next[e], *first = last - count[e];
         if (count[e] > capacity && by_probability) keep_largest(first, last, capacity, probs);
         const int64_t kept = std::min(count[e], capacity);
-        offsets[e] = static_cast<int32_t>(row);
+        first_row[e] = row;
         for (int64_t i = 0; i < kept; ++i, ++row) {
           row_token[row] = static_cast<int32_t>(first[i] / k);
           row_slot[row] = static_cast<int32_t>(first[i] % k);
         }
         if (pad) {
-          fill_rows(row_token, row_slot, row, offsets[e] + capacity);
-          row = offsets[e] + capacity;
+          fill_rows(row_token, row_slot, row, first_row[e] + capacity);
+          row = first_row[e] + capacity;
         }
       }
       std::fill_n(token_row, T * k, -1);
       for (int64_t r = 0; r < row; ++r)
         if (row_token[r] >= 0) token_row[row_token[r] * k + row_slot[r]] = static_cast<int32_t>(r);
     }
-    offsets[E] = static_cast<int32_t>(num_rows);
+    for (int64_t e = 0; e < num_experts; ++e) offsets[e] = static_cast<int32_t>(first_row[e * pieces]);
+    offsets[num_experts] = static_cast<int32_t>(num_rows);
     fill_rows(row_token, row_slot, num_rows, budget);
-    dropped[0] = (call[6].into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
+    dropped[0] = (call[7].into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
   }
 };
 
@@ -116,17 +127,21 @@ Kernel resolve_dispatch_plan(const Invocation& call) {
   const int64_t T = call[0].dim(0);
   require_shape(kName, "idx", call[0], {T, k});
   require_shape(kName, "probs", call[1], {T, k});
-  require_shape(kName, "offsets", call[2], {E + 1});
-  if (call[3].shape.size() != 1) base::fail("[dispatch_plan] argument 'row_token' needs one dimension");
-  require_shape(kName, "row_slot", call[4], {call[3].dim(0)});
-  require_shape(kName, "token_row", call[5], {T, k});
-  require_shape(kName, "dropped", call[6], {1});
-  for (size_t i : {0, 2, 3, 4, 5})
+  require_shape(kName, "piece", call[2], {T});
+  if (call[2].present && (call.integer("pieces") < 1 || E * call.integer("pieces") > kMaxExperts))
+    base::fail("[dispatch_plan] {} experts in {} pieces, at most {} together", E, call.integer("pieces"),
+               kMaxExperts);
+  require_shape(kName, "offsets", call[3], {E + 1});
+  if (call[4].shape.size() != 1) base::fail("[dispatch_plan] argument 'row_token' needs one dimension");
+  require_shape(kName, "row_slot", call[5], {call[4].dim(0)});
+  require_shape(kName, "token_row", call[6], {T, k});
+  require_shape(kName, "dropped", call[7], {1});
+  for (size_t i : {0, 2, 3, 4, 5, 6})
     require_dtype(kName,
                   program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
                   call[i], Dtype::I32);
-  require_dtype(kName, "dropped", call[6], Dtype::I64);
-  check_index_range(kName, T * k, call[3].dim(0));
+  require_dtype(kName, "dropped", call[7], Dtype::I64);
+  check_index_range(kName, T * k, call[4].dim(0));
   return select_float<Plan>(call[1].dtype);
 }
 

@@ -61,16 +61,19 @@ struct GradNorm {
 void run_clip(const Invocation& call) {
   const double* parts = call[0].as<double>();
   const double* loss = call[1].as<double>();
-  double* grad_scale = call[2].as<double>();
+  double* grad_scale = call[3].as<double>();
   const double clip = call.attr("clip");
   double sum = 0;
   for (int64_t i = 0; i < call[0].size(); ++i) sum += parts[i];
   const double norm = std::sqrt(sum);
   bool finite = std::isfinite(norm);
   for (int64_t i = 0; i < call[1].size(); ++i) finite = finite && std::isfinite(loss[i]);
+  bool fits = true;
+  for (int64_t i = 0; call[2].present && i < call[2].size(); ++i)
+    fits = fits && call[2].as<int64_t>()[i] == 0;
   grad_scale[0] = norm;
   grad_scale[1] = clip > 0 && norm > clip ? clip / norm : 1.0;
-  *call[3].as<int32_t>() = finite ? 1 : 0;
+  *call[4].as<int32_t>() = finite && fits ? 1 : 0;
 }
 
 Kernel resolve_copy(const Invocation& call) {
@@ -103,10 +106,11 @@ Kernel resolve_clip(const Invocation& call) {
   require_rank("clip", "parts", call[0], 1);
   require_dtype("clip", "parts", call[0], tensor::Dtype::F64);
   require_dtype("clip", "loss", call[1], tensor::Dtype::F64);
-  require_dtype("clip", "grad_scale", call[2], tensor::Dtype::F64);
-  require_shape("clip", "grad_scale", call[2], {2});
-  require_dtype("clip", "commit", call[3], tensor::Dtype::I32);
-  require_shape("clip", "commit", call[3], {1});
+  if (call[2].present) require_dtype("clip", "overflow", call[2], tensor::Dtype::I64);
+  require_dtype("clip", "grad_scale", call[3], tensor::Dtype::F64);
+  require_shape("clip", "grad_scale", call[3], {2});
+  require_dtype("clip", "commit", call[4], tensor::Dtype::I32);
+  require_shape("clip", "commit", call[4], {1});
   if (!(call.attr("clip") >= 0))
     base::fail("[clip] attribute 'clip' is {}, needed 0 or more", call.attr("clip"));
   return run_clip;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "model/exchange.h"
 
@@ -21,7 +22,10 @@ using program::w;
 
 namespace {
 
-program::AttrSet vocabulary_part() { return {{"group", double(static_cast<int>(Group::Tensor))}}; }
+program::AttrSet vocabulary_part(const Decoder& d) {
+  return {{"group", double(static_cast<int>(Group::Tensor))},
+          {"vocabulary", double(d.config.model.vocab_size)}};
+}
 
 // The statistics of all tensor ranks for one chunk of rows.
 ValueId all_stats(Decoder& d, ValueId logits, ValueId labels, ValueId mask, int64_t rows,
@@ -30,7 +34,7 @@ ValueId all_stats(Decoder& d, ValueId logits, ValueId labels, ValueId mask, int6
       d.activation("loss_stats" + tag, tensor::Dtype::F64, {rows, 3}, program::Owner::Workspace);
   const ValueId all = d.activation("all_loss_stats" + tag, tensor::Dtype::F64, {d.mesh.tp, rows, 3},
                                    program::Owner::Workspace);
-  d.b.forward(Op::vocab_stats, {r(logits), r(labels), r(mask), r(d.coords), w(own)}, vocabulary_part());
+  d.b.forward(Op::vocab_stats, {r(logits), r(labels), r(mask), r(d.coords), w(own)}, vocabulary_part(d));
   d.b.exchange(Op::loss_gather, Phase::Forward, Group::Tensor, {r(own), w(all)});
   return all;
 }
@@ -39,7 +43,7 @@ ValueId all_stats(Decoder& d, ValueId logits, ValueId labels, ValueId mask, int6
 
 ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossValues& values) {
   const int64_t rows_all = d.attention_tokens, h = d.config.model.hidden_size;
-  const int64_t V = d.config.model.vocab_size / d.mesh.tp;
+  const int64_t V = base::ceil_div(d.config.model.vocab_size, d.mesh.tp);
   const bool training = d.purpose == Purpose::Train, cut = d.mesh.tp > 1;
   const ValueId all = gather_rows(d, Op::head_gather, Phase::Forward, Group::Tensor, normed, "final_all");
   const ValueId d_all = training ? d.activation("d_final_normed", {rows_all, h}) : kNoValue;
@@ -66,7 +70,7 @@ ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossVa
     if (cut) {
       d.b.dgrad(Op::vocab_loss,
                 {r(stats), r(labels), r(mask), r(values.norm), r(d.coords), u(logits), d.b.acc(values.loss)},
-                vocabulary_part());
+                vocabulary_part(d));
     } else {
       d.b.dgrad(Op::loss, {r(labels), r(mask), r(values.norm), u(logits), d.b.acc(values.loss)});
     }

@@ -28,9 +28,9 @@ ValueId moe_forward(Decoder& d, int mb, int layer, ValueId x) {
   route(d, mb, layer);
   dispatch_forward(d, mb, layer);
 
-  s.gate_up = d.routed("expert_gate_up", d.compute, {R, 2 * f}, Owner::Activations, R);
-  s.activated = d.routed("expert_activated", d.compute, {R, f}, Owner::Activations, R);
-  const ValueId out_rows = d.routed("expert_out", d.compute, {R, h}, Owner::Activations, R);
+  s.gate_up = d.routed("expert_gate_up", d.compute, {R, 2 * f}, Owner::Activations, d.most_expert_rows);
+  s.activated = d.routed("expert_activated", d.compute, {R, f}, Owner::Activations, d.most_expert_rows);
+  const ValueId out_rows = d.routed("expert_out", d.compute, {R, h}, Owner::Activations, d.most_expert_rows);
   d.b.forward(Op::expert_up,
               {r(s.rows), r(W.expert_up), r(s.expert_offsets), r(W.expert_up_bias), none(), w(s.gate_up)});
   d.b.forward(Op::expert_act, {r(s.gate_up), r(s.row_probs), r(s.expert_offsets), w(s.activated)},
@@ -51,10 +51,12 @@ ValueId moe_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const bool bias = d.config.moe.expert_bias;
   const auto acc = [&](ValueId v) { return v == kNoValue ? none() : d.b.acc(v); };
 
-  const ValueId d_activated = d.routed("d_expert_activated", d.compute, {R, f}, Owner::Activations, R);
-  const ValueId d_gate_up = d.routed("d_expert_gate_up", d.compute, {R, 2 * f}, Owner::Activations, R);
-  const ValueId d_row_probs = d.routed("d_row_probs", d.router, {R}, Owner::Routing, R);
-  const ValueId d_rows = d.routed("d_expert_rows", d.compute, {R, h}, Owner::Activations, R);
+  const ValueId d_activated =
+      d.routed("d_expert_activated", d.compute, {R, f}, Owner::Activations, d.most_expert_rows);
+  const ValueId d_gate_up =
+      d.routed("d_expert_gate_up", d.compute, {R, 2 * f}, Owner::Activations, d.most_expert_rows);
+  const ValueId d_row_probs = d.routed("d_row_probs", d.router, {R}, Owner::Routing, d.most_expert_rows);
+  const ValueId d_rows = d.routed("d_expert_rows", d.compute, {R, h}, Owner::Activations, d.most_expert_rows);
   const ValueId dx = d.activation("dx_mid", {T, h});
 
   const ValueId d_out_rows = combine_backward(d, mb, layer, dy);

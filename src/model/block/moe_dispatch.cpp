@@ -14,6 +14,7 @@ using program::Op;
 using program::Owner;
 using program::Phase;
 using program::r;
+using program::u;
 using program::w;
 
 namespace {
@@ -33,12 +34,12 @@ ValueId routing_value(Decoder& d, const char* what, std::vector<int64_t> shape) 
   return d.activation(what, tensor::Dtype::I32, std::move(shape), Owner::Routing);
 }
 
-ValueId rows_value(Decoder& d, const std::string& what, int64_t rows) {
-  return d.routed(what, d.compute, {rows, d.config.model.hidden_size}, Owner::Activations, rows);
+ValueId rows_value(Decoder& d, const std::string& what, int64_t rows, int64_t most) {
+  return d.routed(what, d.compute, {rows, d.config.model.hidden_size}, Owner::Activations, most);
 }
 
-ValueId probs_value(Decoder& d, const std::string& what, int64_t rows) {
-  return d.routed(what, d.router, {rows}, Owner::Routing, rows);
+ValueId probs_value(Decoder& d, const std::string& what, int64_t rows, int64_t most) {
+  return d.routed(what, d.router, {rows}, Owner::Routing, most);
 }
 
 // Rows and their probabilities from token ranks to expert ranks in expert order (forward), or gradients the
@@ -48,7 +49,7 @@ void to_experts(Decoder& d, Phase phase, const Saved& s, ValueId send, ValueId s
   const program::Place here = d.b.place();
   d.b.at({here.microbatch, here.layer, part});
   const program::Value v = d.b.program().values[size_t(sorted)];
-  const ValueId received = d.routed(what, v.dtype, v.shape, v.owner, d.expert_rows);
+  const ValueId received = d.routed(what, v.dtype, v.shape, v.owner, d.most_expert_rows);
   d.b.exchange(Op::dispatch_exchange, phase, Group::Dispatch, {r(send), r(s.all_offsets), w(received)},
                rank_attrs(d));
   const auto uses = {r(received), r(s.source_row), r(s.expert_offsets), w(sorted)};
@@ -62,7 +63,7 @@ ValueId to_tokens(Decoder& d, Phase phase, const Saved& s, ValueId rows, const s
   d.b.at({here.microbatch, here.layer, part});
   const program::Value v = d.b.program().values[size_t(rows)];
   std::vector<int64_t> shape = v.shape;
-  const ValueId unsorted = d.routed(what + "_unsorted", v.dtype, shape, v.owner, d.expert_rows);
+  const ValueId unsorted = d.routed(what + "_unsorted", v.dtype, shape, v.owner, d.most_expert_rows);
   shape[0] = d.routed_rows * d.mesh.etp;
   const ValueId returned = d.routed(what + "_returned", v.dtype, shape, v.owner, shape[0]);
   const auto uses = {r(rows), r(s.sorted_row), r(s.expert_offsets), w(unsorted)};
@@ -73,17 +74,42 @@ ValueId to_tokens(Decoder& d, Phase phase, const Saved& s, ValueId rows, const s
   return returned;
 }
 
+bool limited(const Decoder& d) { return d.expert_rows < d.most_expert_rows; }
+
+void gather_counts(Decoder& d, Saved& s) {
+  const program::Place here = d.b.place();
+  d.b.at({here.microbatch, here.layer, 2});
+  s.all_offsets =
+      routing_value(d, "all_offsets", {d.mesh.size(Group::Dispatch), d.config.moe.num_experts + 1});
+  d.b.exchange(Op::dispatch_gather, Phase::Forward, Group::Dispatch, {r(s.offsets), w(s.all_offsets)});
+  d.b.at(here);
+}
+
+// This rank's plan made to fit the budgets of all expert ranks.
+void trim(Decoder& d, int layer, Saved& s) {
+  gather_counts(d, s);
+  const LayerRouting& routing = d.routing[size_t(layer)];
+  program::AttrSet attrs = rank_attrs(d);
+  attrs.insert(attrs.end(), {{"budget", double(d.expert_rows)},
+                             {"policy", d.config.moe.drop_policy == "probs" ? 0.0 : 1.0}});
+  d.b.forward(Op::dispatch_trim,
+              {r(s.probs), r(d.coords), u(s.all_offsets), u(s.offsets), u(s.row_token), u(s.row_slot),
+               u(s.token_row), u(routing.dropped), u(routing.overflow)},
+              attrs);
+}
+
 }  // namespace
 
 void dispatch_forward(Decoder& d, int mb, int layer) {
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const int64_t R = d.expert_rows, n = d.mesh.size(Group::Dispatch), T = d.num_tokens, k = d.config.moe.top_k;
-  const int64_t E = d.config.moe.num_experts, own = E / d.mesh.ep;
+  const int64_t own = d.config.moe.num_experts / d.mesh.ep;
   const Way way = way_of(d);
+  if (limited(d)) trim(d, layer, s);
   if (way == Way::Local) {
     s.expert_offsets = s.offsets, s.expert_row_token = s.row_token, s.expert_token_row = s.token_row;
-    s.rows = rows_value(d, "expert_rows", R);
-    s.row_probs = probs_value(d, "row_probs", R);
+    s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
+    s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
     d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot),
                               w(s.rows), w(s.row_probs)});
     return;
@@ -108,25 +134,25 @@ void dispatch_forward(Decoder& d, int mb, int layer) {
                 {r(idx), r(kept), r(d.coords), w(s.expert_offsets), w(s.expert_row_token), w(row_slot),
                  w(s.expert_token_row)},
                 attrs);
-    s.rows = rows_value(d, "expert_rows", R);
-    s.row_probs = probs_value(d, "row_probs", R);
+    s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
+    s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
     d.b.forward(Op::permute, {r(x), r(probs), r(s.expert_offsets), r(s.expert_row_token), r(row_slot),
                               w(s.rows), w(s.row_probs)});
     return;
   }
-  const ValueId send = rows_value(d, "send_rows", d.routed_rows),
-                send_probs = probs_value(d, "send_probs", d.routed_rows);
+  // Counts before rows: what a rank will get is known before it comes.
+  if (!limited(d)) gather_counts(d, s);
+  const ValueId send = rows_value(d, "send_rows", d.routed_rows, d.routed_rows),
+                send_probs = probs_value(d, "send_probs", d.routed_rows, d.routed_rows);
   d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot), w(send),
                             w(send_probs)});
-  s.all_offsets = routing_value(d, "all_offsets", {n, E + 1});
   s.source_row = routing_value(d, "source_row", {R});
   s.sorted_row = routing_value(d, "sorted_row", {R});
-  d.b.exchange(Op::dispatch_gather, Phase::Forward, Group::Dispatch, {r(s.offsets), w(s.all_offsets)});
   d.b.forward(Op::receive_plan,
               {r(s.all_offsets), r(d.coords), w(s.expert_offsets), w(s.source_row), w(s.sorted_row)},
               rank_attrs(d));
-  s.rows = rows_value(d, "expert_rows", R);
-  s.row_probs = probs_value(d, "row_probs", R);
+  s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
+  s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
   to_experts(d, Phase::Forward, s, send, s.rows, "received_rows", 0);
   to_experts(d, Phase::Forward, s, send_probs, s.row_probs, "received_probs", 1);
 }
@@ -159,7 +185,7 @@ ValueId combine_forward(Decoder& d, int mb, int layer, ValueId out_rows, ValueId
 
 ValueId combine_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const Saved& s = d.saved[size_t(mb)][size_t(layer)];
-  const ValueId d_out_rows = rows_value(d, "d_expert_out", d.expert_rows);
+  const ValueId d_out_rows = rows_value(d, "d_expert_out", d.expert_rows, d.most_expert_rows);
   switch (way_of(d)) {
     case Way::Local:
       d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(d_out_rows)});
@@ -171,7 +197,7 @@ ValueId combine_backward(Decoder& d, int mb, int layer, ValueId dy) {
       break;
     }
     case Way::Exchange: {
-      const ValueId send = rows_value(d, "d_send_rows", d.routed_rows);
+      const ValueId send = rows_value(d, "d_send_rows", d.routed_rows, d.routed_rows);
       d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(send)});
       to_experts(d, Phase::BackwardInput, s, send, d_out_rows, "d_received_rows", 0);
       break;

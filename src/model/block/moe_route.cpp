@@ -71,10 +71,12 @@ void route(Decoder& d, int mb, int layer) {
   s.row_token = routing("row_token", tensor::Dtype::I32, {d.routed_rows});
   s.row_slot = routing("row_slot", tensor::Dtype::I32, {d.routed_rows});
   s.token_row = routing("token_row", tensor::Dtype::I32, {T, k});
-  d.b.forward(
-      Op::dispatch_plan,
-      {r(s.idx), r(s.probs), w(s.offsets), w(s.row_token), w(s.row_slot), w(s.token_row), d.b.acc(R.dropped)},
-      plan_attrs(d.config, T));
+  program::AttrSet plan = plan_attrs(d.config, T / d.mesh.pieces);
+  if (d.mesh.pieces > 1) plan.push_back({"pieces", double(d.mesh.pieces)});
+  d.b.forward(Op::dispatch_plan,
+              {r(s.idx), r(s.probs), r(in.piece), w(s.offsets), w(s.row_token), w(s.row_slot), w(s.token_row),
+               d.b.acc(R.dropped)},
+              plan);
 }
 
 void route_backward(Decoder& d, int mb, int layer, ValueId d_probs, ValueId d_normed) {

@@ -1,0 +1,150 @@
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "layout/from_config.h"
+#include "model/mesh_rules.h"
+#include "report/table.h"
+#include "verify/compare.h"
+#include "verify/shrink.h"
+
+namespace pleat::apps {
+namespace {
+
+constexpr double kBound = 1e-10;
+
+struct Arguments {
+  ConfigArgument config;
+  int ranks = 1;
+  std::string dispatcher, context, fault = "none";
+  bool json = false;
+};
+
+model::Mesh mesh_of(const config::Config& c, const Arguments& a) {
+  const layout::Layout l(layout::sizes_of(c, a.ranks));
+  model::Mesh m;
+  m.tp = c.parallel.tp, m.cp = c.parallel.cp, m.pp = c.parallel.pp, m.vpp = c.parallel.vpp;
+  m.ep = c.parallel.ep, m.etp = c.parallel.etp, m.dp = l.dp(), m.edp = l.edp();
+  if (a.dispatcher == "allgather") m.dispatcher = model::Dispatcher::AllGather;
+  if (a.context == "alltoall") m.context = model::ContextKind::AllToAll;
+  return m;
+}
+
+verify::Fault fault_of(const std::string& name) {
+  if (name == "scale-experts") return verify::Fault::ScaleExpertGradients;
+  if (name == "drop-reduction") return verify::Fault::DropReduction;
+  if (name == "skip-norm") return verify::Fault::SkipNorm;
+  return verify::Fault::None;
+}
+
+std::vector<model::Role> roles_of(const config::Config& c, const model::Mesh& m) {
+  if (m.pp == 1) return {};
+  const auto pipeline =
+      layout::PipelineLayout::even({m.pp, m.vpp, c.model.num_layers, c.model.num_mtp_layers});
+  std::vector<model::Role> roles;
+  for (int64_t p = 0; p < m.pp; ++p) {
+    model::Role role;
+    role.pipeline_rank = static_cast<int>(p);
+    for (int64_t v = 0; v < m.vpp; ++v) {
+      model::Chunk chunk;
+      chunk.embedding = chunk.head = false;
+      for (const layout::PipelineItem& item : pipeline.chunk(v, p)) {
+        chunk.embedding |= item.part == layout::Part::Embedding;
+        chunk.head |= item.part == layout::Part::Loss;
+        if (item.part == layout::Part::Layer) chunk.layers.push_back(static_cast<int>(item.index));
+      }
+      role.chunks.push_back(std::move(chunk));
+    }
+    roles.push_back(std::move(role));
+  }
+  return roles;
+}
+
+int run(const Arguments& a) {
+  const config::Config asked = a.config.load();
+  const model::Mesh mesh = mesh_of(asked, a);
+  model::require_layout(a.config.resolved(), mesh);
+  const verify::Shrunk small = verify::shrink(asked, mesh);
+  const std::vector<model::Parameter> table = model::make_parameters(small.config);
+  const auto start = std::chrono::steady_clock::now();
+
+  model::Mesh one;
+  verify::RunOptions reference_options;
+  if (small.config.moe.capacity_factor > 0) {
+    // Drops are defined on the tokens a rank holds: the reference is told who holds which.
+    one.pieces = mesh.tp * mesh.cp;
+    reference_options.pieces_of = mesh;
+  }
+  const verify::LayoutRun reference = verify::run_layout(small.config, one, {}, reference_options);
+  verify::RunOptions options;
+  options.fault = fault_of(a.fault);
+  const verify::LayoutRun under =
+      verify::run_layout(small.config, mesh, roles_of(small.config, mesh), options);
+  const verify::Comparison result = verify::compare(reference, under, table);
+  const std::string verdict = result.verdict(kBound);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+
+  if (a.json) {
+    nlohmann::json out = {
+        {"pass", verdict.empty()}, {"bound", kBound},           {"worst", result.worst()},
+        {"loss", result.loss},     {"norm", result.norm},       {"clip", result.clip},
+        {"aux", result.aux},       {"moments", result.moments}, {"loads_equal", result.load_equal},
+        {"verdict", verdict},      {"seconds", seconds},        {"ranks", a.ranks}};
+    for (const verify::ClassRow& r : result.classes)
+      out["classes"][r.parameter_class] = {{"gradient_ratio", r.gradient_ratio},
+                                           {"gradient", r.gradient},
+                                           {"weight", r.weight},
+                                           {"worst_gradient", r.worst_gradient}};
+    fmt::print("{}\n", out.dump(2));
+    return verdict.empty() ? 0 : static_cast<int>(base::ExitCode::Numerical);
+  }
+  fmt::print("{} ranks: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} x edp {} x pp {}\n",
+             a.ranks, mesh.tp, mesh.cp, mesh.dp, mesh.pp, mesh.etp, mesh.ep, mesh.edp, mesh.pp);
+  fmt::print("three steps of a small copy of the model in float64, against one rank ({:.1f} s)\n", seconds);
+  for (const std::string& change : small.changes) fmt::print("  {}\n", change);
+  report::Table rows({{"class"},
+                      {"|gradient| ratio", report::Align::Right},
+                      {"gradient differs by", report::Align::Right},
+                      {"weights differ by", report::Align::Right},
+                      {"worst tensor"}});
+  for (const verify::ClassRow& r : result.classes)
+    rows.add_row({r.parameter_class, fmt::format("{:.12f}", r.gradient_ratio),
+                  fmt::format("{:.2g}", r.gradient), fmt::format("{:.2g}", r.weight), r.worst_gradient});
+  fmt::print("\n{}\n", rows.text());
+  fmt::print(
+      "loss {:.2g}, gradient norm {:.2g}, clip factor {:.2g}, aux and z losses {:.2g}, moments {:.2g}; "
+      "expert "
+      "loads {}\n",
+      result.loss, result.norm, result.clip, result.aux, result.moments,
+      result.load_equal ? "equal" : "DIFFER");
+  fmt::print("{}\n", verdict.empty() ? fmt::format("PASS: every difference is below {:.0e}", kBound)
+                                     : "FAIL: " + verdict);
+  return verdict.empty() ? 0 : static_cast<int>(base::ExitCode::Numerical);
+}
+
+}  // namespace
+
+void add_verify_layout(CLI::App& app, Action& chosen) {
+  auto a = std::make_shared<Arguments>();
+  CLI::App* c = app.add_subcommand(
+      "verify-layout",
+      "Prove that a layout computes what one rank computes, on a small copy of your own model");
+  add_config_argument(*c, a->config);
+  c->add_option("--ranks", a->ranks, "Ranks of the layout")->check(CLI::Range(1, 256));
+  c->add_option("--dispatcher", a->dispatcher, "alltoall (default) or allgather")
+      ->check(CLI::IsMember({"alltoall", "allgather"}));
+  c->add_option("--context", a->context, "allgather (default) or alltoall, with parallel.cp > 1")
+      ->check(CLI::IsMember({"allgather", "alltoall"}));
+  c->add_flag("--json", a->json, "Print the result as JSON");
+  c->add_option("--fault", a->fault, "")
+      ->group("")
+      ->check(CLI::IsMember({"none", "scale-experts", "drop-reduction", "skip-norm"}));
+  add_example(*c, "pleat verify-layout configs/tiny.toml --ranks 8 --set parallel.tp=2 --set parallel.ep=4");
+  c->callback([a, &chosen] { chosen = [a] { return run(*a); }; });
+}
+
+}  // namespace pleat::apps

@@ -1,0 +1,111 @@
+#include "model/mesh_rules.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/decoder.h"
+
+namespace pleat::model {
+namespace {
+
+class Faults {
+ public:
+  void divides(const char* rule, int64_t size, const char* axis, int64_t ranks) {
+    if (size % ranks != 0)
+      add(rule, fmt::format("{} = {} does not divide by {} = {}", rule, size, axis, ranks));
+  }
+  void add(std::string rule, std::string text) { out_.push_back({std::move(rule), std::move(text)}); }
+  std::vector<LayoutFault> take() { return std::move(out_); }
+
+ private:
+  std::vector<LayoutFault> out_;
+};
+
+void attention_rules(const config::Config& c, const Mesh& m, Faults& f) {
+  f.divides("model.num_heads", c.model.num_heads, "parallel.tp", m.tp);
+  if (c.model.attention != "mla") f.divides("model.num_kv_heads", c.model.num_kv_heads, "parallel.tp", m.tp);
+  if (c.model.ffn_hidden_size > 0)
+    f.divides("model.ffn_hidden_size", c.model.ffn_hidden_size, "parallel.tp", m.tp);
+  if (c.model.qk_norm && c.model.qk_norm_full && m.tp > 1)
+    f.add("model.qk_norm_full",
+          fmt::format("a norm over all heads at once needs them on one rank: parallel.tp = {}, needed 1",
+                      m.tp));
+  if (m.cp == 1) return;
+  f.divides("train.seq_len", c.train.seq_len, "2 x parallel.cp", 2 * m.cp);
+  if (m.context != ContextKind::AllToAll) return;
+  f.divides("model.num_heads over context", c.model.num_heads, "parallel.tp x parallel.cp", m.tp * m.cp);
+  if (c.model.attention != "mla")
+    f.divides("model.num_kv_heads over context", c.model.num_kv_heads, "parallel.tp x parallel.cp",
+              m.tp * m.cp);
+  if (c.model.attention_sinks)
+    f.add("model.attention_sinks",
+          "attention sinks need parallel.context = \"allgather\" with several context ranks");
+}
+
+void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {
+  if (c.moe.num_experts == 0) {
+    if (m.ep * m.etp > 1)
+      f.add("experts",
+            fmt::format("parallel.ep = {} and parallel.etp = {} need a model with experts", m.ep, m.etp));
+    return;
+  }
+  f.divides("moe.num_experts", c.moe.num_experts, "parallel.ep", m.ep);
+  f.divides("moe.ffn_hidden_size", c.moe.ffn_hidden_size, "parallel.etp", m.etp);
+  if (c.moe.shared_ffn_hidden_size > 0)
+    f.divides("moe.shared_ffn_hidden_size", c.moe.shared_ffn_hidden_size, "parallel.tp", m.tp);
+  if (c.moe.expert_bias && m.etp > 1)
+    f.add("moe.expert_bias",
+          fmt::format("biases of experts need whole experts: parallel.etp = {}, needed 1", m.etp));
+  const int64_t token_ranks = m.tp * m.cp * m.dp;
+  if (balances_by(c, "sinkhorn") && m.tp * m.cp > 1)
+    f.add("sinkhorn",
+          fmt::format("Sinkhorn balances a whole microbatch on one rank: parallel.tp x parallel.cp = {}, "
+                      "needed 1",
+                      m.tp * m.cp));
+  if (balances_by(c, "global_aux") && token_ranks > 1 && c.moe.global_aux_form == "running")
+    f.add("moe.global_aux_form",
+          "counts that grow microbatch by microbatch depend on how ranks share them: needed \"exact\"");
+  if (balances_by(c, "global_aux") && m.pp > 1)
+    f.add("global_aux with a pipeline",
+          "the counts of all microbatches must be there before the first backward, which a pipeline does not "
+          "wait "
+          "for: parallel.pp must be 1");
+  if (c.moe.aux_convention == "hf" && aux_coefficients(c).any() && m.pp > 1)
+    f.add("moe.aux_convention", "the hf convention counts over all layers at once: parallel.pp must be 1");
+}
+
+void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
+  const int64_t tokens = c.train.micro_batch * c.train.seq_len / m.cp;
+  f.divides("tokens of a microbatch", tokens, "parallel.tp", m.tp);
+  f.divides("train.num_microbatches", c.train.num_microbatches, "data replicas", m.dp);
+  if (m.vpp > 1 && m.pp == 1)
+    f.add("parallel.vpp", fmt::format("parallel.vpp = {} needs a pipeline: parallel.pp = 1", m.vpp));
+  if (m.pp > 1 && c.train.order == "gpipe")
+    f.add("train.order", "a pipeline runs 1F1B: train.order = \"gpipe\" needs parallel.pp = 1");
+  const int64_t own = c.train.num_microbatches / m.dp;
+  if (m.vpp > 1 && m.pp > 1 && (own < m.pp || own % m.pp != 0))
+    f.add("microbatches of an interleaved pipeline",
+          fmt::format(
+              "{} microbatches per replica with parallel.vpp = {}: needed a multiple of parallel.pp = {}",
+              own, m.vpp, m.pp));
+}
+
+}  // namespace
+
+std::vector<LayoutFault> layout_faults(const config::Config& c, const Mesh& m) {
+  Faults faults;
+  attention_rules(c, m, faults);
+  expert_rules(c, m, faults);
+  step_rules(c, m, faults);
+  return faults.take();
+}
+
+void require_layout(const config::Config& config, const Mesh& mesh) {
+  const std::vector<LayoutFault> faults = layout_faults(config, mesh);
+  if (faults.empty()) return;
+  std::string text;
+  for (const LayoutFault& f : faults) text += "\n  " + f.text;
+  base::fail("this model does not fit the layout:{}", text);
+}
+
+}  // namespace pleat::model

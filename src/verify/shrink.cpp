@@ -1,0 +1,97 @@
+#include "verify/shrink.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace pleat::verify {
+namespace {
+
+void shrink_attention(config::ModelConfig& m, const model::Mesh& mesh) {
+  const int64_t ratio = std::clamp<int64_t>(m.num_kv_heads > 0 ? m.num_heads / m.num_kv_heads : 1, 1, 2);
+  const int64_t heads = mesh.tp * (mesh.context == model::ContextKind::AllToAll ? mesh.cp : 1);
+  const bool partly_rotated = m.rotary_dim > 0 && m.rotary_dim < m.head_dim;
+  m.num_kv_heads = m.attention == "mla" ? 0 : heads;
+  m.num_heads = std::max<int64_t>(2, heads * ratio);
+  if (m.num_heads % heads != 0) m.num_heads = heads * 2;
+  if (m.attention != "mla" && m.num_heads % m.num_kv_heads != 0) m.num_kv_heads = 1;
+  m.attention_scale = 0;
+  if (m.attention == "mla") {
+    m.q_lora_rank = m.q_lora_rank > 0 ? 12 : 0;
+    m.kv_lora_rank = 8;
+    m.qk_nope_head_dim = 8;
+    m.qk_rope_head_dim = 4;
+    m.v_head_dim = 6;
+    m.head_dim = m.rotary_dim = 0;
+  } else {
+    m.head_dim = 8;
+    m.rotary_dim = partly_rotated ? 4 : 0;
+  }
+  if (m.sliding_window > 0) m.sliding_window = 5;
+}
+
+// A few layers of each kind, as many as there are stages.
+void shrink_layers(config::Config& c, const model::Mesh& mesh) {
+  config::ModelConfig& m = c.model;
+  const int64_t stages = mesh.pp * mesh.vpp;
+  const bool mixed = m.leading_dense_layers > 0 || m.moe_layer_freq.size() > 1 || m.moe_layer_freq[0] > 1;
+  const int64_t layers = std::max<int64_t>(stages, mixed ? 2 : 1);
+  if (m.moe_layer_freq.size() > 1) {
+    m.moe_layer_freq.assign(static_cast<size_t>(layers), 1);
+    m.moe_layer_freq[0] = 0;
+  } else {
+    m.moe_layer_freq[0] = std::min<int64_t>(m.moe_layer_freq[0], 2);
+  }
+  m.leading_dense_layers = std::min<int64_t>(m.leading_dense_layers, 1);
+  m.num_layers = layers;
+  m.num_mtp_layers = std::min<int64_t>(m.num_mtp_layers, 2);
+}
+
+void shrink_experts(config::MoeConfig& e, const model::Mesh& mesh) {
+  if (e.num_experts == 0) return;
+  e.top_k = std::min<int64_t>(e.top_k, 4);
+  int64_t experts = std::max<int64_t>(2 * mesh.ep, e.top_k + 1);
+  if (e.num_groups > 0) {
+    e.num_groups = 2;
+    e.group_topk = 1;
+    e.group_score_topk = std::min<int64_t>(e.group_score_topk, 2);
+    experts = std::max<int64_t>(experts, 2 * e.top_k);
+  }
+  const int64_t unit = std::lcm(mesh.ep, int64_t{2});
+  e.num_experts = (experts + unit - 1) / unit * unit;
+  e.ffn_hidden_size = 8 * mesh.etp;
+  if (e.shared_ffn_hidden_size > 0) e.shared_ffn_hidden_size = 8 * mesh.tp;
+  e.token_budget = 0;
+}
+
+}  // namespace
+
+Shrunk shrink(const config::Config& asked, const model::Mesh& mesh) {
+  config::Config c = asked;
+  c.parallel = {};
+  c.model.dtype = "float64";
+  if (c.moe.num_experts > 0) c.moe.router_dtype = "float64";
+  c.model.vocab_size = 16 * mesh.tp + (asked.model.vocab_size % mesh.tp != 0);
+  c.model.hidden_size = 32;
+  c.model.init_std = std::max(c.model.init_std, 0.05);
+  if (c.model.ffn_hidden_size > 0) c.model.ffn_hidden_size = 12 * mesh.tp;
+  shrink_attention(c.model, mesh);
+  shrink_layers(c, mesh);
+  shrink_experts(c.moe, mesh);
+  // Chunks of the sequence of odd length, documents that cross them.
+  c.train.seq_len = 2 * mesh.cp * std::max<int64_t>(mesh.tp, 1) * 3;
+  c.train.micro_batch = std::min<int64_t>(c.train.micro_batch, 2);
+  const int64_t own = std::clamp<int64_t>(asked.train.num_microbatches / mesh.dp, 1, 4);
+  c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? std::max(own / mesh.pp, int64_t{1}) * mesh.pp : own);
+  c.train.loss_chunk = 7;
+  c.train.steps = std::max<int64_t>(c.train.steps, 3);
+  c.optimizer.warmup_steps = 0;
+  c.optimizer.clip = std::min(c.optimizer.clip > 0 ? c.optimizer.clip : 1.0, 0.3);
+  c.optimizer.lr = 1e-3;
+  c.recompute.layers = "all";
+  Shrunk out;
+  out.changes = config::differences(asked, c);
+  out.config = config::resolve(c);
+  return out;
+}
+
+}  // namespace pleat::verify

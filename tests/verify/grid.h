@@ -1,0 +1,27 @@
+// Every layout of at most eight ranks the axes allow, for the proof and for its sample in the normal tests.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "model/mesh_rules.h"
+#include "verify/compare.h"
+
+namespace pleat::verify {
+
+struct GridCase {
+  model::Mesh mesh;
+  int64_t num_microbatches = 1;
+  bool pad = false, latent = false;
+  std::string name() const;
+};
+
+std::vector<GridCase> grid();
+config::Config grid_config(const GridCase& c, const std::string& dtype);
+std::vector<model::Role> even_roles(const config::Config& config, const model::Mesh& mesh);
+// The rules a case breaks, joined; empty when it should pass.
+std::string refusal(const GridCase& c);
+// One rank, dropping as the layout's ranks do.
+LayoutRun reference_of(const GridCase& c, const config::Config& config);
+
+}  // namespace pleat::verify

@@ -1,0 +1,121 @@
+#include <fmt/format.h>
+
+#include "verify/grid.h"
+
+namespace pleat::verify {
+namespace {
+
+const char* const kGrid = R"(
+[model]
+vocab_size = 32
+hidden_size = 16
+num_layers = 4
+num_heads = 8
+dtype = "float64"
+leading_dense_layers = 1
+ffn_hidden_size = 24
+[moe]
+num_experts = 8
+top_k = 2
+ffn_hidden_size = 12
+shared_ffn_hidden_size = 8
+load_balancing = ["aux", "seq_aux"]
+aux_coef = [0.02, 0.03]
+z_coef = 0.002
+[train]
+micro_batch = 1
+seq_len = 16
+loss_chunk = 6
+[optimizer]
+clip = 0.5
+)";
+
+}  // namespace
+
+std::string GridCase::name() const {
+  const model::Mesh& m = mesh;
+  return fmt::format("{} tp{} cp{} dp{} pp{} vpp{} ep{} etp{} edp{} mb{} {}", latent ? "mla" : "gqa", m.tp,
+                     m.cp, m.dp, m.pp, m.vpp, m.ep, m.etp, m.edp, num_microbatches, pad ? "pad" : "dropless");
+}
+
+std::vector<GridCase> grid() {
+  std::vector<GridCase> out;
+  for (const int64_t world : {1, 2, 4, 8})
+    for (const int64_t tp : {1, 2, 4})
+      for (const int64_t cp : {1, 2})
+        for (const int64_t pp : {1, 2, 4})
+          for (const int64_t vpp : {1, 2})
+            for (const int64_t ep : {1, 2, 4, 8})
+              for (const int64_t etp : {1, 2}) {
+                if (world % (tp * cp * pp) != 0 || world % (ep * etp * pp) != 0) continue;
+                if (vpp > 1 && pp == 1) continue;
+                for (const int64_t mb : {1, 2, 4})
+                  for (const bool pad : {false, true})
+                    for (const bool latent : {false, true}) {
+                      GridCase c;
+                      c.mesh.tp = tp, c.mesh.cp = cp, c.mesh.pp = pp, c.mesh.vpp = vpp, c.mesh.ep = ep;
+                      c.mesh.etp = etp, c.mesh.dp = world / (tp * cp * pp),
+                      c.mesh.edp = world / (ep * etp * pp);
+                      c.num_microbatches = mb;
+                      c.pad = pad;
+                      c.latent = latent;
+                      // Both dispatchers and both ways of context take their turns.
+                      const size_t turn = out.size();
+                      c.mesh.dispatcher =
+                          turn % 2 ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
+                      c.mesh.context = turn % 3 && tp * cp <= 4 ? model::ContextKind::AllGather
+                                                                : model::ContextKind::AllToAll;
+                      if (tp * cp > 4) c.mesh.context = model::ContextKind::AllGather;
+                      out.push_back(c);
+                    }
+              }
+  return out;
+}
+
+config::Config grid_config(const GridCase& c, const std::string& dtype) {
+  std::vector<std::string> sets = {fmt::format("train.num_microbatches={}", c.num_microbatches),
+                                   fmt::format("model.dtype=\"{}\"", dtype)};
+  if (c.mesh.pp * c.mesh.vpp > 4) sets.push_back("model.num_layers=8");
+  if (c.pad) sets.insert(sets.end(), {"moe.capacity_factor=1.0", "moe.pad_to_capacity=true"});
+  if (c.latent)
+    sets.insert(sets.end(), {"model.attention=\"mla\"", "model.q_lora_rank=6", "model.kv_lora_rank=6",
+                             "model.qk_nope_head_dim=4", "model.qk_rope_head_dim=4", "model.v_head_dim=4"});
+  else
+    sets.insert(sets.end(), {"model.num_kv_heads=4", "model.head_dim=4", "model.qk_norm=true"});
+  return config::resolve(config::parse(kGrid, sets, "grid.toml"));
+}
+
+std::vector<model::Role> even_roles(const config::Config& c, const model::Mesh& m) {
+  if (m.pp == 1) return {};
+  std::vector<model::Role> roles(static_cast<size_t>(m.pp));
+  const int stages = static_cast<int>(m.pp * m.vpp), layers = static_cast<int>(c.model.num_layers);
+  for (int s = 0; s < stages; ++s) {
+    model::Role& r = roles[static_cast<size_t>(s % m.pp)];
+    r.pipeline_rank = static_cast<int>(s % m.pp);
+    model::Chunk chunk;
+    chunk.embedding = s == 0;
+    chunk.head = s == stages - 1;
+    for (int l = s * layers / stages; l < (s + 1) * layers / stages; ++l) chunk.layers.push_back(l);
+    r.chunks.push_back(chunk);
+  }
+  return roles;
+}
+
+std::string refusal(const GridCase& c) {
+  std::string out;
+  for (const model::LayoutFault& f : model::layout_faults(grid_config(c, "float64"), c.mesh))
+    out += (out.empty() ? "" : ", ") + f.rule;
+  return out;
+}
+
+LayoutRun reference_of(const GridCase& c, const config::Config& config) {
+  model::Mesh one;
+  RunOptions options;
+  if (c.pad) {
+    one.pieces = c.mesh.tp * c.mesh.cp;
+    options.pieces_of = c.mesh;
+  }
+  return run_layout(config, one, {}, options);
+}
+
+}  // namespace pleat::verify

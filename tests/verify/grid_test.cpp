@@ -1,0 +1,103 @@
+// The grid of layouts: each either equals one rank in double to 1e-10 (gradients of every step, norm, losses,
+// clip factor, weights and moments after three clipped steps) or is refused by a rule of the golden list. A
+// spread sample runs here; PLEAT_GRID=all runs every one (./dev test-grid).
+#include "verify/grid.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace pleat::verify {
+namespace {
+
+bool whole_grid() {
+  const char* asked = std::getenv("PLEAT_GRID");
+  return asked && std::string(asked) == "all";
+}
+
+TEST(Grid, RefusedLayoutsAreTheGoldenList) {
+  std::map<std::string, int> by_rule;
+  int passing = 0;
+  std::string list;
+  for (const GridCase& c : grid()) {
+    const std::string why = refusal(c);
+    if (why.empty()) {
+      ++passing;
+      continue;
+    }
+    ++by_rule[why];
+    list += c.name() + ": " + why + "\n";
+  }
+  const std::string path = std::string(PLEAT_SOURCE_DIR) + "/tests/golden/refused_layouts.txt";
+  if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path) << list;
+  std::ifstream file(path);
+  std::stringstream golden;
+  golden << file.rdbuf();
+  EXPECT_EQ(list, golden.str()) << "if the change is meant, run with PLEAT_REGENERATE=1";
+  EXPECT_GT(passing, 0);
+  if (!whole_grid()) return;
+  fmt::print("{} layouts to pass, {} refused:\n", passing, grid().size() - size_t(passing));
+  for (const auto& [rule, count] : by_rule) fmt::print("  {:5} {}\n", count, rule);
+}
+
+TEST(Grid, LayoutsEqualOneRank) {
+  const std::vector<GridCase> all = grid();
+  // The reference depends on the model, the microbatches and how tokens are dropped, not on the layout.
+  std::map<std::string, LayoutRun> references;
+  int passed = 0, looked_at = 0;
+  double worst = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const GridCase& c = all[i];
+    if (!refusal(c).empty() || (!whole_grid() && i % 41 != 7)) continue;
+    ++looked_at;
+    const config::Config config = grid_config(c, "float64");
+    const std::string key =
+        fmt::format("{} {} {} {} {}", c.latent, c.num_microbatches, config.model.num_layers, c.pad,
+                    c.pad ? fmt::format("{} {}", c.mesh.tp, c.mesh.cp) : "");
+    if (!references.contains(key)) references[key] = reference_of(c, config);
+    SCOPED_TRACE(c.name());
+    try {
+      const LayoutRun run = run_layout(config, c.mesh, even_roles(config, c.mesh), {});
+      const Comparison result = compare(references[key], run, model::make_parameters(config));
+      EXPECT_EQ(result.verdict(1e-10), "");
+      worst = std::max(worst, result.worst());
+      passed += result.verdict(1e-10).empty();
+    } catch (const std::exception& e) {
+      ADD_FAILURE() << e.what();
+    }
+    if (whole_grid() && looked_at % 200 == 0)
+      fmt::print("{} of {} looked at, {} passed\n", i, all.size(), passed), std::fflush(stdout);
+  }
+  EXPECT_EQ(passed, looked_at);
+  if (whole_grid()) fmt::print("{} layouts passed, largest difference {:.2g}\n", passed, worst);
+}
+
+// In float32: pipelines and the choice of dispatcher change no bit.
+TEST(Grid, PipelinesAndDispatchersAreBitwiseInFloat32) {
+  const std::vector<GridCase> all = grid();
+  int compared = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    GridCase c = all[i];
+    if (c.mesh.pp == 1 || c.mesh.world() > 8 || !refusal(c).empty() || (!whole_grid() && i % 67 != 11))
+      continue;
+    const config::Config config = grid_config(c, "float32");
+    SCOPED_TRACE(c.name());
+    // The same ranks without the pipeline, and with the other dispatcher.
+    model::Mesh flat = c.mesh;
+    flat.pp = flat.vpp = 1;
+    flat.dispatcher = c.mesh.dispatcher == model::Dispatcher::AllToAll ? model::Dispatcher::AllGather
+                                                                       : model::Dispatcher::AllToAll;
+    const LayoutRun a = run_layout(config, flat, {}, {});
+    const LayoutRun b = run_layout(config, c.mesh, even_roles(config, c.mesh), {});
+    EXPECT_TRUE(compare(a, b, model::make_parameters(config)).bitwise);
+    ++compared;
+  }
+  EXPECT_GT(compared, 3);
+  if (whole_grid()) fmt::print("{} pipelines bitwise equal to none, with the other dispatcher\n", compared);
+}
+
+}  // namespace
+}  // namespace pleat::verify
