@@ -107,6 +107,28 @@ TEST(Layout, Frozen) {
   m.pp = 2;
   expect_equal(make({"optimizer.freeze=[\"attention\",\"router\"]"}), m);
 }
+// Every kind of parameter and every way a row can be special, under both kinds of context.
+TEST(Layout, Features) {
+  model::Mesh m = mesh(2, 2, 1, 2, 1);
+  m.pp = 2;
+  expect_equal(make({"model.qkv_bias=true", "model.attn_out_bias=true", "model.mlp_bias=true",
+                     "model.leading_dense_layers=1", "model.ffn_hidden_size=24", "moe.router_bias=true",
+                     "moe.expert_bias=true", "model.attention_sinks=true", "model.sliding_window=5",
+                     "model.num_kv_heads=2", "moe.shared_gate=true"}),
+               m);
+  m.context = model::ContextKind::AllToAll;
+  expect_equal(make({"model.qkv_bias=true", "model.sliding_window=5", "moe.score=\"sigmoid\"",
+                     "moe.load_balancing=[\"bias\",\"seq_aux\"]", "moe.aux_coef=[0.02]", "moe.num_groups=4",
+                     "moe.group_topk=2", "moe.scaling_factor=2.5", "moe.input_jitter=0.01"}),
+               m);
+}
+TEST(Layout, CountsOverMicrobatchesAndLayers) {
+  expect_equal(make({"moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.05]",
+                     "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\""}),
+               mesh(2, 2, 2, 2, 1));
+  expect_equal(make({"moe.load_balancing=[\"aux\"]", "moe.aux_coef=[0.05]", "moe.aux_convention=\"hf\""}),
+               mesh(2, 2, 2, 4, 1));
+}
 TEST(Layout, VocabularyThatDoesNotDivide) {
   expect_equal(make({"model.vocab_size=61"}), mesh(4, 1, 1, 1, 1));
   expect_equal(make({"model.vocab_size=61", "model.tie_embeddings=true"}), mesh(2, 1, 2, 2, 1));
