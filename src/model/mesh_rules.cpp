@@ -72,6 +72,12 @@ void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {
           "for: parallel.pp must be 1");
   if (c.moe.aux_convention == "hf" && aux_coefficients(c).any() && m.pp > 1)
     f.add("moe.aux_convention", "the hf convention counts over all layers at once: parallel.pp must be 1");
+  if (c.moe.aux_convention == "hf" && aux_coefficients(c).any() && c.model.num_mtp_layers > 0 &&
+      m.tp * m.cp > 1)
+    f.add(
+        "moe.aux_convention with prediction layers",
+        "the hf convention with model.num_mtp_layers > 0 needs whole microbatches on a rank: parallel.tp and "
+        "parallel.cp must be 1");
 }
 
 void step_rules(const config::Config& c, const Mesh& m, Faults& f) {

@@ -12,6 +12,7 @@
 #include "data/byte_tokenizer.h"
 #include "device/cpu/gemm_rate.h"
 #include "model/decoder.h"
+#include "model/overflow.h"
 #include "train/learning_rate.h"
 
 namespace pleat::train {
@@ -161,6 +162,13 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
                     std::max(allocations_.largest, seen.largest)};
   }
 
+  if (config_.moe.token_budget > 0 && config_.moe.overflow == "stop") {
+    // Refused by all ranks alike: a step that would have needed more rows than were planned.
+    const std::span<const int64_t> overflow{static_cast<const int64_t*>(executor.data("overflow")),
+                                            static_cast<size_t>(config::num_all_layers(config_))};
+    const std::string fault = model::overflow_fault(overflow, config_, crew_.setup().mesh);
+    if (!fault.empty()) base::fail("step {}: {}", run_.step + 1, fault);
+  }
   StepOutcome out;
   out.committed = committed(executor);
   read_results(executor, out.record);
