@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
@@ -94,6 +95,9 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
+  if (config_.moe.token_budget > 0 && config_.moe.overflow == "rerun")
+    base::fail(
+        "moe.overflow = \"rerun\" is there for pleat verify-layout; training takes \"stop\" or \"drop\"");
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
   run_.data = train_data_.start();
@@ -162,7 +166,10 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
                     std::max(allocations_.largest, seen.largest)};
   }
 
-  if (config_.moe.token_budget > 0 && config_.moe.overflow == "stop") {
+  const auto& values = executor.program().values;
+  if (config_.moe.overflow == "stop" &&
+      std::any_of(values.begin(), values.end(),
+                  [](const program::Value& v) { return v.name == "overflow"; })) {
     // Refused by all ranks alike: a step that would have needed more rows than were planned.
     const std::span<const int64_t> overflow{static_cast<const int64_t*>(executor.data("overflow")),
                                             static_cast<size_t>(config::num_all_layers(config_))};
