@@ -40,7 +40,7 @@ Batch random_batch(const config::Config& c, uint64_t seed, int64_t step) {
 std::vector<int32_t> pieces_of(const config::Config& c, const model::Mesh& layout) {
   std::vector<int32_t> piece(static_cast<size_t>(c.train.micro_batch * c.train.seq_len));
   for (int64_t r = 0; r < layout.cp; ++r) {
-    const std::vector<int32_t> rows = context_rows(c, layout, r);
+    const std::vector<int32_t> rows = train::context_rows(c, layout, r);
     const size_t own = rows.size() / static_cast<size_t>(layout.tp);
     for (size_t i = 0; i < rows.size(); ++i)
       piece[static_cast<size_t>(rows[i])] =

@@ -256,7 +256,7 @@ class Rank {
   // fn("mb0.L1", value, natural row, own row) for the value `what` of every microbatch and layer here.
   template <class Fn>
   void each_row(const std::string& what, Fn fn) {
-    const std::vector<int32_t> rows = context_rows(config_, mesh_, place_.at(Group::Context));
+    const std::vector<int32_t> rows = train::context_rows(config_, mesh_, place_.at(Group::Context));
     const int64_t own = static_cast<int64_t>(rows.size()) / mesh_.tp, first = own * place_.at(Group::Tensor);
     for (int64_t mb = 0; mb < config_.train.num_microbatches / mesh_.dp; ++mb)
       for (int64_t layer = 0; layer < config::num_all_layers(config_); ++layer) {
