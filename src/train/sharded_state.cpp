@@ -68,22 +68,6 @@ std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Par
   return out;
 }
 
-namespace {
-
-// Calls fn(offset in the range, part of it) for the parts inside [begin, begin + count) of the tensor.
-template <class Fn>
-void for_each_inside(const std::vector<Part>& parts, int64_t begin, int64_t count, Fn fn) {
-  auto it = std::upper_bound(parts.begin(), parts.end(), begin,
-                             [](int64_t at, const Part& p) { return at < p.tensor_begin + p.count; });
-  for (; it != parts.end() && it->tensor_begin < begin + count; ++it) {
-    const int64_t from = std::max(it->tensor_begin, begin);
-    const int64_t to = std::min(it->tensor_begin + it->count, begin + count);
-    fn(from - begin, Part{from, it->out_begin + from - it->tensor_begin, to - from});
-  }
-}
-
-}  // namespace
-
 ShardedState::ShardedState(Programs& programs, const Crew& crew)
     : programs_(programs), crew_(crew), tensors_(logical_tensors(programs.config(), programs.table())) {
   if (crew.leads() && !crew.alone())
@@ -91,17 +75,26 @@ ShardedState::ShardedState(Programs& programs, const Crew& crew)
       ranks_.push_back(rank_setup(programs.config(), crew.setup().world(), r));
   else
     ranks_.push_back(crew.setup());
+  int64_t offset = 0;
+  for (const LogicalTensor& t : tensors_) {
+    offsets_.push_back(offset);
+    offset += checkpoint::num_bytes_of(t.dtype, t.shape, t.name);
+  }
+  offsets_.push_back(offset);
 }
 
-const std::vector<Part>& ShardedState::owned_by(size_t tensor_idx, int rank) {
-  if (cached_idx_ != tensor_idx) {
-    cached_idx_ = tensor_idx;
-    cached_.clear();
-    for (const RankSetup& r : ranks_)
-      cached_.push_back(
-          parts_on(programs_.config(), programs_.table(), tensors_[tensor_idx], r, Which::Owned));
-  }
-  return cached_[ranks_.size() == 1 ? 0 : static_cast<size_t>(rank)];
+std::vector<ShardedState::Copy> ShardedState::copies(const RankSetup& rank, int64_t begin,
+                                                     int64_t count) const {
+  std::vector<Copy> out;
+  size_t i =
+      static_cast<size_t>(std::upper_bound(offsets_.begin(), offsets_.end(), begin) - offsets_.begin()) - 1;
+  for (; i < tensors_.size() && offsets_[i] < begin + count; ++i)
+    for (const Part& p : parts_on(programs_.config(), programs_.table(), tensors_[i], rank, Which::Owned)) {
+      const int64_t at = offsets_[i] + p.tensor_begin;
+      const int64_t from = std::max(at, begin), to = std::min(at + p.count, begin + count);
+      if (from < to) out.push_back({from - begin, to - from, i, p.out_begin + from - at});
+    }
+  return out;
 }
 
 void ShardedState::gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use) {
@@ -126,8 +119,9 @@ void ShardedState::lead(const std::function<void(std::vector<checkpoint::TensorR
                     tensors_[i].dtype,
                     tensors_[i].shape,
                     {},
-                    [this, i](int64_t begin, std::span<std::byte> out) { fetch(i, begin, out); }});
-  std::array<int64_t, 3> end = {-1, 0, 0};
+                    [this, i](int64_t begin, std::span<std::byte> out) { read(offsets_[i] + begin, out); }});
+  window_.clear();  // the state has moved on since
+  std::array<int64_t, 2> end = {-1, 0};
   try {
     use(std::move(refs));
   } catch (...) {
@@ -137,45 +131,55 @@ void ShardedState::lead(const std::function<void(std::vector<checkpoint::TensorR
   crew_.tell(kAsk, end);
 }
 
-void ShardedState::fetch(size_t tensor_idx, int64_t begin, std::span<std::byte> out) {
-  const int64_t count = static_cast<int64_t>(out.size());
-  std::array<int64_t, 3> ask = {static_cast<int64_t>(tensor_idx), begin, count};
+void ShardedState::read(int64_t begin, std::span<std::byte> out) {
+  constexpr int64_t kWindow = int64_t{4} << 20;
+  for (int64_t done = 0, n = static_cast<int64_t>(out.size()); done < n;) {
+    const int64_t at = begin + done;
+    if (at < window_begin_ || at >= window_begin_ + static_cast<int64_t>(window_.size()))
+      fetch(at, std::min(kWindow, offsets_.back() - at));
+    const int64_t inside = at - window_begin_;
+    const int64_t count = std::min(n - done, static_cast<int64_t>(window_.size()) - inside);
+    std::memcpy(out.data() + done, window_.data() + inside, static_cast<size_t>(count));
+    done += count;
+  }
+}
+
+void ShardedState::fetch(int64_t begin, int64_t count) {
+  std::array<int64_t, 2> ask = {begin, count};
   crew_.tell(kAsk, ask);
+  window_begin_ = begin;
+  window_.resize(static_cast<size_t>(count));
   int64_t filled = 0;
-  for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
-    const std::vector<Part>& parts = owned_by(tensor_idx, r);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const std::vector<Copy> list = copies(ranks_[r], begin, count);
     int64_t bytes = 0;
-    for_each_inside(parts, begin, count, [&](int64_t, const Part& p) { bytes += p.count; });
+    for (const Copy& c : list) bytes += c.count;
+    filled += bytes;
     if (bytes == 0) continue;
-    const std::byte* from = nullptr;
     if (r > 0) {
       buffer_.resize(static_cast<size_t>(bytes));
-      crew_.receive_from(kPiece, r, buffer_);
-      from = buffer_.data();
-    } else {
-      from = programs_.target(tensors_[tensor_idx].name).bytes.data();
+      crew_.receive_from(kPiece, static_cast<int>(r), buffer_);
     }
-    for_each_inside(parts, begin, count, [&](int64_t at, const Part& p) {
-      std::memcpy(out.data() + at, r > 0 ? from : from + p.out_begin, static_cast<size_t>(p.count));
-      if (r > 0) from += p.count;
-    });
-    filled += bytes;
+    const std::byte* from = buffer_.data();
+    for (const Copy& c : list) {
+      if (r == 0) from = programs_.target(tensors_[c.tensor_idx].name).bytes.data() + c.value_begin;
+      std::memcpy(window_.data() + c.window_begin, from, static_cast<size_t>(c.count));
+      from += c.count;
+    }
   }
-  PLEAT_CHECK(filled == count, "{}: {} of {} bytes have an owner", tensors_[tensor_idx].name, filled, count);
+  PLEAT_CHECK(filled == count, "{} of {} bytes of the state have an owner", filled, count);
 }
 
 void ShardedState::serve() {
   while (true) {
-    std::array<int64_t, 3> ask{};
+    std::array<int64_t, 2> ask{};
     crew_.tell(kAsk, ask);
     if (ask[0] < 0) return;
-    const size_t tensor_idx = static_cast<size_t>(ask[0]);
-    const std::vector<Part>& parts = owned_by(tensor_idx, crew_.setup().rank());
     buffer_.clear();
-    for_each_inside(parts, ask[1], ask[2], [&](int64_t, const Part& p) {
-      const std::byte* from = programs_.target(tensors_[tensor_idx].name).bytes.data() + p.out_begin;
-      buffer_.insert(buffer_.end(), from, from + p.count);
-    });
+    for (const Copy& c : copies(crew_.setup(), ask[0], ask[1])) {
+      const std::byte* from = programs_.target(tensors_[c.tensor_idx].name).bytes.data() + c.value_begin;
+      buffer_.insert(buffer_.end(), from, from + c.count);
+    }
     if (!buffer_.empty()) crew_.send_to_leader(kPiece, buffer_);
   }
 }

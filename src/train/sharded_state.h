@@ -46,27 +46,35 @@ class ShardedState {
   ShardedState(Programs& programs, const Crew& crew);
 
   // On the leader: calls `use` with the whole state, whose tensors are fetched from their owners piece by
-  // piece as they are read. On the others: answers until the leader is done. When `use` throws, the leader
-  // throws it on and the others return.
+  // piece as they are read, a few MiB at a time. On the others: answers until the leader is done. When `use`
+  // throws, the leader throws it on and the others return.
   void gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use);
 
   // Reads this rank's part. The checkpoint must have been verified by one rank of the run.
   void restore(const checkpoint::Loaded& loaded);
 
  private:
+  // Bytes of a window of the stream that one rank answers for: in stream order, one after the other.
+  struct Copy {
+    int64_t window_begin = 0, count = 0;
+    size_t tensor_idx = 0;
+    int64_t value_begin = 0;  // in the rank's value
+  };
+  std::vector<Copy> copies(const RankSetup& rank, int64_t begin, int64_t count) const;
+
   void lead(const std::function<void(std::vector<checkpoint::TensorRef>)>& use);
   void serve();
-  void fetch(size_t tensor_idx, int64_t begin, std::span<std::byte> out);
-  const std::vector<checkpoint::Part>& owned_by(size_t tensor_idx, int rank);
+  void read(int64_t begin, std::span<std::byte> out);
+  void fetch(int64_t begin, int64_t count);
 
   Programs& programs_;
   const Crew& crew_;
   std::vector<LogicalTensor> tensors_;
+  std::vector<int64_t> offsets_;  // of the tensors in the stream of all, and its end
   std::vector<RankSetup> ranks_;  // on the leader all, on others this one
-  // Of the tensor that was asked for last, by rank.
-  size_t cached_idx_ = ~size_t{0};
-  std::vector<std::vector<checkpoint::Part>> cached_;
-  std::vector<std::byte> buffer_;
+  // The part of the stream that was fetched last: small tensors come many at a time.
+  int64_t window_begin_ = 0;
+  std::vector<std::byte> window_, buffer_;
 };
 
 }  // namespace pleat::train
