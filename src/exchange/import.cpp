@@ -135,8 +135,7 @@ ImportResult import_model(const ImportOptions& o) {
   out.num_parameters = count.total + count.mtp;
   out.checkpoint_path = saved.path;
   out.notes = model.notes;
-  if (std::string note = tokenizer_note(o.model_folder, c, c.data.tokenizer == own_tokenizer); !note.empty())
-    out.notes.push_back(std::move(note));
+  out.tokenizer_note = tokenizer_note(o.model_folder, c, c.data.tokenizer == own_tokenizer);
   for (const std::string& w : folder.warnings()) out.notes.push_back(w);
   for (const std::string& w : saved.warnings) out.notes.push_back(w);
   if (loaded.num_unused_mtp > 0)

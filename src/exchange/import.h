@@ -18,6 +18,7 @@ struct ImportResult {
   int64_t num_tensors = 0, num_parameters = 0;
   std::string checkpoint_path;
   std::vector<std::string> notes;  // what was left out or has no meaning here
+  std::string tokenizer_note;      // what stands before training on text; empty: nothing does
 };
 
 // Writes run_folder/source/ (config.json, generation_config.json, tokenizer files),
