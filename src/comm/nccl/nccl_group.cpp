@@ -28,6 +28,8 @@ ncclDataType_t type_of(tensor::Dtype dtype) {
       return ncclInt32;
     case tensor::Dtype::I64:
       return ncclInt64;
+    case tensor::Dtype::BF16:
+      return ncclBfloat16;
     case tensor::Dtype::U8:
       break;
   }
