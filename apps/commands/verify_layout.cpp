@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "command.h"
-#include "layout/pipeline_string.h"
 #include "report/table.h"
+#include "schedule/ranks.h"
 #include "train/rank_setup.h"
 #include "verify/compare.h"
 #include "verify/shrink.h"
@@ -31,27 +31,11 @@ verify::Fault fault_of(const std::string& name) {
   return verify::Fault::None;
 }
 
-std::vector<model::Role> roles_of(const config::Config& c, const model::Mesh& m) {
+// The small copy has layers for an even split.
+std::vector<model::Role> roles_of(config::Config c, const model::Mesh& m) {
   if (m.pp == 1) return {};
-  const auto pipeline =
-      layout::PipelineLayout::even({m.pp, m.vpp, c.model.num_layers, c.model.num_mtp_layers});
-  std::vector<model::Role> roles;
-  for (int64_t p = 0; p < m.pp; ++p) {
-    model::Role role;
-    role.pipeline_rank = static_cast<int>(p);
-    for (int64_t v = 0; v < m.vpp; ++v) {
-      model::Chunk chunk;
-      chunk.embedding = chunk.head = false;
-      for (const layout::PipelineItem& item : pipeline.chunk(v, p)) {
-        chunk.embedding |= item.part == layout::Part::Embedding;
-        chunk.head |= item.part == layout::Part::Loss;
-        if (item.part == layout::Part::Layer) chunk.layers.push_back(static_cast<int>(item.index));
-      }
-      role.chunks.push_back(std::move(chunk));
-    }
-    roles.push_back(std::move(role));
-  }
-  return roles;
+  c.parallel.pp = m.pp, c.parallel.vpp = m.vpp;
+  return schedule::roles_of(c);
 }
 
 int run(const Arguments& a) {
