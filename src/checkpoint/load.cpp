@@ -97,40 +97,38 @@ void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) cons
                     name);
 }
 
-void Loaded::read_parts(const std::string& name, std::span<const Part> parts,
-                        std::span<std::byte> out) const {
-  const TensorEntry& entry = tensor(name);
-  const auto& shards = manifest_.shards;
-  std::vector<std::byte> scratch;
-  std::span<const std::byte> payload;
-  std::optional<base::File> file;
-  size_t shard_idx = 0;
-  int64_t block_begin = 0, block_end = 0, done_to = 0;  // of the block in scratch, in the stream
+void PartReader::seek(int64_t at) {
+  if (at >= block_begin_ && at < block_end_) return;
+  const Manifest& manifest = loaded_.manifest();
+  const auto shard = std::upper_bound(manifest.shards.begin(), manifest.shards.end(), at,
+                                      [](int64_t offset, const ShardEntry& s) { return offset < s.start; }) -
+                     1;
+  const auto idx = static_cast<size_t>(shard - manifest.shards.begin());
+  if (!file_ || idx != shard_idx_) {
+    file_.reset();
+    file_.emplace(base::File::open_read(*loaded_.vfs_, base::join_path(loaded_.path(), shard->file)));
+    shard_idx_ = idx;
+  }
+  const int64_t block_idx = (at - shard->start) / manifest.block_bytes;
+  block_end_ = block_begin_;  // nothing, should the read fail
+  payload_ = loaded_.read_block(*file_, idx, block_idx, scratch_);
+  block_begin_ = shard->start + block_idx * manifest.block_bytes;
+  block_end_ = block_begin_ + static_cast<int64_t>(payload_.size());
+}
+
+void PartReader::read(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) {
+  const TensorEntry& entry = loaded_.tensor(name);
   for (const Part& part : parts) {
-    if (part.tensor_begin < done_to || part.count < 0 || part.tensor_begin + part.count > entry.length ||
-        part.out_begin < 0 || part.out_begin + part.count > static_cast<int64_t>(out.size()))
-      base::fail("part of tensor '{}' at {} of {} bytes: outside of it or of the buffer, or out of order",
-                 name, part.tensor_begin, part.count);
-    done_to = part.tensor_begin + part.count;
+    const auto fits = [&](int64_t begin, int64_t size) { return begin >= 0 && part.count <= size - begin; };
+    if (part.count < 0 || !fits(part.tensor_begin, entry.length) ||
+        !fits(part.out_begin, static_cast<int64_t>(out.size())))
+      base::fail("{} bytes of tensor '{}' from {} to {}: outside of its {} bytes or of the buffer's {}",
+                 part.count, name, part.tensor_begin, part.out_begin, entry.length, out.size());
     for (int64_t done = 0; done < part.count;) {
       const int64_t at = entry.offset + part.tensor_begin + done;
-      if (at >= block_end) {
-        const auto shard =
-            std::upper_bound(shards.begin(), shards.end(), at,
-                             [](int64_t offset, const ShardEntry& s) { return offset < s.start; }) -
-            1;
-        if (const auto idx = static_cast<size_t>(shard - shards.begin()); !file || idx != shard_idx) {
-          shard_idx = idx;
-          file.reset();
-          file.emplace(base::File::open_read(*vfs_, base::join_path(path_, shard->file)));
-        }
-        const int64_t block_idx = (at - shard->start) / manifest_.block_bytes;
-        payload = read_block(*file, shard_idx, block_idx, scratch);
-        block_begin = shard->start + block_idx * manifest_.block_bytes;
-        block_end = block_begin + static_cast<int64_t>(payload.size());
-      }
-      const int64_t count = std::min(part.count - done, block_end - at);
-      std::memcpy(out.data() + part.out_begin + done, payload.data() + (at - block_begin),
+      seek(at);
+      const int64_t count = std::min(part.count - done, block_end_ - at);
+      std::memcpy(out.data() + part.out_begin + done, payload_.data() + (at - block_begin_),
                   static_cast<size_t>(count));
       done += count;
     }

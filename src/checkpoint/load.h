@@ -34,15 +34,12 @@ class Loaded {
   // copied, the tensor's digest after the last one.
   void read_tensor(const std::string& name, std::span<std::byte> out) const;
 
-  // Copies parts of a tensor, in ascending order of their place in it, and reads only the blocks these lie
-  // in. Each block is checked before a byte of it is copied; the tensor's digest cannot be.
-  void read_parts(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) const;
-
   // Reads everything once: headers, block checksums, digests of files and tensors.
   void verify() const;
 
  private:
   friend Loaded open(base::Vfs& vfs, const std::string& path);
+  friend class PartReader;
   Loaded(base::Vfs& vfs, std::string path) : vfs_(&vfs), path_(std::move(path)) {}
   // Reads and checks one block into `scratch`; returns its payload.
   std::span<const std::byte> read_block(base::File& file, size_t shard_idx, int64_t block_idx,
@@ -53,6 +50,23 @@ class Loaded {
   std::string path_;
   Manifest manifest_;
   base::Sha256Digest manifest_sha256_{};
+};
+
+// Copies parts of tensors and reads only the blocks these lie in, each once as long as places in the stream
+// ascend. A block is checked before a byte of it is copied; digests of tensors cannot be.
+class PartReader {
+ public:
+  explicit PartReader(const Loaded& loaded) : loaded_(loaded) {}  // which outlives this
+  void read(const std::string& tensor, std::span<const Part> parts, std::span<std::byte> out);
+
+ private:
+  void seek(int64_t at);
+  const Loaded& loaded_;
+  std::optional<base::File> file_;
+  size_t shard_idx_ = 0;
+  int64_t block_begin_ = 0, block_end_ = 0;  // of the block in scratch_, in the stream
+  std::vector<std::byte> scratch_;
+  std::span<const std::byte> payload_;
 };
 
 // Parses and validates the manifest and compares the directory with it: exactly the listed files, with
