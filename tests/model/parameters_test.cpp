@@ -172,7 +172,7 @@ TEST(Parameters, BlocksCoverTheirDimensionWithoutGaps) {
     }
     EXPECT_EQ(next, p.shape[static_cast<size_t>(p.blocks[0].dim)]);
   }
-  EXPECT_EQ(with_blocks, 2 + 1 + 1 + 1);  // qkv twice, dense up, experts up, shared up
+  EXPECT_EQ(with_blocks, 4 + 2 + 1 + 1);  // qkv and dense up with their biases; experts up, shared up
 }
 
 TEST(Parameters, ResidualMatricesStartSmaller) {
