@@ -62,6 +62,8 @@ double Tensor::at(int64_t i) const {
       return get(float{});
     case tensor::Dtype::F64:
       return get(double{});
+    case tensor::Dtype::BF16:
+      break;  // no CPU kernel has it
   }
   return 0;
 }
@@ -81,6 +83,8 @@ void Tensor::set(int64_t i, double number) {
       return put(static_cast<float>(number));
     case tensor::Dtype::F64:
       return put(number);
+    case tensor::Dtype::BF16:
+      break;
   }
 }
 

@@ -57,7 +57,7 @@ std::vector<Rank> planned(const World& w, Dtype dtype, uint64_t seed) {
     r.coords.set(static_cast<int64_t>(program::Group::Dispatch), static_cast<double>(rank));
     r.coords.set(static_cast<int64_t>(program::Group::World), static_cast<double>(rank) + 10);
     call(KernelKind::dispatch_plan, Phase::Forward,
-         {in(r.idx), in(r.probs), out(r.offsets), out(r.row_token), out(r.row_slot), out(r.token_row),
+         {in(r.idx), in(r.probs), none(), out(r.offsets), out(r.row_token), out(r.row_slot), out(r.token_row),
           out(r.dropped)},
          {{"experts", double(w.E())}, {"top_k", double(w.k)}, {"capacity", 0}, {"policy", 0}, {"pad", 0}});
   }
