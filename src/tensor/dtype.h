@@ -25,7 +25,9 @@ constexpr int64_t size_of(Dtype dtype) {
   return 0;
 }
 
-constexpr bool is_float(Dtype dtype) { return dtype == Dtype::F32 || dtype == Dtype::F64 || dtype == Dtype::BF16; }
+constexpr bool is_float(Dtype dtype) {
+  return dtype == Dtype::F32 || dtype == Dtype::F64 || dtype == Dtype::BF16;
+}
 
 std::string_view name_of(Dtype dtype);     // "f32"
 Dtype dtype_named(std::string_view name);  // throws base::Error on an unknown name

@@ -383,8 +383,14 @@ class Rank {
         return;
       }
       if (fault == Fault::DropReduction && s.op == program::Op::grad_reduce) {
-        // The share of this rank's own gradient alone, as if the others had not been asked.
-        s.group = Group::None;
+        // What this rank had to add is forgotten.
+        if (place_.rank != mesh_.world() - 1) return;
+        program::Stage zero;
+        zero.op = program::Op::zero;
+        zero.phase = program::Phase::BackwardWeight;
+        zero.part = static_cast<int>(table_.size());
+        zero.uses = {program::w(s.uses[0].value)};
+        program.stages.insert(program.stages.begin() + static_cast<std::ptrdiff_t>(i), zero);
         return;
       }
     }

@@ -122,7 +122,8 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
           {"optimizer.groups.mlp.lr_mult = 2", "some layer is dense"},
           {"optimizer.groups.shared_experts.lr_mult = 2", "moe.shared_ffn_hidden_size > 0"},
           {"model.dtype = \"float64\"\nmoe.router_dtype = \"float32\"",
-           "moe.router_dtype = \"float32\" has no effect here: it applies when model.dtype is not \"float64\" (a "
+           "moe.router_dtype = \"float32\" has no effect here: it applies when model.dtype is not "
+           "\"float64\" (a "
            "float64 model needs "
            "moe.router_dtype = \"float64\")"},
       });
