@@ -22,8 +22,8 @@ void* operator new(std::size_t size) {
   if (void* at = std::malloc(size == 0 ? 1 : size)) return at;
   throw std::bad_alloc();
 }
-// The nothrow form too (std::stable_sort takes its buffer with it): a sanitizer brings its own, and would pair it
-// with the delete below.
+// The nothrow form too (std::stable_sort takes its buffer with it): a sanitizer brings its own, and would
+// pair it with the delete below.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++num_allocations;
   return std::malloc(size == 0 ? 1 : size);
