@@ -1,0 +1,8 @@
+// Linked in place of registry.cpp and the *_cuda.cu files when the build has no CUDA.
+#include "kernels/cuda/bind.h"
+
+namespace pleat::kernels {
+
+CudaPrepare find_cuda_kernel(program::KernelKind, program::Phase) { return nullptr; }
+
+}  // namespace pleat::kernels
