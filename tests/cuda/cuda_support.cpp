@@ -162,8 +162,9 @@ void expect_agrees(program::KernelKind kind, program::Phase phase, const std::ve
     if (passes[i].tensor && passes[i].access != Access::Read) *passes[i].tensor = before[i];
   call_cuda(kind, phase, passes, attrs);
   for (size_t i = 0; i < passes.size(); ++i)
-    if (passes[i].tensor)
+    if (passes[i].tensor) {
       EXPECT_TRUE(*passes[i].tensor == first[i]) << what << " gives other bits when run again";
+    }
 }
 
 }  // namespace pleat::kernels::testing
