@@ -10,14 +10,29 @@
 
 namespace pleat::kernels::cuda {
 
+// M floats; four at a time where M allows, which needs 16-byte alignment.
+template <int M>
+__device__ inline void load_floats(const float* from, float (&to)[M]) {
+  if constexpr (M % 4 == 0) {
+#pragma unroll
+    for (int j = 0; j < M; j += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + j);
+      to[j] = four.x, to[j + 1] = four.y, to[j + 2] = four.z, to[j + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < M; ++j) to[j] = from[j];
+  }
+}
+
 template <int N, bool kInterleaved>
 struct HeadUnits {
   int d, r;  // head width, rotary width
 
   // Whether every run of N lies on one side of the rotary width, at a multiple of N.
   static bool fits(int64_t d, int64_t r) {
-    return N == 1 || (kInterleaved ? d % (2 * N) == 0 && r % N == 0
-                                   : r % (2 * N) == 0 && (d - r) % (2 * N) == 0);
+    return N == 1 ||
+           (kInterleaved ? d % (2 * N) == 0 && r % N == 0 : r % (2 * N) == 0 && (d - r) % (2 * N) == 0);
   }
 
   __host__ __device__ int count() const { return N == 1 ? r / 2 + (d - r + 1) / 2 : d / (2 * N); }
@@ -49,11 +64,14 @@ struct HeadUnits {
     } else {
       if (low >= r) return;
       const int pair = kInterleaved ? low / 2 : low;
+      float cosine[N], sine[N];
+      load_floats(cos_sin + pair, cosine);
+      load_floats(cos_sin + half + pair, sine);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float c = cos_sin[pair + j], s = direction * cos_sin[half + pair + j], x = a[j], y = b[j];
-        a[j] = x * c - y * s;
-        b[j] = y * c + x * s;
+        const float s = direction * sine[j], x = a[j], y = b[j];
+        a[j] = x * cosine[j] - y * s;
+        b[j] = y * cosine[j] + x * s;
       }
     }
   }
@@ -61,13 +79,14 @@ struct HeadUnits {
  private:
   __device__ void turn_inside(int at, const float* cos_sin, float direction, float (&a)[N]) const {
     if (at >= r) return;
-    const int half = r / 2;
+    float cosine[N / 2], sine[N / 2];
+    load_floats(cos_sin + at / 2, cosine);
+    load_floats(cos_sin + r / 2 + at / 2, sine);
 #pragma unroll
-    for (int j = 0; j + 1 < N; j += 2) {
-      const int pair = (at + j) / 2;
-      const float c = cos_sin[pair], s = direction * cos_sin[half + pair], x = a[j], y = a[j + 1];
-      a[j] = x * c - y * s;
-      a[j + 1] = y * c + x * s;
+    for (int j = 0; j < N / 2; ++j) {
+      const float s = direction * sine[j], x = a[2 * j], y = a[2 * j + 1];
+      a[2 * j] = x * cosine[j] - y * s;
+      a[2 * j + 1] = y * cosine[j] + x * s;
     }
   }
 };
