@@ -6,6 +6,7 @@
 #include "kernels/cuda/team.cuh"
 #include "kernels/math/require.h"
 #include "kernels/mla/mla.h"
+#include "kernels/rope/rotate.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -38,21 +39,58 @@ __device__ inline void turned(const Shape& s, int at, const float* cos_sin, floa
   }
 }
 
+// N numbers from `at` on of the rotary vector `rope`, turned. N > 1: a run and its partners are whole runs.
 template <class T, int N>
-__device__ inline void copy_run(const T* from, T* to) {
-  Pack<T, N>::load(from).store(to);
+__device__ inline Pack<T, N> turned_run(const Shape& s, const T* rope, int at, const float* cos_sin,
+                                        float direction) {
+  const int half = s.dr / 2;
+  float a[N];
+  Pack<T, N> pack;
+  if constexpr (N == 1) {
+    turned<1>(
+        s, at, cos_sin, direction, [&](int i) { return to_float(rope[i]); }, a);
+  } else {
+    pack = Pack<T, N>::load(rope + at);
+    pack.get(a);
+    if (s.interleaved) {
+      float cosine[N / 2], sine[N / 2];
+      load_floats(cos_sin + at / 2, cosine);
+      load_floats(cos_sin + half + at / 2, sine);
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) {
+        const float x = a[2 * j], y = a[2 * j + 1], t = direction * sine[j];
+        a[2 * j] = x * cosine[j] - y * t;
+        a[2 * j + 1] = y * cosine[j] + x * t;
+      }
+    } else {
+      const bool second = at >= half;
+      const int pair = second ? at - half : at;
+      float b[N], cosine[N], sine[N];
+      Pack<T, N>::load(rope + (second ? pair : pair + half)).get(b);
+      load_floats(cos_sin + pair, cosine);
+      load_floats(cos_sin + half + pair, sine);
+      const float sign = second ? direction : -direction;
+#pragma unroll
+      for (int j = 0; j < N; ++j) a[j] = a[j] * cosine[j] + b[j] * (sign * sine[j]);
+    }
+  }
+  pack.set(a);
+  return pack;
 }
 
-// A rotary run of q: its own numbers and their partners in two runs (split), or in one (interleaved).
-template <class T, int N>
-__device__ inline void turn_run(const Shape& s, const T* rope, int at, const float* cos_sin, float direction,
-                                T* to) {
-  float out[N];
-  turned<N>(
-      s, at, cos_sin, direction, [&](int i) { return to_float(rope[i]); }, out);
-  Pack<T, N> pack;
-  pack.set(out);
-  pack.store(to + at);
+// to[i] = make(i) for every run i of `count` numbers, four runs of a thread in flight.
+template <class T, int N, class Make>
+__device__ inline void each_run(int count, T* to, Make make) {
+  constexpr int kAhead = 4, kStep = kThreads * N;
+  int i = static_cast<int>(threadIdx.x) * N;
+  for (; i + (kAhead - 1) * kStep < count; i += kAhead * kStep) {
+    Pack<T, N> held[kAhead];
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) held[k] = make(i + k * kStep);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) held[k].store(to + i + k * kStep);
+  }
+  for (; i < count; i += kStep) make(i).store(to + i);
 }
 
 template <class T, int N>
@@ -65,19 +103,16 @@ __global__ void __launch_bounds__(kThreads)
   const T* pe = k_pe + row * s.dr;
   const float* table = cos_sin + row * s.dr;
   T* to = qkv + row * (2 * q_width + v_width);
-  for (int i = static_cast<int>(threadIdx.x) * N; i < 2 * q_width + v_width; i += kThreads * N) {
-    if (i < 2 * q_width) {
-      const bool is_k = i >= q_width;
-      const int in = is_k ? i - q_width : i, head = in / d, at = in - head * d;
-      if (at < s.dn)
-        copy_run<T, N>(is_k ? from_kv + head * (s.dn + s.dv) + at : from_q + in, to + i);
-      else
-        turn_run<T, N>(s, is_k ? pe : from_q + head * d + s.dn, at - s.dn, table, 1.0f, to + i - (at - s.dn));
-    } else {
-      const int in = i - 2 * q_width, head = in / s.dv, at = in - head * s.dv;
-      copy_run<T, N>(from_kv + head * (s.dn + s.dv) + s.dn + at, to + i);
+  each_run<T, N>(2 * q_width + v_width, to, [&](int i) {
+    if (i >= 2 * q_width) {
+      const int in = i - 2 * q_width, head = in / s.dv;
+      return Pack<T, N>::load(from_kv + head * (s.dn + s.dv) + s.dn + (in - head * s.dv));
     }
-  }
+    const bool is_k = i >= q_width;
+    const int in = is_k ? i - q_width : i, head = in / d, at = in - head * d;
+    if (at >= s.dn) return turned_run<T, N>(s, is_k ? pe : from_q + head * d + s.dn, at - s.dn, table, 1.0f);
+    return Pack<T, N>::load(is_k ? from_kv + head * (s.dn + s.dv) + at : from_q + in);
+  });
 }
 
 // Shared memory: groups x dr floats for the sum over heads, then dr floats of the sum.
@@ -106,18 +141,16 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < N; ++j) sums[group * s.dr + at + j] = sum[j];
   }
-  for (int i = static_cast<int>(threadIdx.x) * N; i < q_width; i += kThreads * N) {
+  each_run<T, N>(q_width, to_q, [&](int i) {
     const int head = i / d, at = i - head * d;
-    if (at < s.dn)
-      copy_run<T, N>(from + i, to_q + i);
-    else
-      turn_run<T, N>(s, from + head * d + s.dn, at - s.dn, table, -1.0f, to_q + head * d + s.dn);
-  }
-  for (int i = static_cast<int>(threadIdx.x) * N; i < kv_width; i += kThreads * N) {
+    return at < s.dn ? Pack<T, N>::load(from + i)
+                     : turned_run<T, N>(s, from + head * d + s.dn, at - s.dn, table, -1.0f);
+  });
+  each_run<T, N>(kv_width, to_kv, [&](int i) {
     const int head = i / (s.dn + s.dv), at = i - head * (s.dn + s.dv);
-    copy_run<T, N>(at < s.dn ? from + q_width + head * d + at : from + 2 * q_width + head * s.dv + at - s.dn,
-                   to_kv + i);
-  }
+    return Pack<T, N>::load(at < s.dn ? from + q_width + head * d + at
+                                      : from + 2 * q_width + head * s.dv + at - s.dn);
+  });
   __syncthreads();
   float* whole = sums + groups * s.dr;
   for (int i = static_cast<int>(threadIdx.x); i < s.dr; i += kThreads) {
@@ -144,8 +177,8 @@ Shape device_shape(const MlaShape& s) {
 // Every boundary of a row must be a multiple of a run.
 template <class T>
 bool runs_fit(const MlaShape& s, std::initializer_list<const void*> addresses) {
-  return s.nope_dim % kWide<T> == 0 && s.rope_dim % kWide<T> == 0 && s.v_dim % kWide<T> == 0 &&
-         all_aligned(addresses);
+  return s.nope_dim % kWide<T> == 0 && s.v_dim % kWide<T> == 0 && all_aligned(addresses) &&
+         s.rope_dim % (s.interleaved ? kWide<T> : 2 * kWide<T>) == 0;
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
@@ -165,7 +198,8 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
     const T *q = call[0].as<T>(), *kv = call[1].as<T>(), *k_pe = call[2].as<T>();
     const float* cos_sin = call[3].as<float>();
     T* qkv = call[4].as<T>();
-    out = [=, shape = device_shape(s), wide = runs_fit<T>(s, {q, kv, qkv}), stream = lane.stream()] {
+    out = [=, shape = device_shape(s), wide = runs_fit<T>(s, {q, kv, k_pe, cos_sin, qkv}),
+           stream = lane.stream()] {
       const auto blocks = static_cast<unsigned>(rows);
       if (blocks == 0) return;
       if (wide)
@@ -195,7 +229,7 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
     const T* dqkv = call[0].as<T>();
     const float* cos_sin = call[1].as<float>();
     T *dq = call[2].as<T>(), *dkv = call[3].as<T>(), *dk_pe = call[4].as<T>();
-    const bool wide = runs_fit<T>(s, {dqkv, dq, dkv});
+    const bool wide = runs_fit<T>(s, {dqkv, cos_sin, dq, dkv});
     // As many groups of heads as there are threads for, within 32 KB: at most 1024 x 8 sums.
     const int64_t runs = s.rope_dim / (wide ? kWide<T> : 1);
     const int64_t groups = std::max<int64_t>(1, std::min({s.heads, kThreads / runs, 7 * 1024 / s.rope_dim}));
