@@ -98,7 +98,7 @@ TEST_P(CudaCrossEntropy, PiecesOfTheVocabularyAgreeWithTheCpu) {
       coords.set(3, rank);
       expect_agrees(KernelKind::vocab_stats, Phase::Forward,
                     {in(logits.back()), in(r.labels), in(r.mask), in(coords), out(stats)},
-                    {{"group", 3}, {"vocabulary", vocabulary}}, bound(Dtype::F32, columns));
+                    {{"group", 3}, {"vocabulary", 1.0 * vocabulary}}, bound(Dtype::F32, columns));
       for (int64_t i = 0; i < rows * 3; ++i) all.set(rank * rows * 3 + i, stats.at(i));
     }
     Tensor loss = Tensor::nan(Dtype::F64, {2}), token_loss = Tensor::nan(Dtype::F32, {rows});
@@ -111,7 +111,7 @@ TEST_P(CudaCrossEntropy, PiecesOfTheVocabularyAgreeWithTheCpu) {
       expect_agrees(KernelKind::vocab_loss, Phase::BackwardInput,
                     {in(all), in(r.labels), in(r.mask), in(norm), in(coords),
                      add(logits[static_cast<size_t>(rank)]), add(loss)},
-                    {{"group", 3}, {"vocabulary", vocabulary}}, bound(type, columns));
+                    {{"group", 3}, {"vocabulary", 1.0 * vocabulary}}, bound(type, columns));
     }
   }
 }

@@ -18,8 +18,11 @@ TEST_P(CudaMla, AgreesWithTheCpu) {
                                          {33, 4, 64, 32, 64},
                                          {9, 128, 128, 64, 128},
                                          {3, 2, 16, 1024, 8}}) {
-    const AttrSet attrs{
-        {"heads", heads}, {"nope_dim", dn}, {"rope_dim", dr}, {"v_dim", dv}, {"interleaved", interleaved}};
+    const AttrSet attrs{{"heads", 1.0 * heads},
+                        {"nope_dim", 1.0 * dn},
+                        {"rope_dim", 1.0 * dr},
+                        {"v_dim", 1.0 * dv},
+                        {"interleaved", interleaved ? 1.0 : 0.0}};
     const int q_width = heads * (dn + dr), kv_width = heads * (dn + dv), packed = 2 * q_width + heads * dv;
     Tensor q = Tensor::normal(type, {rows, q_width}, 1), kv = Tensor::normal(type, {rows, kv_width}, 2);
     Tensor k_pe = Tensor::normal(type, {rows, dr}, 3), cos_sin = Tensor::normal(Dtype::F32, {rows, dr}, 4);

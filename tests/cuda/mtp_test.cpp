@@ -24,7 +24,7 @@ TEST(CudaMtp, ShiftAgreesWithTheCpu) {
         expect_agrees(KernelKind::mtp_shift, Phase::Forward,
                       {in(tokens), in(labels), in(loss_mask), in(valid), in(doc_start), out(ahead),
                        out(ahead_labels), out(mask), accumulate ? add(count) : out(count)},
-                      {{"depth", depth}, {"seq_len", seq_len}}, {});
+                      {{"depth", 1.0 * depth}, {"seq_len", 1.0 * seq_len}}, {});
       }
 }
 

@@ -1,5 +1,10 @@
 #include "cuda/cuda_support.h"
 
+#include <memory>
+
+#include "device/cuda/cuda.h"
+#include "kernels/rmsnorm/rmsnorm_cuda.h"
+
 namespace pleat::kernels::testing {
 namespace {
 
@@ -58,6 +63,43 @@ TEST_P(CudaRmsnorm, WeightGradientAgreesWithTheCpu) {
         expect_agrees(KernelKind::rmsnorm, Phase::BackwardWeight,
                       {in(dy), in(x), in(rstd), accumulate ? add(dw) : out(dw)}, {}, bound(sum_type, rows));
       }
+}
+
+// Both gradients in one pass: dx has the bits of the two-pass form, dw is the same sum in another order.
+TEST_P(CudaRmsnorm, BothGradientsAgreeWithTheirOwnKernels) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [rows, width] : kShapes) {
+    Tensor dy = Tensor::normal(type, {rows, width}, 1), x = Tensor::normal(type, {rows, width}, 2);
+    Tensor w = Tensor::normal(type, {width}, 3), rstd = scales(rows);
+    Tensor dresidual = Tensor::normal(type, {rows, width}, 4), dx = Tensor::nan(type, {rows, width});
+    Tensor dw = Tensor::normal(Dtype::F32, {width}, 5), fused_dx = dx, fused_dw = dw;
+    call_cuda(KernelKind::rmsnorm, Phase::BackwardInput,
+              {in(dy), in(x), in(w), in(rstd), in(dresidual), out(dx)});
+    call_cuda(KernelKind::rmsnorm, Phase::BackwardWeight, {in(dy), in(x), in(rstd), add(dw)});
+    device::cuda::Lane lane;
+    std::vector<std::unique_ptr<device::cuda::Memory>> memory;
+    std::vector<Arg> args;
+    Tensor* const tensors[] = {&dy, &x, &w, &rstd, &dresidual, &fused_dx, &fused_dw};
+    for (Tensor* t : tensors) {
+      const auto bytes = static_cast<int64_t>(t->bytes.size());
+      memory.push_back(std::make_unique<device::cuda::Memory>(bytes));
+      lane.copy_in(memory.back()->data(), t->bytes.data(), bytes);
+      const auto access = t == &fused_dx   ? program::Access::Write
+                          : t == &fused_dw ? program::Access::Update
+                                           : program::Access::Read;
+      args.push_back({memory.back()->data(), t->dtype, t->shape, access, true});
+    }
+    const program::AttrSet none;
+    const CudaLaunch launch = prepare_rmsnorm_backward(Invocation{args, &none, nullptr}, lane);
+    ASSERT_TRUE(launch);
+    launch();
+    for (size_t i : {size_t{5}, size_t{6}})
+      lane.copy_out(tensors[i]->bytes.data(), args[i].data, static_cast<int64_t>(tensors[i]->bytes.size()));
+    lane.synchronize();
+    EXPECT_EQ(fused_dx.bytes, dx.bytes) << rows << " x " << width;
+    EXPECT_LE(norm_error(fused_dw.numbers(), dw.numbers()), bound(Dtype::F32, rows).norm);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaRmsnorm, ::testing::Values(Dtype::F32, Dtype::BF16));

@@ -17,8 +17,13 @@ constexpr Heads kShapes[] = {{1, 1, 1, 2, 2},      {7, 3, 1, 5, 2},     {33, 4, 
                              {5, 2, 2, 640, 320},  {9, 5, 3, 48, 0},    {300, 32, 4, 128, 128}};
 
 AttrSet attrs_of(const Heads& h, bool interleaved, bool full) {
-  return {{"heads", h.heads},           {"kv_heads", h.kv_heads}, {"head_dim", h.d}, {"rotary_dim", h.r},
-          {"interleaved", interleaved}, {"full_norm", full},      {"eps", 1e-6}};
+  return {{"heads", 1.0 * h.heads},
+          {"kv_heads", 1.0 * h.kv_heads},
+          {"head_dim", 1.0 * h.d},
+          {"rotary_dim", 1.0 * h.r},
+          {"interleaved", interleaved ? 1.0 : 0.0},
+          {"full_norm", full ? 1.0 : 0.0},
+          {"eps", 1e-6}};
 }
 
 class CudaRope : public ::testing::TestWithParam<std::tuple<Dtype, bool>> {};

@@ -71,7 +71,8 @@ TEST_P(CudaRows, ColumnsAgreeWithTheCpu) {
   for (auto [rows, width, begin, count] :
        {std::tuple{1, 1, 0, 1}, {7, 33, 5, 20}, {129, 64, 16, 32}, {65, 2048, 1024, 512}}) {
     Tensor x = Tensor::normal(type, {rows, width}, 1), y = Tensor::nan(type, {rows, count});
-    expect_agrees(KernelKind::columns, Phase::Forward, {in(x), out(y)}, {{"begin", begin}}, bound(type));
+    expect_agrees(KernelKind::columns, Phase::Forward, {in(x), out(y)}, {{"begin", 1.0 * begin}},
+                  bound(type));
     Tensor b = Tensor::normal(type, {rows, 40}, 3), joined = Tensor::nan(type, {rows, count + 40});
     expect_agrees(KernelKind::columns, Phase::BackwardInput, {in(y), in(b), out(joined)}, {}, bound(type));
   }
@@ -82,7 +83,7 @@ TEST_P(CudaRows, HeadsAgreeWithTheCpu) {
   const Dtype type = GetParam();
   for (auto [rows, a, b, c, parts] :
        {std::tuple{1, 2, 2, 2, 2}, {7, 6, 3, 0, 3}, {33, 512, 128, 128, 4}, {9, 64, 0, 0, 8}}) {
-    const AttrSet attrs{{"a", a}, {"b", b}, {"c", c}, {"parts", parts}};
+    const AttrSet attrs{{"a", 1.0 * a}, {"b", 1.0 * b}, {"c", 1.0 * c}, {"parts", 1.0 * parts}};
     const int whole = a + b + c;
     Tensor x = Tensor::normal(type, {rows, whole}, 1), y = Tensor::nan(type, {parts, rows, whole / parts});
     expect_agrees(KernelKind::split_heads, Phase::Forward, {in(x), out(y)}, attrs, bound(type));
