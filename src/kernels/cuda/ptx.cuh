@@ -85,6 +85,15 @@ __device__ inline void load_2d_multicast(void* to, const CUtensorMap* map, uint6
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(mask)
       : "memory");
 }
+__device__ inline void load_3d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                                         int z, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, "
+      "%4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(mask)
+      : "memory");
+}
 __device__ inline void store_2d(const CUtensorMap* map, const void* from, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(x), "r"(y)
@@ -103,8 +112,11 @@ __device__ inline void add_3d(const CUtensorMap* map, const void* from, int x, i
       : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// The sources of all committed stores may be overwritten.
-__device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// The sources of all committed stores but the last kPending may be overwritten.
+template <int kPending>
+__device__ inline void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // Ordinary stores to shared memory become visible to the copy engine and the tensor cores.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
