@@ -31,11 +31,12 @@ __device__ inline void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) 
                "r"(bytes)
                : "memory");
 }
-// At the same barrier of block `block` of the cluster.
+// At the same barrier of block `block` of the cluster. Orders what the copy engine and the tensor cores do, not ordinary
+// accesses across blocks: a release at cluster scope would cost a fence of the whole device in every step.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+      " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
       "r"(block)
       : "memory");
 }
@@ -46,16 +47,6 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// As barrier_wait, for a barrier that other blocks of the cluster arrive at.
-__device__ inline void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n .reg .pred done;\n again:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
-      "%1;\n"
-      " @done bra finished;\n bra again;\n finished:\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 // ---- Bulk tensor copies. Coordinates: innermost dimension first.
 
 __device__ inline void prefetch_map(const CUtensorMap* map) {

@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(384, 1)
       for (bool more = items.find(0); more; more = items.find(stride)) {
         const int n0 = first_column(), m0 = first_row();
         for (int k = 0, steps = steps_of(); k < steps; ++k, advance()) {
-          barrier_wait_cluster(&empty[stage], parity ^ 1);
+          barrier_wait(&empty[stage], parity ^ 1);
           barrier_arrive_expect(&full[stage], kBytesA + kBytesB);
           std::byte* const a = tiles_a + stage * kBytesA;
           std::byte* const b = tiles_b + stage * kBytesB;
