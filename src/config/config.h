@@ -226,6 +226,7 @@ struct CommConfig {
 struct DeviceConfig {
   std::string kind = "cpu";
   int64_t threads = 0;  // 0: all cores
+  bool deterministic_attention = true;
 
   bool operator==(const DeviceConfig&) const = default;
 };
