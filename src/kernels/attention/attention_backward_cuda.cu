@@ -71,7 +71,6 @@ __device__ void load_keys(BackwardTiles<Engine, D, DV>& tiles, const OwnArgument
 template <bool kWantP, class Engine, int D, int DV>
 __device__ void differentiate(BackwardTiles<Engine, D, DV>& tiles, int key, float scale) {
   using Tiles = BackwardTiles<Engine, D, DV>;
-  using T = typename Tiles::T;
   constexpr int B = Tiles::B;
   typename Engine::template Tile<B> s, dp;
   clear(s);
@@ -86,11 +85,12 @@ __device__ void differentiate(BackwardTiles<Engine, D, DV>& tiles, int key, floa
     for (int j = 0; j < Engine::template kColumns<B>; ++j) {
       const int c = Engine::template column<B>(j);
       const bool seen = key + c >= low && key + c <= row;
-      const float p = seen ? exp2f(s[i][j] * scale - lse) : 0.0f;
-      if constexpr (kWantP) tiles.p[r * Tiles::kLdP + c] = cuda::from_float<T>(p);
-      tiles.ds[r * Tiles::kLdP + c] = cuda::from_float<T>(seen ? p * (dp[i][j] - dot) : 0.0f);
+      s[i][j] = seen ? exp2f(s[i][j] * scale - lse) : 0.0f;
+      dp[i][j] = seen ? s[i][j] * (dp[i][j] - dot) : 0.0f;
     }
   }
+  if constexpr (kWantP) Engine::template put<B>(tiles.p, Tiles::kLdP, s);
+  Engine::template put<B>(tiles.ds, Tiles::kLdP, dp);
 }
 
 // Rows below num_rows and columns below width of a tile of sums, times `factor`.
@@ -127,6 +127,8 @@ __global__ void __launch_bounds__(Engine::kThreads)
   for (int key = block.least / B * B; key <= block.most; key += B) {
     __syncthreads();
     load_keys(tiles, a, key, kv_head, wide);
+    commit();
+    wait<0>();
     __syncthreads();
     differentiate<false>(tiles, key, a.scale * kLog2E);
     __syncthreads();
@@ -164,6 +166,8 @@ __global__ void __launch_bounds__(Engine::kThreads)
     for (int head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       __syncthreads();
       load_queries(tiles, a, dots, first, head, wide);
+      commit();
+      wait<0>();
       __syncthreads();
       differentiate<true>(tiles, key, a.scale * kLog2E);
       __syncthreads();

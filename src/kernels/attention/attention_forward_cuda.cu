@@ -60,14 +60,25 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
   clear(out);
   const float scale = a.scale * kLog2E;
 
-  for (int key = block.least / B * B; key <= block.most; key += B) {
-    __syncthreads();  // readers of the last keys are done
-    load_rows<Engine, D>(tiles.k, k + key * a.kv_row, a.kv_row, a.num_keys - key, a.d, wide);
+  // Two groups of copies at most are under way: values arrive while scores are made, the next keys while
+  // values are used.
+  const int first_key = block.least / B * B;
+  const auto load_keys = [&](int key) {
+    if (key <= block.most)
+      load_rows<Engine, D>(tiles.k, k + key * a.kv_row, a.kv_row, a.num_keys - key, a.d, wide);
+    commit();
+  };
+  load_keys(first_key);
+  for (int key = first_key; key <= block.most; key += B) {
     load_rows<Engine, DV>(tiles.v, v + key * a.kv_row, a.kv_row, a.num_keys - key, a.dv, wide);
-    __syncthreads();
+    commit();
+    wait<1>();
+    __syncthreads();  // the keys are here
     typename Engine::template Tile<B> s;
     clear(s);
     Engine::template nt<B, D>(s, tiles.q, Tiles::kLdQ, tiles.k, Tiles::kLdQ);
+    __syncthreads();  // nobody reads them any more
+    load_keys(key + B);
 #pragma unroll
     for (int i = 0; i < Engine::kRows; ++i) {
       float most = top[i];
@@ -83,17 +94,19 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < Engine::template kColumns<B>; ++j) {
-        const float x = exp2f(s[i][j] - base);
-        sum += x;
-        tiles.p[Engine::row(i) * Tiles::kLdP + Engine::template column<B>(j)] = cuda::from_float<T>(x);
+        s[i][j] = exp2f(s[i][j] - base);
+        sum += s[i][j];
       }
       total[i] = total[i] * fade + row_sum<Engine::kRowLanes>(sum);
       top[i] = most;
 #pragma unroll
       for (int j = 0; j < Engine::template kColumns<DV>; ++j) out[i][j] *= fade;
     }
-    __syncwarp();  // a warp reads only rows of p that it wrote
+    Engine::template put<B>(tiles.p, Tiles::kLdP, s);  // a warp reads only rows that it wrote
+    wait<1>();
+    __syncthreads();  // the values are here
     Engine::template nn<DV, B>(out, tiles.p, Tiles::kLdP, tiles.v, Tiles::kLdV);
+    __syncthreads();
   }
 
 #pragma unroll

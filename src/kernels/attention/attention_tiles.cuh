@@ -33,6 +33,15 @@ struct FloatEngine {
     return static_cast<int>(threadIdx.x) % 16 + 16 * j;
   }
 
+  // c as a tile in shared memory.
+  template <int N>
+  __device__ static void put(float* to, int ld, const Tile<N>& c) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kColumns<N>; ++j) to[row(i) * ld + column<N>(j)] = c[i][j];
+  }
+
   template <int N, int K>
   __device__ static void nt(Tile<N>& c, const float* a, int lda, const float* b, int ldb) {
     for (int k = 0; k < K; k += 4) {
@@ -104,6 +113,17 @@ struct MatrixEngine {
     return first_column<N>() + j / 2 * 8 + lane() % 4 * 2 + j % 2;
   }
 
+  // A thread's columns come in pairs.
+  template <int N>
+  __device__ static void put(bf16* to, int ld, const Tile<N>& c) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+#pragma unroll
+      for (int j = 0; j < kColumns<N>; j += 2)
+        *reinterpret_cast<__nv_bfloat162*>(to + row(i) * ld + column<N>(j)) =
+            __floats2bfloat162_rn(c[i][j], c[i][j + 1]);
+  }
+
   template <int N, int K>
   __device__ static void nt(Tile<N>& c, const bf16* a, int lda, const bf16* b, int ldb) {
 #pragma unroll
@@ -170,8 +190,7 @@ struct MatrixEngine {
   template <int C>
   __device__ static void multiply(float (&c)[kRows][C], int j, const unsigned (&a)[4], unsigned b0,
                                   unsigned b1) {
-    asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(c[0][j]), "+f"(c[0][j + 1]), "+f"(c[1][j]), "+f"(c[1][j + 1])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -186,23 +205,33 @@ __device__ inline void clear(float (&tile)[R][C]) {
     for (int j = 0; j < C; ++j) tile[i][j] = 0;
 }
 
+// Asynchronous copies: what was asked for since the last commit is one group; wait<N> returns when all but
+// the last N groups of this thread have arrived. A barrier shows them to the others.
+__device__ inline void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+__device__ inline void wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 // kBlock rows of a head from memory; what lies past num_rows or past `width` becomes zero. `wide`: width and
-// ld are multiples of 16 bytes.
+// ld are multiples of 16 bytes. The copies are asynchronous.
 template <class Engine, int kWidth, class T>
-__device__ inline void load_rows(typename Engine::Element* to, const T* from, int64_t ld, int num_rows,
-                                 int width, bool wide) {
-  static_assert(sizeof(T) == sizeof(typename Engine::Element));
+__device__ inline void load_rows(T* to, const T* from, int64_t ld, int num_rows, int width, bool wide) {
   constexpr int kVec = cuda::kWide<T>, kLd = kWidth + Engine::kPad;
+#pragma unroll 4
   for (int i = static_cast<int>(threadIdx.x); i < Engine::kBlock * (kWidth / kVec); i += Engine::kThreads) {
     const int r = i / (kWidth / kVec), c = i % (kWidth / kVec) * kVec;
-    cuda::Vec<T, kVec> x;
     if (wide && r < num_rows && c < width) {
-      x = cuda::Vec<T, kVec>::load(from + r * ld + c);
-    } else {
-#pragma unroll
-      for (int e = 0; e < kVec; ++e)
-        x.at[e] = r < num_rows && c + e < width ? from[r * ld + c + e] : cuda::from_float<T>(0.0f);
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                       static_cast<unsigned>(__cvta_generic_to_shared(to + r * kLd + c))),
+                   "l"(from + r * ld + c)
+                   : "memory");
+      continue;
     }
+    cuda::Vec<T, kVec> x;
+#pragma unroll
+    for (int e = 0; e < kVec; ++e)
+      x.at[e] = r < num_rows && c + e < width ? from[r * ld + c + e] : cuda::from_float<T>(0.0f);
     x.store(to + r * kLd + c);
   }
 }
