@@ -42,12 +42,12 @@ __device__ void load_queries(BackwardTiles<Engine, D, DV>& tiles, const OwnArgum
                              int first, int head, bool wide) {
   using T = typename Engine::Element;
   const int rows = a.num_queries - first, t = static_cast<int>(threadIdx.x);
-  load_rows<Engine, D>(tiles.q,
-                       static_cast<const T*>(a.q) + first * a.q_row + static_cast<int64_t>(head) * a.d,
-                       a.q_row, rows, a.d, wide);
-  load_rows<Engine, DV>(tiles.dout,
-                        static_cast<const T*>(a.dout) + first * a.out_row + static_cast<int64_t>(head) * a.dv,
-                        a.out_row, rows, a.dv, wide);
+  load_rows<Engine, Engine::kBlock, D>(
+      tiles.q, static_cast<const T*>(a.q) + first * a.q_row + static_cast<int64_t>(head) * a.d, a.q_row, rows,
+      a.d, wide);
+  load_rows<Engine, Engine::kBlock, DV>(
+      tiles.dout, static_cast<const T*>(a.dout) + first * a.out_row + static_cast<int64_t>(head) * a.dv,
+      a.out_row, rows, a.dv, wide);
   if (t < Engine::kBlock) {
     const int64_t at = (first + static_cast<int64_t>(t)) * a.heads + head;
     tiles.lse[t] = t < rows ? a.lse[at] * kLog2E : 0.0f;
@@ -59,12 +59,12 @@ template <class Engine, int D, int DV>
 __device__ void load_keys(BackwardTiles<Engine, D, DV>& tiles, const OwnArguments& a, int key, int kv_head,
                           bool wide) {
   using T = typename Engine::Element;
-  load_rows<Engine, D>(tiles.k,
-                       static_cast<const T*>(a.k) + key * a.kv_row + static_cast<int64_t>(kv_head) * a.d,
-                       a.kv_row, a.num_keys - key, a.d, wide);
-  load_rows<Engine, DV>(tiles.v,
-                        static_cast<const T*>(a.v) + key * a.kv_row + static_cast<int64_t>(kv_head) * a.dv,
-                        a.kv_row, a.num_keys - key, a.dv, wide);
+  load_rows<Engine, Engine::kBlock, D>(
+      tiles.k, static_cast<const T*>(a.k) + key * a.kv_row + static_cast<int64_t>(kv_head) * a.d, a.kv_row,
+      a.num_keys - key, a.d, wide);
+  load_rows<Engine, Engine::kBlock, DV>(
+      tiles.v, static_cast<const T*>(a.v) + key * a.kv_row + static_cast<int64_t>(kv_head) * a.dv, a.kv_row,
+      a.num_keys - key, a.dv, wide);
 }
 
 // From the tiles of queries and keys to ds, and to p where it is wanted. Hidden pairs become zero.
@@ -217,7 +217,7 @@ CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, device::cuda
   CudaLaunch out;
   with_widths(a.d, a.dv, [&](auto d, auto dv) {
     if (dtype == tensor::Dtype::BF16)
-      out = launch<MatrixEngine<2>, d(), dv()>(a, lane);
+      out = launch<MatrixEngine<1, 2>, d(), dv()>(a, lane);
     else if (dtype == tensor::Dtype::F32)
       out = launch<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, lane);
   });

@@ -13,9 +13,9 @@ constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 template <class Engine, int D, int DV>
 struct ForwardTiles {
   using T = typename Engine::Element;
-  static constexpr int B = Engine::kBlock, kLdQ = D + Engine::kPad, kLdV = DV + Engine::kPad,
-                       kLdP = B + Engine::kPad;
-  T q[B * kLdQ], k[B * kLdQ], v[B * kLdV], p[B * kLdP];
+  static constexpr int B = Engine::kBlock, kKeys = B < 64 ? B : 64;
+  static constexpr int kLdQ = D + Engine::kPad, kLdV = DV + Engine::kPad;
+  T q[B * kLdQ], k[kKeys * kLdQ], v[kKeys * kLdV], p[Engine::kThroughShared ? B * (kKeys + Engine::kPad) : 8];
   int row[B], low[B];
 };
 
@@ -36,7 +36,7 @@ template <class Engine, int D, int DV>
 __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a, bool wide) {
   using Tiles = ForwardTiles<Engine, D, DV>;
   using T = typename Tiles::T;
-  constexpr int B = Tiles::B;
+  constexpr int B = Tiles::B, kKeys = Tiles::kKeys;
   extern __shared__ __align__(16) unsigned char memory[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(memory);
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * B, head = static_cast<int>(blockIdx.y);
@@ -44,9 +44,9 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
   const T* k = static_cast<const T*>(a.k) + static_cast<int64_t>(kv_head) * a.d;
   const T* v = static_cast<const T*>(a.v) + static_cast<int64_t>(kv_head) * a.dv;
 
-  load_rows<Engine, D>(tiles.q,
-                       static_cast<const T*>(a.q) + first * a.q_row + static_cast<int64_t>(head) * a.d,
-                       a.q_row, a.num_queries - first, a.d, wide);
+  load_rows<Engine, B, D>(tiles.q,
+                          static_cast<const T*>(a.q) + first * a.q_row + static_cast<int64_t>(head) * a.d,
+                          a.q_row, a.num_queries - first, a.d, wide);
   BlockRows block{tiles.row, tiles.low, 0, 0};
   load_block_rows<B>(block, first, a.num_queries, a.query_row, a.doc_start, a.window);
   int row[Engine::kRows], low[Engine::kRows];
@@ -62,29 +62,29 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
 
   // Two groups of copies at most are under way: values arrive while scores are made, the next keys while
   // values are used.
-  const int first_key = block.least / B * B;
+  const int first_key = block.least / kKeys * kKeys;
   const auto load_keys = [&](int key) {
     if (key <= block.most)
-      load_rows<Engine, D>(tiles.k, k + key * a.kv_row, a.kv_row, a.num_keys - key, a.d, wide);
+      load_rows<Engine, kKeys, D>(tiles.k, k + key * a.kv_row, a.kv_row, a.num_keys - key, a.d, wide);
     commit();
   };
   load_keys(first_key);
-  for (int key = first_key; key <= block.most; key += B) {
-    load_rows<Engine, DV>(tiles.v, v + key * a.kv_row, a.kv_row, a.num_keys - key, a.dv, wide);
+  for (int key = first_key; key <= block.most; key += kKeys) {
+    load_rows<Engine, kKeys, DV>(tiles.v, v + key * a.kv_row, a.kv_row, a.num_keys - key, a.dv, wide);
     commit();
     wait<1>();
     __syncthreads();  // the keys are here
-    typename Engine::template Tile<B> s;
+    typename Engine::template Tile<kKeys> s;
     clear(s);
-    Engine::template nt<B, D>(s, tiles.q, Tiles::kLdQ, tiles.k, Tiles::kLdQ);
+    Engine::template nt<kKeys, D>(s, tiles.q, Tiles::kLdQ, tiles.k, Tiles::kLdQ);
     __syncthreads();  // nobody reads them any more
-    load_keys(key + B);
+    load_keys(key + kKeys);
 #pragma unroll
     for (int i = 0; i < Engine::kRows; ++i) {
       float most = top[i];
 #pragma unroll
-      for (int j = 0; j < Engine::template kColumns<B>; ++j) {
-        const int c = key + Engine::template column<B>(j);
+      for (int j = 0; j < Engine::template kColumns<kKeys>; ++j) {
+        const int c = key + Engine::template column<kKeys>(j);
         s[i][j] = c >= low[i] && c <= row[i] ? s[i][j] * scale : -INFINITY;
         most = fmaxf(most, s[i][j]);
       }
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
       const float fade = exp2f(top[i] - base);
       float sum = 0;
 #pragma unroll
-      for (int j = 0; j < Engine::template kColumns<B>; ++j) {
+      for (int j = 0; j < Engine::template kColumns<kKeys>; ++j) {
         s[i][j] = exp2f(s[i][j] - base);
         sum += s[i][j];
       }
@@ -102,10 +102,9 @@ __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a
 #pragma unroll
       for (int j = 0; j < Engine::template kColumns<DV>; ++j) out[i][j] *= fade;
     }
-    Engine::template put<B>(tiles.p, Tiles::kLdP, s);  // a warp reads only rows that it wrote
     wait<1>();
     __syncthreads();  // the values are here
-    Engine::template nn<DV, B>(out, tiles.p, Tiles::kLdP, tiles.v, Tiles::kLdV);
+    Engine::template nn_held<DV, kKeys>(out, s, tiles.p, tiles.v, Tiles::kLdV);
     __syncthreads();
   }
 
@@ -156,7 +155,7 @@ CudaLaunch own_forward(const OwnArguments& a, tensor::Dtype dtype, device::cuda:
   CudaLaunch out;
   with_widths(a.d, a.dv, [&](auto d, auto dv) {
     if (dtype == tensor::Dtype::BF16)
-      out = launch<MatrixEngine<1>, d(), dv()>(a, lane);
+      out = launch<MatrixEngine<(dv() > 128 ? 1 : 2), 1>, d(), dv()>(a, lane);
     else if (dtype == tensor::Dtype::F32)
       out = launch<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, lane);
   });

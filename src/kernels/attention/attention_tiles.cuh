@@ -22,6 +22,7 @@ template <int kBlockRows>
 struct FloatEngine {
   using Element = float;
   static constexpr int kBlock = kBlockRows, kThreads = 256, kRows = kBlock / 16, kRowLanes = 16, kPad = 4;
+  static constexpr bool kThroughShared = true;
   template <int N>
   static constexpr int kColumns = N / 16;
   template <int N>
@@ -70,6 +71,13 @@ struct FloatEngine {
   __device__ static void tn(Tile<N>& c, const float* a, int lda, const float* b, int ldb) {
     rows_times<N, K>(c, a, 1, lda, b, ldb);
   }
+  // c += a b with a [kBlock, K] as a product left it; `tile` holds kBlock rows of K + kPad.
+  template <int N, int K>
+  __device__ static void nn_held(Tile<N>& c, const Tile<K>& a, float* tile, const float* b, int ldb) {
+    put<K>(tile, K + kPad, a);
+    __syncwarp();  // a warp reads only rows that it wrote
+    nn<N, K>(c, tile, K + kPad, b, ldb);
+  }
 
  private:
   template <int N, int K>
@@ -90,19 +98,20 @@ struct FloatEngine {
   }
 };
 
-// bf16 through tensor cores: a warp multiplies 16 rows by 1 / kGroups of the columns.
-template <int kColumnGroups>
+// bf16 through tensor cores: a warp multiplies kRowTiles times 16 rows by 1 / kGroups of the columns.
+template <int kRowTiles, int kGroups>
 struct MatrixEngine {
   using Element = bf16;
-  static constexpr int kGroups = kColumnGroups;
-  static constexpr int kBlock = 64, kThreads = 128 * kGroups, kRows = 2, kRowLanes = 4, kPad = 8;
+  static constexpr int kBlock = 64 * kRowTiles, kThreads = 128 * kGroups, kRows = 2 * kRowTiles;
+  static constexpr int kRowLanes = 4, kPad = 8;
+  static constexpr bool kThroughShared = false;
   template <int N>
   static constexpr int kColumns = N / 4 / kGroups;
   template <int N>
   using Tile = float[kRows][kColumns<N>];
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % 32; }
-  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / 32 % 4 * 16; }
+  __device__ static int first_row() { return static_cast<int>(threadIdx.x) / 32 % 4 * (16 * kRowTiles); }
   template <int N>
   __device__ static int first_column() {
     return static_cast<int>(threadIdx.x) / 128 * (N / kGroups);
@@ -128,15 +137,16 @@ struct MatrixEngine {
   __device__ static void nt(Tile<N>& c, const bf16* a, int lda, const bf16* b, int ldb) {
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
-      unsigned x[4];
-      load<false>(x, a + (first_row() + lane() % 16) * lda + k + lane() / 16 * 8);
+      unsigned x[kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t)
+        load<false>(x[t], a + (first_row() + 16 * t + lane() % 16) * lda + k + lane() / 16 * 8);
 #pragma unroll
       for (int n = 0; n < N / kGroups; n += 16) {
         unsigned y[4];  // columns n .. n + 7 in the first two, the next eight in the others
         load<false>(
             y, b + (first_column<N>() + n + lane() / 16 * 8 + lane() % 8) * ldb + k + lane() / 8 % 2 * 8);
-        multiply(c, n / 4, x, y[0], y[1]);
-        multiply(c, n / 4 + 2, x, y[2], y[3]);
+        multiply<N>(c, n, x, y);
       }
     }
   }
@@ -144,8 +154,10 @@ struct MatrixEngine {
   __device__ static void nn(Tile<N>& c, const bf16* a, int lda, const bf16* b, int ldb) {
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
-      unsigned x[4];
-      load<false>(x, a + (first_row() + lane() % 16) * lda + k + lane() / 16 * 8);
+      unsigned x[kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t)
+        load<false>(x[t], a + (first_row() + 16 * t + lane() % 16) * lda + k + lane() / 16 * 8);
       columns<N>(c, x, b + k * ldb, ldb);
     }
   }
@@ -153,23 +165,59 @@ struct MatrixEngine {
   __device__ static void tn(Tile<N>& c, const bf16* a, int lda, const bf16* b, int ldb) {
 #pragma unroll
     for (int k = 0; k < K; k += 16) {
-      unsigned x[4];
-      load<true>(x, a + (k + lane() / 16 * 8 + lane() % 8) * lda + first_row() + lane() / 8 % 2 * 8);
+      unsigned x[kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t)
+        load<true>(x[t],
+                   a + (k + lane() / 16 * 8 + lane() % 8) * lda + first_row() + 16 * t + lane() / 8 % 2 * 8);
+      columns<N>(c, x, b + k * ldb, ldb);
+    }
+  }
+  // c += a b with a [kBlock, K] as a product left it: a thread holds just what the next product wants of it.
+  template <int N, int K>
+  __device__ static void nn_held(Tile<N>& c, const Tile<K>& a, bf16*, const bf16* b, int ldb) {
+    static_assert(kGroups == 1);
+#pragma unroll
+    for (int k = 0; k < K; k += 16) {
+      unsigned x[kRowTiles][4];
+#pragma unroll
+      for (int t = 0; t < kRowTiles; ++t)
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+          x[t][e] = pair(a[2 * t + e % 2][k / 4 + e / 2 * 2], a[2 * t + e % 2][k / 4 + e / 2 * 2 + 1]);
       columns<N>(c, x, b + k * ldb, ldb);
     }
   }
 
  private:
+  __device__ static unsigned pair(float low, float high) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
+    unsigned bits;
+    memcpy(&bits, &both, sizeof bits);
+    return bits;
+  }
   // b: 16 rows of N columns.
   template <int N>
-  __device__ static void columns(Tile<N>& c, const unsigned (&x)[4], const bf16* b, int ldb) {
+  __device__ static void columns(Tile<N>& c, const unsigned (&x)[kRowTiles][4], const bf16* b, int ldb) {
 #pragma unroll
     for (int n = 0; n < N / kGroups; n += 16) {
       unsigned y[4];
       load<true>(y, b + (lane() / 8 % 2 * 8 + lane() % 8) * ldb + first_column<N>() + n + lane() / 16 * 8);
-      multiply(c, n / 4, x, y[0], y[1]);
-      multiply(c, n / 4 + 2, x, y[2], y[3]);
+      multiply<N>(c, n, x, y);
     }
+  }
+  // Sixteen columns from n on.
+  template <int N>
+  __device__ static void multiply(Tile<N>& c, int n, const unsigned (&x)[kRowTiles][4],
+                                  const unsigned (&y)[4]) {
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = n / 4 + 2 * half;
+        multiply(c[2 * t][j], c[2 * t][j + 1], c[2 * t + 1][j], c[2 * t + 1][j + 1], x[t], y[2 * half],
+                 y[2 * half + 1]);
+      }
   }
   // Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
   template <bool kTransposed>
@@ -186,13 +234,11 @@ struct MatrixEngine {
                    : "r"(address)
                    : "memory");
   }
-  // Eight columns, whose elements of this thread are c[.][j] and c[.][j + 1].
-  template <int C>
-  __device__ static void multiply(float (&c)[kRows][C], int j, const unsigned (&a)[4], unsigned b0,
-                                  unsigned b1) {
+  __device__ static void multiply(float& c0, float& c1, float& c2, float& c3, const unsigned (&a)[4],
+                                  unsigned b0, unsigned b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
-        : "+f"(c[0][j]), "+f"(c[0][j + 1]), "+f"(c[1][j]), "+f"(c[1][j + 1])
+        : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 };
@@ -213,13 +259,13 @@ __device__ inline void wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// kBlock rows of a head from memory; what lies past num_rows or past `width` becomes zero. `wide`: width and
+// kCount rows of a head from memory; what lies past num_rows or past `width` becomes zero. `wide`: width and
 // ld are multiples of 16 bytes. The copies are asynchronous.
-template <class Engine, int kWidth, class T>
+template <class Engine, int kCount, int kWidth, class T>
 __device__ inline void load_rows(T* to, const T* from, int64_t ld, int num_rows, int width, bool wide) {
   constexpr int kVec = cuda::kWide<T>, kLd = kWidth + Engine::kPad;
 #pragma unroll 4
-  for (int i = static_cast<int>(threadIdx.x); i < Engine::kBlock * (kWidth / kVec); i += Engine::kThreads) {
+  for (int i = static_cast<int>(threadIdx.x); i < kCount * (kWidth / kVec); i += Engine::kThreads) {
     const int r = i / (kWidth / kVec), c = i % (kWidth / kVec) * kVec;
     if (wide && r < num_rows && c < width) {
       asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
