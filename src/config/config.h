@@ -230,6 +230,7 @@ struct DeviceConfig {
   std::string kind = "cpu";  // cpu | cuda
   int64_t threads = 0;       // 0: all cores
   bool graph = true;         // cuda: the step as one captured graph
+  bool deterministic_attention = true;
 
   bool operator==(const DeviceConfig&) const = default;
 };
