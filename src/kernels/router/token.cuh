@@ -115,6 +115,14 @@ __device__ inline void warp_choose(uint32_t (&rank)[P], int k, int lane, bool (&
   }
 }
 
+// Marks the k largest logits: the choice without bias or groups that losses count.
+template <int P>
+__device__ inline void choose_by_logit(const float (&x)[P], int num_experts, int k, int lane, bool (&chosen)[P]) {
+  uint32_t rank[P];
+  PLEAT_EACH(j, P) rank[j] = lane + 32 * j < num_experts ? rank_of_key(x[j]) : 0;
+  warp_choose(rank, k, lane, chosen);
+}
+
 // Marks the experts a list of k names.
 template <int P>
 __device__ inline void mark_chosen(const int32_t* list, int k, int lane, bool (&chosen)[P]) {
