@@ -123,7 +123,9 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t t = blockIdx.x * kWarps + warp; t < num_tokens; t += gridDim.x * kWarps) {
     float* out = dlogits + t * E;
     if (!valid[t]) {
-      if (!add) PLEAT_EACH(j, P) if (in[j]) out[lane + 32 * j] = 0.0f;
+      if (!add) {
+        PLEAT_EACH(j, P) if (in[j]) out[lane + 32 * j] = 0.0f;
+      }
       continue;
     }
     ++mine.tokens;
