@@ -25,8 +25,8 @@ __device__ void count_chunk(int64_t num_items, int num_buckets, Bucket bucket, i
   __syncthreads();
 }
 
-// Calls place(i, position) for this block's items in buckets: start(bucket) plus the number of items of the
-// bucket before i in this block. `counts` [warps, buckets] is shared memory.
+// Calls place(i, position) for this block's items: start(bucket) plus the number of items of the
+// bucket before i in this block; -1 for an item left out. `counts` [warps, buckets] is shared memory.
 template <class Bucket, class Start, class Place>
 __device__ void place_chunk(int64_t num_items, int num_buckets, Bucket bucket, Start start, int* counts,
                             Place place) {
@@ -56,11 +56,8 @@ __device__ void place_chunk(int64_t num_items, int num_buckets, Bucket bucket, S
   for (int j = 0; j < kItemsPerWarp / 32; ++j) {
     const unsigned same = __match_any_sync(0xffffffffu, items[j]);
     const int before = __popc(same & ((1u << lane) - 1));
-    int at = 0;
-    if (items[j] >= 0) {
-      at = mine[items[j]] + before;
-      place(begin + 32 * j + lane, at);
-    }
+    const int64_t i = begin + 32 * j + lane;
+    if (i < num_items) place(i, items[j] >= 0 ? mine[items[j]] + before : -1);
     __syncwarp();
     if (items[j] >= 0 && before == 0) mine[items[j]] += __popc(same);
     __syncwarp();
