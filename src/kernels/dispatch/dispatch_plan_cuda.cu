@@ -33,7 +33,8 @@ struct Choices {
 // Choices of kept rows, one block per bucket.
 __global__ void __launch_bounds__(kSelectThreads)
     select(Choices choices, const float* probs, int capacity, bool by_probability, bool pad, Sorted from,
-           const int32_t* offsets, int64_t budget, int32_t* row_token, int32_t* row_slot, int32_t* token_row) {
+           const int32_t* offsets, int64_t budget, int32_t* row_token, int32_t* row_slot,
+           int32_t* token_row) {
   const int e = blockIdx.x, count = from.count[e];
   keep_some(from.cells + from.first_cell[e], count, capacity, by_probability, probs, choices.top_k,
             from.first_row[e], row_token, row_slot, token_row);
@@ -102,7 +103,8 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
     PLEAT_CUDA_LAUNCHED();
     if (most == 0) {
       place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
-          choices, num_chunks, sorted, offsets + choices.experts, budget, 0, false, row_token, row_slot, token_row);
+          choices, num_chunks, sorted, offsets + choices.experts, budget, 0, false, row_token, row_slot,
+          token_row);
     } else {
       place_cells<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(choices, num_chunks, sorted);
       PLEAT_CUDA_LAUNCHED();

@@ -197,7 +197,8 @@ CudaLaunch prepare_gather(std::string_view kernel, const Arg& from, const Arg& p
   with_float(from.dtype, [&](auto zero) {
     using T = decltype(zero);
     out = from.dim(1) % kWide<T> == 0
-              ? launch_gather<T, kWide<T>>(kernel, from, probs, offsets, row_token, row_slot, to, row_probs, lane)
+              ? launch_gather<T, kWide<T>>(kernel, from, probs, offsets, row_token, row_slot, to, row_probs,
+                                           lane)
               : launch_gather<T, 1>(kernel, from, probs, offsets, row_token, row_slot, to, row_probs, lane);
   });
   return out;

@@ -1,5 +1,6 @@
-// Kernels that plans of rows share: count, scan and place choices by bucket, and keep some of a bucket's choices.
-// A bucket is a run of rows: an expert, or an expert and a part of the tokens with a capacity of its own.
+// Kernels that plans of rows share: count, scan and place choices by bucket, and keep some of a bucket's
+// choices. A bucket is a run of rows: an expert, or an expert and a part of the tokens with a capacity of its
+// own.
 //
 // `Choices` gives num_choices, num_buckets(), top_k and, called with a choice, its bucket (-1: no row here).
 #pragma once
@@ -30,8 +31,7 @@ __global__ void __launch_bounds__(kSortThreads) count_choices(Choices choices, i
 
 static __global__ void __launch_bounds__(kScanThreads)
     scan(int buckets, int pieces, int num_chunks, int capacity, bool pad, bool must_fit, int64_t budget,
-         Sorted at,
-         int32_t* offsets, int64_t* dropped, bool add_dropped) {
+         Sorted at, int32_t* offsets, int64_t* dropped, bool add_dropped) {
   extern __shared__ int counts[];
   const int lane = threadIdx.x % 32;
   for (int e = threadIdx.x / 32; e < buckets; e += kScanWarps) {
@@ -56,7 +56,8 @@ static __global__ void __launch_bounds__(kScanThreads)
     const int e = first + threadIdx.x;
     const int count = e < buckets ? counts[e] : 0, kept = capacity > 0 ? min(count, capacity) : count;
     const int size = e < buckets ? (pad ? capacity : kept) : 0;
-    PLEAT_HALT_UNLESS(!must_fit || count <= capacity, "a source kept more choices of an expert than its capacity");
+    PLEAT_HALT_UNLESS(!must_fit || count <= capacity,
+                      "a source kept more choices of an expert than its capacity");
     int all_cells, all_rows, all_kept;
     const int cell = cells + block_scan<kScanThreads>(count, all_cells);
     const int64_t row = rows + block_scan<kScanThreads>(size, all_rows);
@@ -85,7 +86,8 @@ inline __device__ void fill_tail(int64_t num_rows, int64_t budget, int32_t* row_
 }
 
 // Fillers behind the choices of a bucket of exactly `capacity` rows.
-inline __device__ void fill_bucket(int first_row, int count, int capacity, int32_t* row_token, int32_t* row_slot) {
+inline __device__ void fill_bucket(int first_row, int count, int capacity, int32_t* row_token,
+                                   int32_t* row_slot) {
   for (int i = min(count, capacity) + threadIdx.x; i < capacity; i += blockDim.x)
     row_token[first_row + i] = row_slot[first_row + i] = -1;
 }
@@ -100,7 +102,8 @@ __global__ void __launch_bounds__(kSortThreads)
       [&](int e) {
         return from.first_row[e] + from.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x];
       },
-      counts, [&](int64_t i, int row) {
+      counts,
+      [&](int64_t i, int row) {
         token_row[i] = row;
         if (row < 0) return;
         const int t = static_cast<int>(i) / choices.top_k;
@@ -114,19 +117,20 @@ __global__ void __launch_bounds__(kSortThreads)
 }
 
 template <class Choices>
-__global__ void __launch_bounds__(kSortThreads)
-    place_cells(Choices choices, int num_chunks, Sorted at) {
+__global__ void __launch_bounds__(kSortThreads) place_cells(Choices choices, int num_chunks, Sorted at) {
   extern __shared__ int counts[];
   place_chunk(
       choices.num_choices, choices.num_buckets(), choices,
       [&](int e) { return at.first_cell[e] + at.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x]; },
-      counts, [&](int64_t i, int cell) {
+      counts,
+      [&](int64_t i, int cell) {
         if (cell >= 0) at.cells[cell] = static_cast<int>(i);
       });
 }
 
 // The rank of the capacity-th largest probability of the cells; `equals` gets how many of that rank are kept.
-inline __device__ uint32_t threshold(const int* cells, int count, int capacity, const float* probs, int& equals) {
+inline __device__ uint32_t threshold(const int* cells, int count, int capacity, const float* probs,
+                                     int& equals) {
   __shared__ int histogram[256];
   __shared__ int digit, left;
   uint32_t prefix = 0;
@@ -155,9 +159,9 @@ inline __device__ uint32_t threshold(const int* cells, int count, int capacity, 
 
 // Of `count` choices in ascending order, `capacity` at most get rows from first_row on: the most probable, of
 // equal ones the first, or just the first. The others get none. A whole block, one bucket.
-inline __device__ void keep_some(const int* cells, int count, int capacity, bool by_probability, const float* probs,
-                                 int top_k, int first_row, int32_t* row_token, int32_t* row_slot,
-                                 int32_t* token_row) {
+inline __device__ void keep_some(const int* cells, int count, int capacity, bool by_probability,
+                                 const float* probs, int top_k, int first_row, int32_t* row_token,
+                                 int32_t* row_slot, int32_t* token_row) {
   uint32_t least = 0;  // by default every rank is above it
   int equals = 0;
   if (count > capacity && by_probability) {
@@ -172,7 +176,8 @@ inline __device__ void keep_some(const int* cells, int count, int capacity, bool
     const int choice = i < count ? cells[i] : 0;
     const uint32_t rank = i < count ? rank_of_key(probs[choice]) : 0;
     int all_equals, all_kept;
-    const int equals_before = equals_seen + block_scan<kSelectThreads>(i < count && rank == least, all_equals);
+    const int equals_before =
+        equals_seen + block_scan<kSelectThreads>(i < count && rank == least, all_equals);
     const bool wanted = i < count && (rank > least || (rank == least && equals_before < equals));
     const int at = row + block_scan<kSelectThreads>(wanted, all_kept);
     const bool kept = wanted && at < capacity;
@@ -190,8 +195,8 @@ inline __device__ void keep_some(const int* cells, int count, int capacity, bool
 
 inline void allow_shared(const void* kernel, size_t bytes) {
   if (bytes > 48 * 1024)
-    PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    PLEAT_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
-
 
 }  // namespace pleat::kernels::cuda

@@ -17,7 +17,7 @@ using namespace cuda;
 
 constexpr std::string_view kName = "expert_swiglu";
 constexpr int kThreads = 256;
-constexpr int kRowThreads = 128;  // of a backward block
+constexpr int kRowThreads = 128;    // of a backward block
 constexpr int64_t kWideRow = 4096;  // from here a backward block takes one row, below it one per warp
 
 template <class T, int N, class F>

@@ -1,5 +1,5 @@
-// The gate's products on tensor cores: bf16 operands, f32 sums. A gradient of logits is f32 and enters as the sum
-// of two bf16 numbers, so that each of its products costs two; nothing of it is rounded to bf16.
+// The gate's products on tensor cores: bf16 operands, f32 sums. A gradient of logits is f32 and enters as the
+// sum of two bf16 numbers, so that each of its products costs two; nothing of it is rounded to bf16.
 #include "device/cuda/check.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/mma.cuh"
@@ -13,14 +13,16 @@ using namespace cuda::gate;
 constexpr int kPad = 8;  // elements after each row of a tile
 
 // ---- forward: 64 tokens x kExperts experts per block, four warps of 32 x kExperts / 2.
-constexpr int kForwardThreads = 128, kForwardRows = 64, kDepth = 64, kStages = 4, kDepthStride = kDepth + kPad;
+constexpr int kForwardThreads = 128, kForwardRows = 64, kDepth = 64, kStages = 4,
+              kDepthStride = kDepth + kPad;
 
 template <int kExperts>
-constexpr int kForwardShared = kStages * (kForwardRows + kExperts) * kDepthStride * 2;
+constexpr int kForwardShared = kStages*(kForwardRows + kExperts) * kDepthStride * 2;
 
 template <int kExperts>
 __global__ void __launch_bounds__(kForwardThreads)
-    forward(const bf16* x, const bf16* w, const bf16* bias, float* logits, int tokens, int width, int experts) {
+    forward(const bf16* x, const bf16* w, const bf16* bias, float* logits, int tokens, int width,
+            int experts) {
   extern __shared__ __align__(16) bf16 tiles[];
   constexpr int kRows = kForwardRows + kExperts, kColumns = kExperts / 16;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -111,8 +113,8 @@ __device__ void gather_columns(const float (&c)[4][2], int q, float (&row)[8]) {
 }
 
 __global__ void __launch_bounds__(kInputThreads)
-    backward_input(const float* dlogits, const bf16* w, bf16* dx, int tokens, int width, int experts, int padded,
-                   int columns_per_block, bool add) {
+    backward_input(const float* dlogits, const bf16* w, bf16* dx, int tokens, int width, int experts,
+                   int padded, int columns_per_block, bool add) {
   extern __shared__ __align__(16) bf16 tiles[];
   const int stride = padded + kPad;
   bf16 *high = tiles, *low = high + kInputRows * stride, *tile_w = low + kInputRows * stride;
@@ -328,7 +330,8 @@ CudaLaunch prepare_gate_mma_backward_input(const GateShape& shape, const Arg& dl
   const int64_t padded = ceil_div(shape.experts, 16) * 16, row_blocks = ceil_div(shape.tokens, kInputRows);
   // About two blocks per multiprocessor, each of some column tiles.
   const int64_t tiles = ceil_div(shape.width, kInputColumns);
-  const int64_t splits = std::max<int64_t>(1, std::min(tiles, ceil_div(264, std::max<int64_t>(1, row_blocks))));
+  const int64_t splits =
+      std::max<int64_t>(1, std::min(tiles, ceil_div(264, std::max<int64_t>(1, row_blocks))));
   const int64_t columns_per_block = ceil_div(tiles, splits) * kInputColumns;
   const size_t shared = input_shared(padded);
   PLEAT_CUDA(cudaFuncSetAttribute(backward_input, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,5 +1,5 @@
-// The three products of the gate on the GPU, for any types and shapes with plain multiply-adds, and for bf16 on
-// tensor cores (gate_mma_cuda.cu). x [T,h] and w [E,h] of one type C, logits f32.
+// The three products of the gate on the GPU, for any types and shapes with plain multiply-adds, and for bf16
+// on tensor cores (gate_mma_cuda.cu). x [T,h] and w [E,h] of one type C, logits f32.
 #pragma once
 
 #include "kernels/cuda/bind.h"

@@ -1,9 +1,9 @@
-// Warp-level matrix products of bf16 with f32 sums, and asynchronous copies into shared memory, for the gate's
-// narrow products.
+// Warp-level matrix products of bf16 with f32 sums, and asynchronous copies into shared memory, for the
+// gate's narrow products.
 //
-// Fragments of mma.m16n8k16: A is 16 x 16, B 16 x 8, C 16 x 8. Of C a lane holds rows lane / 4 and lane / 4 + 8,
-// columns 2 (lane % 4) and the one after. Tiles in shared memory have rows of a multiple of 16 bytes that is no
-// multiple of 128, so that eight rows read by ldmatrix lie in different banks.
+// Fragments of mma.m16n8k16: A is 16 x 16, B 16 x 8, C 16 x 8. Of C a lane holds rows lane / 4 and lane / 4 +
+// 8, columns 2 (lane % 4) and the one after. Tiles in shared memory have rows of a multiple of 16 bytes that
+// is no multiple of 128, so that eight rows read by ldmatrix lie in different banks.
 #pragma once
 
 #include <cstdint>
@@ -31,14 +31,16 @@ __device__ inline void load_matrices_transposed(uint32_t (&r)[4], const bf16* p)
 __device__ inline void load_a(uint32_t (&a)[4], const bf16* tile, int stride, int m, int k, int lane) {
   load_matrices(a, tile + (m + lane % 16) * stride + k + lane / 16 * 8);
 }
-__device__ inline void load_a_transposed(uint32_t (&a)[4], const bf16* tile, int stride, int m, int k, int lane) {
+__device__ inline void load_a_transposed(uint32_t (&a)[4], const bf16* tile, int stride, int m, int k,
+                                         int lane) {
   load_matrices_transposed(a, tile + (k + lane % 8 + lane / 16 * 8) * stride + m + lane / 8 % 2 * 8);
 }
 // The B fragments at columns [n, n+16) (two of them: b[0..1], b[2..3]) of a tile stored [n][k], or [k][n].
 __device__ inline void load_b(uint32_t (&b)[4], const bf16* tile, int stride, int n, int k, int lane) {
   load_matrices(b, tile + (n + lane % 8 + lane / 16 * 8) * stride + k + lane / 8 % 2 * 8);
 }
-__device__ inline void load_b_transposed(uint32_t (&b)[4], const bf16* tile, int stride, int n, int k, int lane) {
+__device__ inline void load_b_transposed(uint32_t (&b)[4], const bf16* tile, int stride, int n, int k,
+                                         int lane) {
   load_matrices_transposed(b, tile + (k + lane % 8 + lane / 8 % 2 * 8) * stride + n + lane / 16 * 8);
 }
 

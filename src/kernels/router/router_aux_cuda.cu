@@ -1,5 +1,6 @@
-// Auxiliary losses on the GPU. Counts first (of the microbatch, and of each document at its first token), then a
-// warp per token makes scores, losses and gradients in one pass, then the losses of the blocks are added.
+// Auxiliary losses on the GPU. Counts first (of the microbatch, and of each document at its first token),
+// then a warp per token makes scores, losses and gradients in one pass, then the losses of the blocks are
+// added.
 #include "device/cuda/check.h"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/math/require.h"
@@ -41,8 +42,8 @@ struct Settings {
 
 // Scratch. The counters are cleared before each use; document counts stand at the document's first token.
 struct Counters {
-  int *tokens, *experts;            // [1], [E]
-  int *doc_tokens, *doc_experts;    // [T], [T,E], with a sequence loss only
+  int *tokens, *experts;          // [1], [E]
+  int *doc_tokens, *doc_experts;  // [T], [T,E], with a sequence loss only
 };
 
 struct Partial {
@@ -58,9 +59,8 @@ __device__ int first_token(const int32_t* doc_start, int64_t t) {
 }
 
 template <int P>
-__global__ void __launch_bounds__(kThreads)
-    count(Settings set, const float* logits, const uint8_t* valid, const int32_t* doc_start, int64_t num_tokens,
-          Counters to) {
+__global__ void __launch_bounds__(kThreads) count(Settings set, const float* logits, const uint8_t* valid,
+                                                  const int32_t* doc_start, int64_t num_tokens, Counters to) {
   extern __shared__ int mine[];  // [experts]
   const int lane = threadIdx.x % 32, E = set.experts;
   for (int e = threadIdx.x; e < E; e += kThreads) mine[e] = 0;
@@ -180,9 +180,9 @@ __global__ void __launch_bounds__(kThreads)
       const float mean = static_cast<float>(set.coef[kMicro] * by_micro + set.coef[kGlobal] * by_global +
                                             set.coef[kSequence] * by_document);
       const float inverse = static_cast<float>(1 / sum);
-      PLEAT_EACH(j, P) if (in[j])
-      d[j] += (weight[j] - mean) *
-              (softmax ? s[j] : inverse * point_derivative(set.score, x[j], s[j]));
+      PLEAT_EACH(j, P)
+      if (in[j]) d[j] +=
+          (weight[j] - mean) * (softmax ? s[j] : inverse * point_derivative(set.score, x[j], s[j]));
     }
     PLEAT_EACH(j, P) if (in[j]) {
       float& to = out[lane + 32 * j];
@@ -201,9 +201,8 @@ __global__ void __launch_bounds__(kThreads)
   partial[blockIdx.x] = mine;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    finish(Settings set, const Partial* partial, int num_blocks, const int64_t* given_tokens, double* losses,
-           bool add) {
+__global__ void __launch_bounds__(kThreads) finish(Settings set, const Partial* partial, int num_blocks,
+                                                   const int64_t* given_tokens, double* losses, bool add) {
   Partial mine{};
   for (int b = threadIdx.x; b < num_blocks; b += kThreads) {
     for (int i = 0; i < kNumLosses; ++i) mine.losses[i] += partial[b].losses[i];
@@ -285,14 +284,14 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
       counters.doc_experts = counters.doc_tokens + T;
       const unsigned grid = static_cast<unsigned>(blocks);
       if (own) {
-        PLEAT_CUDA(
-            cudaMemsetAsync(counters.tokens, 0, static_cast<size_t>(counter_bytes), lane.stream()));
+        PLEAT_CUDA(cudaMemsetAsync(counters.tokens, 0, static_cast<size_t>(counter_bytes), lane.stream()));
         count<P><<<grid, kThreads, static_cast<size_t>(E) * 4, lane.stream()>>>(set, logits, valid, doc_start,
                                                                                 T, counters);
         PLEAT_CUDA_LAUNCHED();
       }
-      losses_and_gradients<P><<<grid, kThreads, shared, lane.stream()>>>(
-          set, logits, valid, doc_start, norm, given_counts, given_tokens, counters, T, dlogits, add, partial);
+      losses_and_gradients<P><<<grid, kThreads, shared, lane.stream()>>>(set, logits, valid, doc_start, norm,
+                                                                         given_counts, given_tokens, counters,
+                                                                         T, dlogits, add, partial);
       PLEAT_CUDA_LAUNCHED();
       finish<<<1, kThreads, 0, lane.stream()>>>(set, partial, static_cast<int>(blocks), given_tokens, losses,
                                                 add_losses);

@@ -233,9 +233,9 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The last block takes the statistics, the others one expert per warp.
-__global__ void __launch_bounds__(kThreads) finish(const Partial* partial, const int* counts, int num_blocks,
-                                                   int experts, int64_t* load, bool add_load, double* stats,
-                                                   bool add_stats) {
+__global__ void __launch_bounds__(kThreads)
+    finish(const Partial* partial, const int* counts, int num_blocks, int experts, int64_t* load,
+           bool add_load, double* stats, bool add_stats) {
   const int lane = threadIdx.x % 32;
   if (blockIdx.x + 1 < gridDim.x) {
     const int e = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -297,8 +297,7 @@ __global__ void __launch_bounds__(kThreads)
     dot = warp_sum(dot);
     PLEAT_EACH(j, P) if (chosen[j]) {
       const double through = c.divides ? (static_cast<double>(dp[j]) - dot / sum) / sum : dp[j];
-      d[j] = static_cast<float>(scale * through *
-                                static_cast<double>(point_derivative(c.point, x[j], d[j])));
+      d[j] = static_cast<float>(scale * through * static_cast<double>(point_derivative(c.point, x[j], d[j])));
     }
   } else {
     if (c.weighting == Weighting::ChosenSoftmax)
@@ -418,8 +417,8 @@ CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::
     constexpr int P = per_lane();
     out = [=, scale = set.scale, stream = lane.stream()] {
       if (blocks == 0) return;
-      backward<P><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-          choice, scale, dprobs, logits, idx, static_cast<int>(T), dlogits, add);
+      backward<P><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(choice, scale, dprobs, logits, idx,
+                                                                          static_cast<int>(T), dlogits, add);
       PLEAT_CUDA_LAUNCHED();
     };
   });

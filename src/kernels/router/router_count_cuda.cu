@@ -14,12 +14,14 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kMaxBlocks = 528;
 
 __device__ void add_counter(int64_t* counter, int value) {
-  if (value) atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(value));
+  if (value)
+    atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(value));
 }
 
 template <int P>
-__global__ void __launch_bounds__(kThreads) count(const float* logits, const uint8_t* valid, int64_t num_tokens,
-                                                  int experts, int top_k, int64_t* counts, int64_t* tokens) {
+__global__ void __launch_bounds__(kThreads)
+    count(const float* logits, const uint8_t* valid, int64_t num_tokens, int experts, int top_k,
+          int64_t* counts, int64_t* tokens) {
   extern __shared__ int mine[];  // [experts]
   const int lane = threadIdx.x % 32;
   for (int e = threadIdx.x; e < experts; e += kThreads) mine[e] = 0;
@@ -60,7 +62,8 @@ CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane
   const float* logits = call[0].as<float>();
   const uint8_t* valid = call[1].as<uint8_t>();
   int64_t *counts = call[2].as<int64_t>(), *tokens = call[3].as<int64_t>();
-  const bool clear_counts = call[2].into() == Into::Overwrite, clear_tokens = call[3].into() == Into::Overwrite;
+  const bool clear_counts = call[2].into() == Into::Overwrite,
+             clear_tokens = call[3].into() == Into::Overwrite;
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(T, kWarps));
   CudaLaunch out;
   with_elements_per_lane(E, [&](auto per_lane) {

@@ -100,8 +100,8 @@ template <class A, class B, class Write>
 void launch_multiply(A a, B b, int64_t rows, int64_t columns, int64_t depth, int64_t splits, Write write,
                      cudaStream_t stream) {
   if (rows == 0 || columns == 0) return;
-  const dim3 blocks(static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile)),
-                    static_cast<unsigned>(splits));
+  const dim3 blocks(static_cast<unsigned>(ceil_div(rows, kTile)),
+                    static_cast<unsigned>(ceil_div(columns, kTile)), static_cast<unsigned>(splits));
   multiply<<<blocks, kThreads, 0, stream>>>(a, b, rows, columns, depth, ceil_div(depth, splits), write);
   PLEAT_CUDA_LAUNCHED();
 }

@@ -111,8 +111,8 @@ CudaLaunch launch_jitter(const Invocation& call, device::cuda::Lane& lane) {
   const bool add = call[3].into() == Into::Accumulate;
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    jitter<T, N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, rng, token_index, y, rows, width, eps,
-                                                                         layer, add);
+    jitter<T, N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, rng, token_index, y, rows, width,
+                                                                         eps, layer, add);
     PLEAT_CUDA_LAUNCHED();
   };
 }
@@ -144,8 +144,7 @@ CudaLaunch prepare_jitter_backward_input(const Invocation& call, device::cuda::L
 CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane) {
   check_noise("router_force", call, "logits", "forced");
   const int64_t T = call[0].dim(0), E = call[0].dim(1);
-  if (E > kMaxExperts)
-    base::fail("[router_force] {} experts, at most {} are supported", E, kMaxExperts);
+  if (E > kMaxExperts) base::fail("[router_force] {} experts, at most {} are supported", E, kMaxExperts);
   if (call[0].dtype != tensor::Dtype::F32) return {};
   const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
   float* forced = call[3].as<float>();

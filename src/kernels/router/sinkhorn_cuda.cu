@@ -15,10 +15,11 @@ constexpr int64_t kBlocks = 128;  // all resident at once
 constexpr double kFloor = 1e-8, kTolerance = 1e-4;
 
 template <int P>
-__device__ float row_factor(const float (&row)[P], const float* d1, int experts, int64_t num_valid, int lane) {
+__device__ float row_factor(const float (&row)[P], const float* d1, int experts, int64_t num_valid,
+                            int lane) {
   double sum = 0;
-  PLEAT_EACH(j, P) if (lane + 32 * j < experts)
-  sum += static_cast<double>(__fmul_rn(d1[lane + 32 * j], row[j]));
+  PLEAT_EACH(j, P)
+  if (lane + 32 * j < experts) sum += static_cast<double>(__fmul_rn(d1[lane + 32 * j], row[j]));
   sum = warp_sum(sum);
   return static_cast<float>(1.0 / (static_cast<double>(num_valid) * (sum + kFloor)));
 }
@@ -26,8 +27,8 @@ __device__ float row_factor(const float (&row)[P], const float* d1, int experts,
 // d1 [E] and partial [E, warps of the grid] are scratch.
 template <int P>
 __global__ void __launch_bounds__(kThreads)
-    balance(const float* logits, const uint8_t* valid, int64_t num_tokens, int experts, float* keys, float* d1,
-            double* partial) {
+    balance(const float* logits, const uint8_t* valid, int64_t num_tokens, int experts, float* keys,
+            float* d1, double* partial) {
   extern __shared__ float previous[];  // [E]
   auto grid = cooperative_groups::this_grid();
   const int lane = threadIdx.x % 32;
@@ -61,8 +62,7 @@ __global__ void __launch_bounds__(kThreads)
       double sum = 0;
       for (int64_t i = threadIdx.x; i < num_warps; i += kThreads) sum += partial[e * num_warps + i];
       sum = block_sum<kThreads>(sum);
-      if (threadIdx.x == 0)
-        d1[e] = static_cast<float>(1.0 / (static_cast<double>(experts) * (sum + kFloor)));
+      if (threadIdx.x == 0) d1[e] = static_cast<float>(1.0 / (static_cast<double>(experts) * (sum + kFloor)));
     }
     grid.sync();
     double moved = 0;
@@ -75,8 +75,9 @@ __global__ void __launch_bounds__(kThreads)
     float row[P];
     load_row(keys + t * experts, experts, lane, row);
     const float d0 = row_factor(row, previous, experts, num_valid, lane);
-    PLEAT_EACH(j, P) if (lane + 32 * j < experts)
-    keys[t * experts + lane + 32 * j] = __fmul_rn(__fmul_rn(d1[lane + 32 * j], row[j]), d0);
+    PLEAT_EACH(j, P)
+    if (lane + 32 * j < experts) keys[t * experts + lane + 32 * j] =
+        __fmul_rn(__fmul_rn(d1[lane + 32 * j], row[j]), d0);
   }
 }
 

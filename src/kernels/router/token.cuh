@@ -40,9 +40,7 @@ __device__ inline float router_exp(float x) {
   return x == x ? y : x;
 }
 
-__device__ inline float router_sigmoid(float x) {
-  return __fdiv_rn(1.0f, __fadd_rn(1.0f, router_exp(-x)));
-}
+__device__ inline float router_sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, router_exp(-x))); }
 
 __device__ inline float point_value(Score score, float x) {
   if (score == Score::Sigmoid) return router_sigmoid(x);
@@ -60,7 +58,8 @@ __device__ inline void load_row(const float* row, int num_experts, int lane, flo
   PLEAT_EACH(j, P) x[j] = lane + 32 * j < num_experts ? row[lane + 32 * j] : -kInfinity;
 }
 
-// s = softmax of the x that `in` names (0 elsewhere); returns log(sum exp(x)). A NaN among them makes all NaN.
+// s = softmax of the x that `in` names (0 elsewhere); returns log(sum exp(x)). A NaN among them makes all
+// NaN.
 template <int P>
 __device__ inline double warp_softmax(const float (&x)[P], const bool (&in)[P], float (&s)[P]) {
   float largest = -kInfinity;
@@ -117,7 +116,8 @@ __device__ inline void warp_choose(uint32_t (&rank)[P], int k, int lane, bool (&
 
 // Marks the k largest logits: the choice without bias or groups that losses count.
 template <int P>
-__device__ inline void choose_by_logit(const float (&x)[P], int num_experts, int k, int lane, bool (&chosen)[P]) {
+__device__ inline void choose_by_logit(const float (&x)[P], int num_experts, int k, int lane,
+                                       bool (&chosen)[P]) {
   uint32_t rank[P];
   PLEAT_EACH(j, P) rank[j] = lane + 32 * j < num_experts ? rank_of_key(x[j]) : 0;
   warp_choose(rank, k, lane, chosen);
