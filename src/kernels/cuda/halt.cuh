@@ -3,7 +3,12 @@
 // budgets only, since the device cannot be used afterwards.
 #pragma once
 
-#include <cassert>
+#include <cuda_runtime.h>
+
+// What assert() calls; with NDEBUG the headers do not declare it.
+extern "C" __host__ __device__ __cudart_builtin__ void __assert_fail(const char* assertion, const char* file,
+                                                                     unsigned int line,
+                                                                     const char* function) noexcept;
 
 #define PLEAT_HALT_UNLESS(condition, message)                                    \
   do {                                                                           \
