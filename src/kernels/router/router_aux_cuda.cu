@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads)
                                             set.coef[kSequence] * by_document);
       const float inverse = static_cast<float>(1 / sum);
       PLEAT_EACH(j, P)
-      if (in[j]) d[j] +=
-          (weight[j] - mean) * (softmax ? s[j] : inverse * point_derivative(set.score, x[j], s[j]));
+      if (in[j])
+        d[j] += (weight[j] - mean) * (softmax ? s[j] : inverse * point_derivative(set.score, x[j], s[j]));
     }
     PLEAT_EACH(j, P) if (in[j]) {
       float& to = out[lane + 32 * j];

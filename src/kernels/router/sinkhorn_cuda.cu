@@ -76,8 +76,8 @@ __global__ void __launch_bounds__(kThreads)
     load_row(keys + t * experts, experts, lane, row);
     const float d0 = row_factor(row, previous, experts, num_valid, lane);
     PLEAT_EACH(j, P)
-    if (lane + 32 * j < experts) keys[t * experts + lane + 32 * j] =
-        __fmul_rn(__fmul_rn(d1[lane + 32 * j], row[j]), d0);
+    if (lane + 32 * j < experts)
+      keys[t * experts + lane + 32 * j] = __fmul_rn(__fmul_rn(d1[lane + 32 * j], row[j]), d0);
   }
 }
 
