@@ -31,11 +31,12 @@ __device__ inline void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) 
                "r"(bytes)
                : "memory");
 }
-// At the same barrier of block `block` of the cluster.
+// At the same barrier of block `block` of the cluster. Orders what the copy engine and the tensor cores do, not ordinary
+// accesses across blocks: a release at cluster scope would cost a fence of the whole device in every step.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
-      " mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
+      " mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(shared_address(barrier)),
       "r"(block)
       : "memory");
 }
@@ -46,16 +47,6 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// As barrier_wait, for a barrier that other blocks of the cluster arrive at.
-__device__ inline void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n .reg .pred done;\n again:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], "
-      "%1;\n"
-      " @done bra finished;\n bra again;\n finished:\n}" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 // ---- Bulk tensor copies. Coordinates: innermost dimension first.
 
 __device__ inline void prefetch_map(const CUtensorMap* map) {
@@ -85,6 +76,15 @@ __device__ inline void load_2d_multicast(void* to, const CUtensorMap* map, uint6
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(mask)
       : "memory");
 }
+__device__ inline void load_3d_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                                         int z, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1, {%3, "
+      "%4, %5}], [%2], %6;" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "h"(mask)
+      : "memory");
+}
 __device__ inline void store_2d(const CUtensorMap* map, const void* from, int x, int y) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(x), "r"(y)
@@ -103,8 +103,11 @@ __device__ inline void add_3d(const CUtensorMap* map, const void* from, int x, i
       : "memory");
 }
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// The sources of all committed stores may be overwritten.
-__device__ inline void store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+// The sources of all committed stores but the last kPending may be overwritten.
+template <int kPending>
+__device__ inline void store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
 
 // Ordinary stores to shared memory become visible to the copy engine and the tensor cores.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

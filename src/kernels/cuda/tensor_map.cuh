@@ -15,10 +15,11 @@ struct MapShape {
   int64_t x = 1, y = 1, z = 1;
   int box_x = 64, box_y = 64;
   bool three = false;  // describe z too
+  tensor::Dtype dtype = tensor::Dtype::BF16;
 };
 
-// bf16 at `data` (16-byte aligned), rows of x elements (x * 2 divisible by 16). Throws base::Error when the
-// driver refuses.
+// bf16 or f32 at `data` (16-byte aligned), rows of x elements (their bytes divisible by 16; a box of 128
+// bytes). Throws base::Error when the driver refuses.
 CUtensorMap tensor_map(const void* data, const MapShape& shape);
 
 }  // namespace pleat::kernels::cuda

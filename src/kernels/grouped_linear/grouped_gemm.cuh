@@ -6,8 +6,10 @@
 //   Depth       y[e, m, n] (+)= sum over rows r of group e of a[r, m] b[r, n]
 //
 // A block computes tiles of 128 by kN with two warpgroups of 64 rows each; a third only drives the copy
-// engine, kStages deep. Two blocks form a cluster: they share the rows of `a`, each loads half of them for
-// both, and take neighbouring columns. Finished tiles leave through shared memory by bulk stores while the
+// engine, kStages deep. What limits such a kernel is what L2 can deliver, so two blocks form a cluster, take
+// neighbouring tiles, and each loads half of what they share for both: two tiles of one column share `b`, the
+// larger part; where a group has an odd number of tiles, its last row of tiles goes in pairs that share `a`.
+// Finished tiles leave through shared memory by bulk stores, pieces of 128 bytes' width in turn, while the
 // next tile is already being computed.
 //
 // A tile of Rows that reaches past its group also computes rows of the next; those are not stored. In Depth
@@ -28,49 +30,58 @@ enum class Grouped { Rows, RowsAcross, Depth };
 struct GroupedShape {
   const int32_t* offsets;  // [num_groups + 1]
   int num_groups;
-  int m, n, k;      // m: Depth only; k: not for Depth
-  bf16* out;        // Rows: also written by ordinary stores where a tile is cut
-  float* out_wide;  // Depth with float output: instead of bulk stores
+  int m, n, k;  // m: Depth only; k: not for Depth
+  bf16* out;    // Rows: written by ordinary stores where a tile is cut
   int accumulate;
 };
 
 constexpr int kTileM = 128, kTileK = 64;
 constexpr int kHalfBytes = 64 * kTileK * 2;  // 64 rows (or columns) of one operand, one step deep
+constexpr int kStagingBytes = 2 * 2 * 8192;  // two pieces of 64 rows by 128 bytes for each warpgroup
 
 template <int kN>
 constexpr int grouped_stages() {
-  return kN == 256 ? 3 : kN == 192 ? 4 : 5;
+  return kN == 256 ? 4 : 6;
 }
 template <int kN>
 constexpr int grouped_shared_bytes(int num_groups) {
-  return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + 2 * 64 * kN * 2 + 256 +
+  return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + kStagingBytes + 256 +
          (num_groups + 1) * 4;
 }
 
-// Walks the items of one cluster.
+// Walks the items of one cluster; an item is a pair of tiles.
 template <Grouped kWhat, int kN>
 struct GroupedItems {
   const int32_t* offsets;
-  int num_groups, m_tiles, n_pairs;
+  int num_groups, m_size, n_tiles;
   int64_t index, base = 0;
   int group = 0;
-  // The present item.
-  int row_begin = 0, rows = 0, m = 0, n_pair = 0;
+  // The present item: its first tile, and whether the second lies below it or beside it.
+  int row_begin = 0, rows = 0, m = 0, n = 0;
+  bool below = false;
 
   __device__ bool find(int64_t step) {
     index += step;
     while (group < num_groups) {
       row_begin = offsets[group];
       rows = offsets[group + 1] - row_begin;
-      const int tiles = kWhat == Grouped::Depth ? m_tiles : (rows + kTileM - 1) / kTileM;
-      const int64_t items = static_cast<int64_t>(tiles) * n_pairs;
+      const int height = ((kWhat == Grouped::Depth ? m_size : rows) + kTileM - 1) / kTileM;
+      const int pairs = height / 2, n_pairs = (n_tiles + 1) / 2;
+      const int64_t tall = static_cast<int64_t>(pairs) * n_tiles, items = tall + height % 2 * n_pairs;
       if (index < base + items) {
-        // Bands of 16 tiles of rows, so that the matrix of a large group is not read once per tile of rows.
         const int inside = static_cast<int>(index - base);
-        const int band = inside / (16 * n_pairs), left = inside - band * 16 * n_pairs;
-        const int height = min(16, tiles - band * 16);
-        n_pair = left / height;
-        m = band * 16 + left - n_pair * height;
+        below = inside < tall;
+        if (below) {
+          // Bands of 16 tiles of rows, so that the matrix of a large group is not read once per tile of rows.
+          constexpr int kBand = 8;
+          const int band = inside / (kBand * n_tiles), left = inside - band * kBand * n_tiles;
+          const int band_height = min(kBand, pairs - band * kBand);
+          n = left / band_height;
+          m = (band * kBand + left - n * band_height) * 2;
+        } else {
+          m = height - 1;
+          n = (inside - static_cast<int>(tall)) * 2;
+        }
         return true;
       }
       base += items;
@@ -80,7 +91,8 @@ struct GroupedItems {
   }
 };
 
-template <Grouped kWhat, int kN>
+// T: of the output, bf16, or float for Depth.
+template <Grouped kWhat, int kN, class T>
 __global__ void __launch_bounds__(384, 1)
     grouped_gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
                  const __grid_constant__ CUtensorMap map_out, const GroupedShape shape) {
@@ -93,7 +105,7 @@ __global__ void __launch_bounds__(384, 1)
   std::byte* const tiles_a = shared;
   std::byte* const tiles_b = tiles_a + kStages * kBytesA;
   std::byte* const staging = tiles_b + kStages * kBytesB;
-  uint64_t* const full = reinterpret_cast<uint64_t*>(staging + 2 * 64 * kN * 2);
+  uint64_t* const full = reinterpret_cast<uint64_t*>(staging + kStagingBytes);
   uint64_t* const empty = full + kStages;
   int32_t* const offsets = reinterpret_cast<int32_t*>(empty + kStages + 2);
 
@@ -113,9 +125,11 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   cluster_sync();
 
-  GroupedItems<kWhat, kN> items{offsets, shape.num_groups, (shape.m + kTileM - 1) / kTileM,
-                                ((shape.n + kN - 1) / kN + 1) / 2, static_cast<int64_t>(blockIdx.x / 2)};
+  GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kN - 1) / kN,
+                                static_cast<int64_t>(blockIdx.x / 2)};
   const int64_t stride = gridDim.x / 2;
+  const auto first_row = [&] { return (items.m + (items.below ? rank : 0)) * kTileM; };
+  const auto first_column = [&] { return (items.n + (items.below ? 0 : rank)) * kN; };
   const auto steps_of = [&] {
     return ((kWhat == Grouped::Depth ? items.rows : shape.k) + kTileK - 1) / kTileK;
   };
@@ -129,25 +143,34 @@ __global__ void __launch_bounds__(384, 1)
     give_registers<40>();
     if (warp == 8 && lane == 0) {
       for (bool more = items.find(0); more; more = items.find(stride)) {
-        const int n0 = (items.n_pair * 2 + rank) * kN, m0 = items.m * kTileM + rank * 64;
+        const int n0 = first_column(), m0 = first_row();
         for (int k = 0, steps = steps_of(); k < steps; ++k, advance()) {
-          barrier_wait_cluster(&empty[stage], parity ^ 1);
+          barrier_wait(&empty[stage], parity ^ 1);
           barrier_arrive_expect(&full[stage], kBytesA + kBytesB);
-          std::byte* const a = tiles_a + stage * kBytesA + rank * kHalfBytes;
+          std::byte* const a = tiles_a + stage * kBytesA;
           std::byte* const b = tiles_b + stage * kBytesB;
-          if constexpr (kAcrossA)
-            load_2d_multicast(a, &map_a, &full[stage], m0, items.row_begin + k * kTileK, 3);
-          else
-            load_2d_multicast(a, &map_a, &full[stage], k * kTileK, items.row_begin + m0, 3);
-          if constexpr (kWhat == Grouped::Rows) {
-            load_3d(b, &map_b, &full[stage], k * kTileK, n0, items.group);
-          } else {
+          const int depth = k * kTileK + (kWhat == Grouped::Depth ? items.row_begin : 0);
 #pragma unroll
-            for (int i = 0; i < kN / 64; ++i)
-              if constexpr (kWhat == Grouped::RowsAcross)
-                load_3d(b + i * kHalfBytes, &map_b, &full[stage], n0 + i * 64, k * kTileK, items.group);
-              else
-                load_2d(b + i * kHalfBytes, &map_b, &full[stage], n0 + i * 64, items.row_begin + k * kTileK);
+          for (int h = 0; h < 2; ++h) {
+            const int row = m0 + h * 64 + (kWhat == Grouped::Depth ? 0 : items.row_begin);
+            const int x = kAcrossA ? row : depth, y = kAcrossA ? depth : row;
+            if (items.below)
+              load_2d(a + h * kHalfBytes, &map_a, &full[stage], x, y);
+            else if (h == rank)
+              load_2d_multicast(a + h * kHalfBytes, &map_a, &full[stage], x, y, 3);
+          }
+          constexpr int kBoxes = kWhat == Grouped::Rows ? 2 : kN / 64;  // of b
+#pragma unroll
+          for (int i = 0; i < kBoxes; ++i) {
+            std::byte* const to = b + i * (kBytesB / kBoxes);
+            const int column = n0 + i * (kN / kBoxes), x = kAcrossB ? column : depth,
+                      y = kAcrossB ? depth : column;
+            if (items.below && i % 2 != rank) continue;
+            const uint16_t blocks = items.below ? 3 : 1 << rank;
+            if constexpr (kWhat == Grouped::Depth)
+              load_2d_multicast(to, &map_b, &full[stage], x, y, blocks);
+            else
+              load_3d_multicast(to, &map_b, &full[stage], x, y, items.group, blocks);
           }
         }
       }
@@ -156,17 +179,19 @@ __global__ void __launch_bounds__(384, 1)
   } else {
     take_registers<232>();
     const int half = warp / 4, thread = static_cast<int>(threadIdx.x) % 128;
-    std::byte* const out = staging + half * 64 * kN * 2;
+    std::byte* const pieces = staging + half * 2 * 8192;
+    const auto release = [&](int used) {  // the stage may be loaded again, in both blocks
+      if (lane < 2) barrier_arrive_at(&empty[used], lane);
+    };
     float sum[kN / 2];
     for (bool more = items.find(0); more; more = items.find(stride)) {
       const int steps = steps_of();
-      const int tile_rows =
-          kWhat == Grouped::Depth ? shape.m - items.m * kTileM : items.rows - items.m * kTileM;
+      const int tile_rows = (kWhat == Grouped::Depth ? shape.m : items.rows) - first_row();
       const bool idle = tile_rows <= half * 64;  // nothing of this half will be stored
       if (idle) {
         for (int k = 0; k < steps; ++k, advance()) {
           barrier_wait(&full[stage], parity);
-          if (lane < 2) barrier_arrive_at(&empty[stage], lane);
+          release(stage);
         }
         continue;
       }
@@ -190,12 +215,11 @@ __global__ void __launch_bounds__(384, 1)
         barrier_wait(&full[stage], parity);
         multiply();
         wgmma_wait<1>();
-        // The former step's products are done: its stage may be loaded again, in both blocks.
-        if (k > 0 && lane < 2) barrier_arrive_at(&empty[former], lane);
+        if (k > 0) release(former);  // its products are done
         former = stage;
       }
       wgmma_wait<0>();
-      if (whole > 0 && lane < 2) barrier_arrive_at(&empty[former], lane);
+      if (whole > 0) release(former);
       if (kWhat == Grouped::Depth && whole < steps) {
         barrier_wait(&full[stage], parity);
         std::byte* const a = tiles_a + stage * kBytesA + half * kHalfBytes;
@@ -210,77 +234,72 @@ __global__ void __launch_bounds__(384, 1)
         named_barrier(1 + half, 128);
         multiply();
         wgmma_wait<0>();
-        if (lane < 2) barrier_arrive_at(&empty[stage], lane);
+        release(stage);
         advance();
       }
       wgmma_pin(sum);
 
-      const int n0 = (items.n_pair * 2 + rank) * kN, m0 = items.m * kTileM + half * 64;
+      const int n0 = first_column(), m0 = first_row() + half * 64;
       if (n0 >= shape.n) continue;
       if (kWhat == Grouped::Depth && shape.accumulate && steps == 0) continue;
-      if (kWhat == Grouped::Depth && shape.out_wide) {
-        const int row = m0 + warp % 4 * 16 + lane / 4, column = n0 + lane % 4 * 2;
-        float* const to = shape.out_wide + static_cast<int64_t>(items.group) * shape.m * shape.n;
+      // Pieces of 64 rows by 128 bytes, in two buffers by turns.
+      constexpr int kPiece = 128 / static_cast<int>(sizeof(T));
+      const int valid = kWhat == Grouped::Depth ? 64 : min(64, tile_rows - half * 64);
 #pragma unroll
-        for (int j = 0; j < kN / 8; ++j)
+      for (int piece = 0; piece < kN / kPiece; ++piece) {
+        std::byte* const out = pieces + piece % 2 * 8192;
+        if (thread == 0) store_wait_read<1>();  // what was in this buffer has left
+        named_barrier(1 + half, 128);
+        if constexpr (sizeof(T) == 2) {
+          const int row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
+          const uint32_t row_address = shared_address(out) + row * 128;
+          const auto pack = [&](int i) {
+            const __nv_bfloat162 two = __floats2bfloat162_rn(sum[i], sum[i + 1]);
+            return *reinterpret_cast<const uint32_t*>(&two);
+          };
 #pragma unroll
-          for (int lower = 0; lower < 2; ++lower) {
-            const int r = row + lower * 8, c = column + j * 8;
-            if (r >= shape.m || c >= shape.n) continue;
-            float2* const at = reinterpret_cast<float2*>(to + static_cast<int64_t>(r) * shape.n + c);
-            float2 value = {sum[4 * j + 2 * lower], sum[4 * j + 2 * lower + 1]};
-            if (shape.accumulate) {
-              const float2 old = *at;
-              value.x += old.x, value.y += old.y;
+          for (int j = 0; j < 8; j += 2) {
+            const int at = (piece * 8 + j) * 4, chunk = j + lane / 16;  // chunks of 8 columns, swizzled
+            store_tiles(row_address + (chunk ^ (row % 8)) * 16, pack(at), pack(at + 2), pack(at + 4),
+                        pack(at + 6));
+          }
+        } else {
+#pragma unroll
+          for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int lower = 0; lower < 2; ++lower) {
+              const int row = warp % 4 * 16 + lane / 4 + lower * 8, at = (piece * 4 + j) * 4 + lower * 2;
+              const int chunk = j * 2 + lane % 4 / 2;  // chunks of 4 columns
+              *reinterpret_cast<float2*>(out + row * 128 + (chunk ^ (row % 8)) * 16 + lane % 2 * 8) = {
+                  sum[at], sum[at + 1]};
             }
-            *at = value;
-          }
-        continue;
-      }
-      if (thread == 0) store_wait_read();  // the former tile has left the staging memory
-      named_barrier(1 + half, 128);
-      const int staging_row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
-      const uint32_t row_address = shared_address(out) + staging_row * 128;
-#pragma unroll
-      for (int j = 0; j < kN / 8; j += 2) {
-        const auto pack = [&](int i) {
-          const __nv_bfloat162 two = __floats2bfloat162_rn(sum[i], sum[i + 1]);
-          return *reinterpret_cast<const uint32_t*>(&two);
-        };
-        const int chunk = j + lane / 16;  // of 8 columns; 8 chunks to a box of 64 columns
-        store_tiles(row_address + chunk / 8 * 8192 + ((chunk % 8) ^ (staging_row % 8)) * 16, pack(4 * j),
-                    pack(4 * j + 2), pack(4 * j + 4), pack(4 * j + 6));
-      }
-      fence_async_proxy();
-      named_barrier(1 + half, 128);
-      if (kWhat == Grouped::Depth || tile_rows >= half * 64 + 64) {
-        if (thread == 0) {
-#pragma unroll
-          for (int box = 0; box < kN / 64; ++box) {
+        }
+        fence_async_proxy();
+        named_barrier(1 + half, 128);
+        const int column = n0 + piece * kPiece;
+        if (valid == 64) {
+          if (thread == 0) {
             if (kWhat != Grouped::Depth)
-              store_2d(&map_out, out + box * 8192, n0 + box * 64, items.row_begin + m0);
+              store_2d(&map_out, out, column, items.row_begin + m0);
             else if (shape.accumulate)
-              add_3d(&map_out, out + box * 8192, n0 + box * 64, m0, items.group);
+              add_3d(&map_out, out, column, m0, items.group);
             else
-              store_3d(&map_out, out + box * 8192, n0 + box * 64, m0, items.group);
+              store_3d(&map_out, out, column, m0, items.group);
+            store_commit();
           }
-          store_commit();
+        } else {
+          // The group ends inside this half: row by row.
+          for (int i = thread; i < valid * 8; i += 128) {
+            const int row = i / 8, chunk = i % 8;
+            if (column + chunk * 8 < shape.n)
+              *reinterpret_cast<uint4*>(
+                  shape.out + static_cast<int64_t>(items.row_begin + m0 + row) * shape.n + column +
+                  chunk * 8) = *reinterpret_cast<const uint4*>(out + row * 128 + (chunk ^ (row % 8)) * 16);
+          }
         }
-      } else {
-        // The group ends inside this half: row by row.
-        const int valid = tile_rows - half * 64;
-        for (int i = thread; i < valid * (kN / 8); i += 128) {
-          const int row = i / (kN / 8), chunk = i % (kN / 8);
-          if (n0 + chunk * 8 < shape.n)
-            *reinterpret_cast<uint4*>(shape.out + static_cast<int64_t>(items.row_begin + m0 + row) * shape.n +
-                                      n0 + chunk * 8) =
-                *reinterpret_cast<const uint4*>(out + chunk / 8 * 8192 + row * 128 +
-                                                ((chunk % 8) ^ (row % 8)) * 16);
-        }
-        named_barrier(1 + half, 128);  // read before it is overwritten
       }
     }
-    if (thread == 0) store_wait_read();
+    if (thread == 0) store_wait_read<0>();
   }
   // No block leaves while its neighbour may still write to its shared memory or arrive at its barriers.
   __syncthreads();

@@ -28,22 +28,22 @@ bool suits_tensor_cores(std::initializer_list<const Arg*> operands, std::initial
   return true;
 }
 
-template <Grouped kWhat, int kN>
+template <Grouped kWhat, int kN, class T>
 CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, GroupedShape shape, Lane& lane) {
   const int64_t rows = a.dim(0);
   const MapShape map_a{a.dim(1), rows, 1, 64, 64, false};
   MapShape map_b, map_out;
   if constexpr (kWhat == Grouped::Depth) {
     map_b = {b.dim(1), rows, 1, 64, 64, false};
-    map_out = {shape.n, shape.m, shape.num_groups, 64, 64, true};
+    map_out = {shape.n, shape.m, shape.num_groups, 128 / static_cast<int>(sizeof(T)), 64, true, out.dtype};
   } else {
-    map_b = {b.dim(2), b.dim(1), b.dim(0), 64, kWhat == Grouped::Rows ? kN : 64, true};
+    map_b = {b.dim(2), b.dim(1), b.dim(0), 64, kWhat == Grouped::Rows ? kN / 2 : 64, true};
     map_out = {shape.n, rows, 1, 64, 64, false};
   }
-  const CUtensorMap ma = tensor_map(a.data, map_a), mb = tensor_map(b.data, map_b);
-  const CUtensorMap mo = shape.out_wide ? ma : tensor_map(out.data, map_out);
+  const CUtensorMap ma = tensor_map(a.data, map_a), mb = tensor_map(b.data, map_b),
+                    mo = tensor_map(out.data, map_out);
   const int shared = grouped_shared_bytes<kN>(shape.num_groups);
-  const auto kernel = &grouped_gemm<kWhat, kN>;
+  const auto kernel = &grouped_gemm<kWhat, kN, T>;
   PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const int sms = device::cuda::facts().num_sms;
   return [=, stream = lane.stream()] {
@@ -61,17 +61,11 @@ CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, GroupedShape
   };
 }
 
-// The width of tile that wastes least: a pair of blocks takes 2 kN columns.
-template <Grouped kWhat>
+template <Grouped kWhat, class T = bf16>
 CudaLaunch launch(const Arg& a, const Arg& b, const Arg& out, const GroupedShape& shape, Lane& lane) {
   if (a.dim(0) == 0 && kWhat != Grouped::Depth) return [] {};
-  const auto cost = [&](int tile, double penalty) {
-    return penalty * static_cast<double>(ceil_div(shape.n, 2 * tile) * 2 * tile);
-  };
-  const double wide = cost(256, 1.0), middle = cost(192, 1.06), narrow = cost(128, 1.2);
-  if (wide <= middle && wide <= narrow) return launch_tiles<kWhat, 256>(a, b, out, shape, lane);
-  if (middle <= narrow) return launch_tiles<kWhat, 192>(a, b, out, shape, lane);
-  return launch_tiles<kWhat, 128>(a, b, out, shape, lane);
+  if (shape.n <= 128) return launch_tiles<kWhat, 128, T>(a, b, out, shape, lane);
+  return launch_tiles<kWhat, 256, T>(a, b, out, shape, lane);
 }
 
 CudaLaunch in_order(CudaLaunch first, CudaLaunch second) {
@@ -165,11 +159,12 @@ CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
   require_dtype(kName, "row_scale", scale, tensor::Dtype::F32);
   const bool wide = dw.dtype == tensor::Dtype::F32;
   CudaLaunch product;
-  if (rows > 0 && suits_tensor_cores({&dy, &x}, {in, out}) && (wide || suits_tensor_cores({&dw}, {}))) {
+  if (rows > 0 && suits_tensor_cores({&dy, &x}, {in, out}) &&
+      reinterpret_cast<uintptr_t>(dw.data) % 16 == 0) {
     GroupedShape shape = shape_of(offsets, out, in, 0);
-    shape.out_wide = wide ? dw.as<float>() : nullptr;
     shape.accumulate = dw.into() == Into::Accumulate;
-    product = launch<Grouped::Depth>(dy, x, dw, shape, lane);
+    product = wide ? launch<Grouped::Depth, float>(dy, x, dw, shape, lane)
+                   : launch<Grouped::Depth>(dy, x, dw, shape, lane);
   } else {
     product = plain_grouped_wgrad(dy, x, offsets, dw, lane);
   }
