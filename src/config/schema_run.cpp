@@ -134,8 +134,11 @@ void add_device_keys(std::vector<Key>& keys) {
           "Worker threads. 0 uses every core this process may run on. Results do not depend on it.")
           .range(0, 1024));
   keys.push_back(key("deterministic_attention", &D::deterministic_attention,
-                     "On a GPU: the backward of attention gives the same bits every time. Off: a faster form "
-                     "whose sums may come in another order from run to run. On the CPU results never vary."));
+                     "The backward of attention gives the same bits every time. Off: a faster form whose "
+                     "sums may come in another order from run to run.")
+                     .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
+                              return c.device.kind == "cuda";
+                            }}));
 }
 
 }  // namespace
