@@ -39,6 +39,8 @@ void* Lane::cudnn() { absent(); }
 Graph::~Graph() = default;
 void Graph::capture(Lane&, const std::function<void()>&) { absent(); }
 void Graph::launch(Lane&) { absent(); }
+void fill_random(Lane&, void*, int64_t, bool, uint32_t) { absent(); }
+double median_seconds(Lane&, int, const std::function<void()>&) { absent(); }
 void push_range(const char*) {}
 void pop_range() {}
 double measure_copy_rate() { absent(); }

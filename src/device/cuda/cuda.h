@@ -99,6 +99,11 @@ class Lane {
   void copy(void* to, const void* from, int64_t bytes);  // on the device
   void fill(void* device, int byte, int64_t bytes);
 
+  // While programs are bound for the first time nothing in memory counts yet: kernels may run on their
+  // arguments, with random numbers in them, to choose the fastest way. Off: they take what the library
+  // recommends.
+  bool may_tune = false;
+
   // cublasLtHandle_t, cudnnHandle_t (bound to the stream), made at first use.
   void* cublas();
   void* cudnn();
@@ -127,6 +132,12 @@ class Graph {
   void* handle_ = nullptr;
   int64_t num_nodes_ = 0;
 };
+
+// Numbers like a network's (mean 0, between -2 and 2), as bf16 or float.
+void fill_random(Lane& lane, void* data, int64_t num_elements, bool is_bf16, uint32_t seed);
+
+// Seconds of one run of `enqueue`, the median of `repeats` after one to warm up.
+double median_seconds(Lane& lane, int repeats, const std::function<void()>& enqueue);
 
 // Named ranges for profilers; cheap when none listens.
 void push_range(const char* name);

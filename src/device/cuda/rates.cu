@@ -17,18 +17,29 @@ __global__ void copy16(const uint4* from, uint4* to, int64_t n) {
     to[i] = from[i];
 }
 
-// Numbers like a network's: products of zeros draw less power and run faster than real ones.
-__global__ void random_bf16(__nv_bfloat16* x, int64_t n, uint32_t seed) {
-  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-    uint64_t z = (static_cast<uint64_t>(i) + 0x9E3779B97F4A7C15ull * seed) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    z ^= z >> 31;
-    const float a = static_cast<float>(static_cast<uint32_t>(z)) * 2.3283064e-10f;
-    const float b = static_cast<float>(static_cast<uint32_t>(z >> 32)) * 2.3283064e-10f;
-    x[i] = __float2bfloat16((a + b - 1.0f) * 2.0f);
-  }
+__device__ float random_at(int64_t i, uint32_t seed) {
+  uint64_t z = (static_cast<uint64_t>(i) + 0x9E3779B97F4A7C15ull * seed) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  z ^= z >> 31;
+  const float a = static_cast<float>(static_cast<uint32_t>(z)) * 2.3283064e-10f;
+  const float b = static_cast<float>(static_cast<uint32_t>(z >> 32)) * 2.3283064e-10f;
+  return (a + b - 1.0f) * 2.0f;
 }
+
+// Products of zeros draw less power and run faster than real ones, so nothing is measured on them.
+template <class T>
+__global__ void random_numbers(T* x, int64_t n, uint32_t seed) {
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+    x[i] = static_cast<T>(random_at(i, seed));
+}
+
+void require(cublasStatus_t code, const char* what) {
+  if (code != CUBLAS_STATUS_SUCCESS)
+    base::fail_with(base::ExitCode::Hardware, "{}: {}", what, cublasLtGetStatusName(code));
+}
+
+}  // namespace
 
 double median_seconds(Lane& lane, int repeats, const std::function<void()>& enqueue) {
   enqueue();
@@ -44,12 +55,14 @@ double median_seconds(Lane& lane, int repeats, const std::function<void()>& enqu
   return ms[ms.size() / 2] / 1e3;
 }
 
-void require(cublasStatus_t code, const char* what) {
-  if (code != CUBLAS_STATUS_SUCCESS)
-    base::fail_with(base::ExitCode::Hardware, "{}: {}", what, cublasLtGetStatusName(code));
+void fill_random(Lane& lane, void* data, int64_t n, bool is_bf16, uint32_t seed) {
+  if (n == 0) return;
+  if (is_bf16)
+    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<__nv_bfloat16*>(data), n, seed);
+  else
+    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<float*>(data), n, seed);
+  PLEAT_CUDA_LAUNCHED();
 }
-
-}  // namespace
 
 double measure_copy_rate() {
   constexpr int64_t kBytes = int64_t{1} << 30;
@@ -71,10 +84,7 @@ double measure_gemm_rate() {
   Memory a(n * n * 2), b(n * n * 2), c(n * n * 2), workspace(kWorkspace);
   Lane lane;
   uint32_t seed = 1;
-  for (Memory* m : {&a, &b}) {
-    random_bf16<<<1024, 256, 0, lane.stream()>>>(reinterpret_cast<__nv_bfloat16*>(m->data()), n * n, seed++);
-    PLEAT_CUDA_LAUNCHED();
-  }
+  for (Memory* m : {&a, &b}) fill_random(lane, m->data(), n * n, true, seed++);
   const auto handle = static_cast<cublasLtHandle_t>(lane.cublas());
   cublasLtMatmulDesc_t product = nullptr;
   require(cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");

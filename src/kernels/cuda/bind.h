@@ -49,6 +49,7 @@ std::span<const CudaBinding> grouped_linear_cuda_bindings();
 std::span<const CudaBinding> rows_cuda_bindings();
 std::span<const CudaBinding> cross_entropy_cuda_bindings();
 std::span<const CudaBinding> mtp_cuda_bindings();
+std::span<const CudaBinding> token_score_cuda_bindings();
 std::span<const CudaBinding> optimizer_cuda_bindings();
 
 }  // namespace pleat::kernels
