@@ -180,9 +180,9 @@ __global__ void __launch_bounds__(kThreads)
       const float mean = static_cast<float>(set.coef[kMicro] * by_micro + set.coef[kGlobal] * by_global +
                                             set.coef[kSequence] * by_document);
       const float inverse = static_cast<float>(1 / sum);
-      PLEAT_EACH(j, P)
-      if (in[j])
+      PLEAT_EACH(j, P) if (in[j]) {
         d[j] += (weight[j] - mean) * (softmax ? s[j] : inverse * point_derivative(set.score, x[j], s[j]));
+      }
     }
     PLEAT_EACH(j, P) if (in[j]) {
       float& to = out[lane + 32 * j];

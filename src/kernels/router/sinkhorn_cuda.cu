@@ -18,8 +18,9 @@ template <int P>
 __device__ float row_factor(const float (&row)[P], const float* d1, int experts, int64_t num_valid,
                             int lane) {
   double sum = 0;
-  PLEAT_EACH(j, P)
-  if (lane + 32 * j < experts) sum += static_cast<double>(__fmul_rn(d1[lane + 32 * j], row[j]));
+  PLEAT_EACH(j, P) if (lane + 32 * j < experts) {
+    sum += static_cast<double>(__fmul_rn(d1[lane + 32 * j], row[j]));
+  }
   sum = warp_sum(sum);
   return static_cast<float>(1.0 / (static_cast<double>(num_valid) * (sum + kFloor)));
 }
@@ -75,9 +76,9 @@ __global__ void __launch_bounds__(kThreads)
     float row[P];
     load_row(keys + t * experts, experts, lane, row);
     const float d0 = row_factor(row, previous, experts, num_valid, lane);
-    PLEAT_EACH(j, P)
-    if (lane + 32 * j < experts)
+    PLEAT_EACH(j, P) if (lane + 32 * j < experts) {
       keys[t * experts + lane + 32 * j] = __fmul_rn(__fmul_rn(d1[lane + 32 * j], row[j]), d0);
+    }
   }
 }
 
