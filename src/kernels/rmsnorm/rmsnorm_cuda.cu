@@ -419,6 +419,7 @@ std::span<const CudaBinding> rmsnorm_cuda_bindings() {
       {KernelKind::rmsnorm, Phase::Forward, prepare_forward},
       {KernelKind::rmsnorm, Phase::BackwardInput, prepare_backward_input},
       {KernelKind::rmsnorm, Phase::BackwardWeight, prepare_backward_weight},
+      {KernelKind::rmsnorm_back, Phase::BackwardInput, prepare_rmsnorm_backward},
   };
   return rows;
 }

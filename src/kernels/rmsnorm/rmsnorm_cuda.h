@@ -1,4 +1,4 @@
-// Entries of the GPU norm that are not bound to a row of program/ops.def.
+// The fused gradient of the GPU norm (rmsnorm_back of program/ops.def).
 #pragma once
 
 #include "kernels/cuda/bind.h"
