@@ -24,13 +24,16 @@ double resident_peak_mb() {
 
 struct Arguments {
   std::string peer_config, out, label = "pleat";
+  std::vector<std::string> sets;
   train::BenchOptions options;
   int64_t threads = 2;
 };
 
 int run_bench(const Arguments& a) {
   const double resident_before = resident_peak_mb();
-  const config::Config config = train::peer_config(a.peer_config, a.threads);
+  config::Config config = train::peer_config(a.peer_config, a.threads);
+  if (!a.sets.empty())
+    config = config::resolve(config::parse(config::to_toml(config), a.sets, a.peer_config));
   train::ProgramChoice choice;
   choice.evaluate = false;
   train::Programs programs(config, choice);
@@ -105,6 +108,8 @@ void add_bench(CLI::App& app, Action& chosen) {
   c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");
   c->add_option("--threads", a->threads, "Worker threads")->check(CLI::PositiveNumber);
+  c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")
+      ->allow_extra_args(false);
   c->add_option("--out", a->out, "Also write the result line as JSON");
   c->add_option("--label", a->label, "Name of this entry");
   add_example(*c, "pleat bench step --peer-config bench/configs/cpu-small.json --steps 20");

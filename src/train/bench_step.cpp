@@ -9,7 +9,6 @@
 #include "base/rng.h"
 #include "cost/flops.h"
 #include "device/cpu/gemm_rate.h"
-#include "device/cuda/cuda.h"
 #include "train/feed.h"
 #include "train/learning_rate.h"
 
@@ -40,6 +39,7 @@ config::Config peer_config(const std::string& path, int64_t threads) {
     c.device.kind = "cuda";
     c.model.dtype = "bfloat16";
     c.optimizer.grad_dtype = "bfloat16";
+    c.device.deterministic_attention = false;  // as the peers' library runs it
     if (optimizer == "bf16") c.optimizer.moment_dtype = "bfloat16";
   }
   c.model.vocab_size = need("vocab_size");
@@ -152,7 +152,7 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   out.model_flops = cost::model_flops(c, tokens, double(c.train.seq_len)).total();
   out.hardware_flops = cost::hardware_flops(executor.program(), c.train.seq_len);
   out.gemm_rate =
-      gpu ? device::cuda::measure_gemm_rate()
+      gpu ? programs.machine()->gemm_rate()
           : device::measure_gemm_rate(programs.pool(),
                                       c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
   out.timeline = executor.timeline();

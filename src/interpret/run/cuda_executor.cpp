@@ -17,7 +17,14 @@ using namespace program;
 using device::cuda::Event;
 using device::cuda::Lane;
 
-CudaMachine::CudaMachine(int64_t arena_bytes) : memory_(arena_bytes) {}
+namespace {
+double gemm_rate_once() {
+  static const double rate = device::cuda::measure_gemm_rate();
+  return rate;
+}
+}  // namespace
+
+CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(gemm_rate_once()), memory_(arena_bytes) {}
 
 Lane& CudaMachine::lane(const std::string& name) {
   auto& lane = lanes_[name];

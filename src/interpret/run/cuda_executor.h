@@ -27,6 +27,9 @@ class CudaMachine {
   int64_t arena_bytes() const { return memory_.size(); }
   device::cuda::Lane& lane(const std::string& name);
   int64_t scratch_bytes() const;
+  double gemm_rate() const {
+    return gemm_rate_;
+  }  // FLOP/s of a large bf16 product, measured once per process
 
   // Between runs; both wait.
   void write(int64_t offset, const void* from, int64_t bytes);
@@ -34,6 +37,7 @@ class CudaMachine {
   void fill(int64_t offset, int byte, int64_t bytes);
 
  private:
+  double gemm_rate_;  // measured before the arena takes the memory
   device::cuda::Memory memory_;
   std::map<std::string, std::unique_ptr<device::cuda::Lane>> lanes_;
 };
