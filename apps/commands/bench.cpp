@@ -8,6 +8,7 @@
 #include "bench_kernels.h"
 #include "command.h"
 #include "device/cuda/cuda.h"
+#include "kernels/cuda/choices.h"
 #include "model/parameters.h"
 #include "report/table.h"
 #include "train/bench_step.h"
@@ -45,6 +46,7 @@ int run_bench(const Arguments& a) {
     device_bytes = facts.memory_bytes - facts.free_bytes;
     fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", facts.name, facts.num_sms,
                facts.driver, facts.runtime, facts.cublas, facts.cudnn);
+    for (const std::string& line : kernels::cuda_choices()) fmt::print("  {}\n", line);
   }
   const train::BenchResult r = train::bench_step(programs, a.options);
   const std::string name = a.peer_config.substr(a.peer_config.find_last_of('/') + 1);

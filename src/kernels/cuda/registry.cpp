@@ -1,4 +1,6 @@
-#include "kernels/cuda/bind.h"
+#include "kernels/attention/attention_path.h"
+#include "kernels/cuda/choices.h"
+#include "kernels/cuda/matmul.cuh"
 
 namespace pleat::kernels {
 
@@ -12,6 +14,15 @@ CudaPrepare find_cuda_kernel(program::KernelKind kind, program::Phase phase) {
     for (const CudaBinding& row : rows)
       if (row.kind == kind && row.phase == phase) return row.prepare;
   return nullptr;
+}
+
+std::vector<std::string> cuda_choices() {
+  std::vector<std::string> out;
+  for (const cuda::MatmulChoice& c : cuda::matmul_choices())
+    out.push_back(c.tflops > 0 ? fmt::format("{}: cuBLASLt, {:.0f} TFLOP/s when chosen", c.key, c.tflops)
+                               : fmt::format("{}: cuBLASLt, as recommended", c.key));
+  for (const std::string& line : attention_paths_taken()) out.push_back(line);
+  return out;
 }
 
 }  // namespace pleat::kernels
