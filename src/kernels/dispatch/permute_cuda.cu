@@ -68,7 +68,16 @@ __global__ void __launch_bounds__(kThreads)
   const int first = (piece * U * 32 + lane) * N;
   const int64_t at = static_cast<int64_t>(t) * width;
   float sum[U][N] = {};
-  Vec<T, N> more[U], last[U];
+  // Asked for before the rows, so that all loads of a piece are in flight together.
+  Vec<T, N> more[U] = {}, last[U] = {};
+#pragma unroll
+  for (int u = 0; u < U; ++u) {
+    const int column = first + u * 32 * N;
+    if (column >= width) continue;
+    if (shared) more[u] = Vec<T, N>::load(shared + at + column);
+    if (residual) last[u] = Vec<T, N>::load(residual + at + column);
+    if (add) last[u] = Vec<T, N>::load(y + at + column);
+  }
   for (int slot = 0; slot < top_k; slot += K) {
     Vec<T, N> v[K][U];
 #pragma unroll
@@ -85,12 +94,6 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
-      const int column = first + u * 32 * N;
-      if (slot == 0 && column < width) {
-        if (shared) more[u] = Vec<T, N>::load(shared + at + column);
-        if (residual) last[u] = Vec<T, N>::load(residual + at + column);
-        if (add) last[u] = Vec<T, N>::load(y + at + column);
-      }
 #pragma unroll
       for (int s = 0; s < K; ++s)
         for (int j = 0; j < N; ++j) sum[u][j] += to_float(v[s][u].at[j]);
