@@ -1,12 +1,15 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "bench_kernels.h"
 #include "command.h"
+#include "cost/flops.h"
 #include "device/cuda/cuda.h"
 #include "kernels/cuda/choices.h"
 #include "model/parameters.h"
@@ -29,6 +32,37 @@ struct Arguments {
   train::BenchOptions options;
   int64_t threads = 2;
 };
+
+// Where the time goes, by operation and phase; lanes that run side by side are counted both.
+void print_operations(const program::Program& program, const interpret::Timeline& timeline, int64_t seq_len) {
+  struct Sum {
+    double seconds = 0, flops = 0;
+    int64_t count = 0;
+  };
+  std::map<std::string, Sum> sums;
+  for (const interpret::Span& span : timeline.spans) {
+    const program::Stage& stage = program.stages[static_cast<size_t>(span.stage)];
+    Sum& sum = sums[fmt::format("{} {}", program::name_of(stage.phase), program::name_of(stage.op))];
+    sum.seconds += double(span.end_ns - span.start_ns) / 1e9;
+    sum.flops += cost::stage_flops(program, stage, seq_len);
+    ++sum.count;
+  }
+  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
+  std::sort(rows.begin(), rows.end(),
+            [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
+  report::Table table({{"operation"},
+                       {"times", report::Align::Right},
+                       {"ms", report::Align::Right},
+                       {"us each", report::Align::Right},
+                       {"TFLOP/s", report::Align::Right}});
+  for (const auto& [name, sum] : rows) {
+    if (sum.seconds < 1e-3 * rows.front().second.seconds) continue;
+    table.add_row({name, std::to_string(sum.count), fmt::format("{:.3f}", sum.seconds * 1e3),
+                   fmt::format("{:.1f}", sum.seconds * 1e6 / double(sum.count)),
+                   sum.flops > 1e9 ? fmt::format("{:.0f}", sum.flops / sum.seconds / 1e12) : ""});
+  }
+  fmt::print("{}", table.text());
+}
 
 int run_bench(const Arguments& a) {
   const double resident_before = resident_peak_mb();
@@ -82,6 +116,7 @@ int run_bench(const Arguments& a) {
     table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
                    fmt::format("{:.1f} %", 100 * seconds / r.breakdown.total)});
   fmt::print("{}", table.text());
+  if (gpu) print_operations(programs.train_plan().program, r.timeline, config.train.seq_len);
   fmt::print(
       "matrix products: {:.1f} % of the step at {:.1f} GFLOP/s, {:.1f} % of the {:.1f} GFLOP/s measured "
       "here; whole step {:.1f} %\n",

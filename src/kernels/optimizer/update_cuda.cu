@@ -1,6 +1,6 @@
 // AdamW, its rounding to bf16, and the router-bias rule on the GPU: the kernels that write persistent values,
-// each obeying `commit`. Pure streams: a thread takes eight elements of every array at a time, all loads
-// before the first use; a grid that stays on the device shares the cost of the scalars.
+// each obeying `commit`. Pure streams: a thread takes eight elements of every array, all loads before the
+// first use. The scalars of the step, which need double precision, are made once by a thread of their own.
 #include "device/cuda/check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -97,7 +97,7 @@ struct AdamwArgs {
 };
 
 template <class G, class M, class V, bool kRound, int N>
-__device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars& s, float* w, bf16* low,
+__device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars* scalars, float* w, bf16* low,
                                   int64_t i) {
   Run<G, N> g_run;
   Run<float, N> w_run;
@@ -107,6 +107,7 @@ __device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars& s,
   w_run.load(w + i);
   m_run.load(p.m + i);
   v_run.load(p.v + i);
+  const Scalars s = *scalars;
   float g[N], ws[N], m[N], v[N];
   g_run.get(g);
   w_run.get(ws);
@@ -123,13 +124,14 @@ __device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars& s,
   }
 }
 
+__global__ void make_scalars(Attributes attributes, const double* hyper, const double* grad_scale,
+                             Scalars* out) {
+  *out = scalars_of(attributes, hyper, grad_scale);
+}
+
 template <class G, class M, class V, bool kRound>
-__global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, M, V> p, Attributes attributes) {
-  __shared__ Scalars shared;
+__global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, M, V> p, const Scalars* scalars) {
   if (*p.commit == 0) return;
-  if (threadIdx.x == 0) shared = scalars_of(attributes, p.hyper, p.grad_scale);
-  __syncthreads();
-  const Scalars s = shared;
   const int64_t first = p.place ? min(p.elements, *p.place * p.size) : 0;
   const int64_t count = min(p.size, p.elements - first);
   float* w = p.w_is_piece ? p.w : p.w + first;
@@ -141,19 +143,23 @@ __global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, M, V> p, Attribu
                               reinterpret_cast<uintptr_t>(low);
   const int64_t runs = addresses % 16 == 0 ? count / kRun : 0;
   for (int64_t run = thread; run < runs; run += threads)
-    update_run<G, M, V, kRound, kRun>(p, s, w, low, run * kRun);
+    update_run<G, M, V, kRound, kRun>(p, scalars, w, low, run * kRun);
   for (int64_t i = runs * kRun + thread; i < count; i += threads)
-    update_run<G, M, V, kRound, 1>(p, s, w, low, i);
+    update_run<G, M, V, kRound, 1>(p, scalars, w, low, i);
 }
 
 template <class G, class M, class V, bool kRound>
 CudaLaunch launch_update(const AdamwArgs<G, M, V>& p, const Attributes& attributes,
                          device::cuda::Lane& lane) {
+  // A thread has one run, up to the limit of a grid.
   const unsigned blocks =
-      resident_blocks(update<G, M, V, kRound>, kThreads, ceil_div(p.size, int64_t{kThreads} * kRun));
-  return [=, stream = lane.stream()] {
+      static_cast<unsigned>(std::min<int64_t>(ceil_div(p.size, int64_t{kThreads} * kRun), int64_t{1} << 30));
+  lane.need_scratch(sizeof(Scalars));
+  return [=, &lane] {
     if (blocks == 0) return;
-    update<G, M, V, kRound><<<blocks, kThreads, 0, stream>>>(p, attributes);
+    auto* scalars = reinterpret_cast<Scalars*>(lane.scratch());
+    make_scalars<<<1, 1, 0, lane.stream()>>>(attributes, p.hyper, p.grad_scale, scalars);
+    update<G, M, V, kRound><<<blocks, kThreads, 0, lane.stream()>>>(p, scalars);
     PLEAT_CUDA_LAUNCHED();
   };
 }
