@@ -15,6 +15,7 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
   model::Mesh mesh;
   mesh.tp = p.tp, mesh.cp = p.cp, mesh.pp = p.pp, mesh.vpp = p.vpp, mesh.dp = layout.dp();
   mesh.ep = p.ep, mesh.etp = p.etp, mesh.edp = layout.edp();
+  mesh.bucket_bytes = p.bucket_mib << 20, mesh.optimizer_group = p.optimizer_group;
   return mesh;
 }
 
@@ -56,6 +57,18 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   return out;
 }
 
+namespace {
+
+// A group cut into runs of owners, in the order of its reductions.
+std::vector<int> part(const layout::Layout& layout, int rank, GroupKind kind, bool inside) {
+  const std::vector<int> all = layout.group(kind, rank);
+  const int64_t index = layout.index_in_group(kind, rank);
+  const int64_t num_parts = static_cast<int64_t>(all.size()) / layout.num_owners(kind);
+  return inside ? layout::inside_part(all, index, num_parts) : layout::across_parts(all, index, num_parts);
+}
+
+}  // namespace
+
 std::vector<int> group_members(const layout::Layout& layout, int rank, Group group) {
   switch (group) {
     case Group::None:
@@ -86,6 +99,15 @@ std::vector<int> group_members(const layout::Layout& layout, int rank, Group gro
       return layout.group(GroupKind::Dispatch, rank);
     case Group::Ends:
       return layout.group(GroupKind::Embedding, rank);
+    case Group::DataContextInside:
+    case Group::DataContextAcross:
+      return part(layout, rank, GroupKind::DataContext, group == Group::DataContextInside);
+    case Group::TensorDataContextInside:
+    case Group::TensorDataContextAcross:
+      return part(layout, rank, GroupKind::TensorContextData, group == Group::TensorDataContextInside);
+    case Group::ExpertDataInside:
+    case Group::ExpertDataAcross:
+      return part(layout, rank, GroupKind::ExpertData, group == Group::ExpertDataInside);
   }
   return {rank};
 }
