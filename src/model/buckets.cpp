@@ -50,11 +50,11 @@ void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
   const Ownership& own = owners_of(d, b);
   const int64_t row = row_of(d, b);
   const ValueId share =
-      d.b.value(name + ".grad_share", d.wide,
+      d.b.value(name + ".grad_share", d.gradients,
                 own.num_owners > 1 ? std::vector<int64_t>{row} : std::vector<int64_t>{1, row},
                 program::Owner::Gradients);
   const ValueId packed =
-      own.num_owners > 1 ? packed_value(d, name + ".grads", d.wide, own.num_owners, row) : share;
+      own.num_owners > 1 ? packed_value(d, name + ".grads", d.gradients, own.num_owners, row) : share;
   std::vector<Use> uses;
   for (const size_t i : b.parameters) uses.push_back(r(d.parameters[i].grad));
   uses.push_back(w(packed));
@@ -75,7 +75,8 @@ void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
 
 void reduce_one(Decoder& d, size_t i) {
   ParameterValues& v = d.parameters[i];
-  v.reduced = d.b.value(d.table[i].name + ".grad_share", d.wide, {v.own.share}, program::Owner::Gradients);
+  v.reduced =
+      d.b.value(d.table[i].name + ".grad_share", d.gradients, {v.own.share}, program::Owner::Gradients);
   d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.own.inside, {r(v.grad), w(v.reduced)},
                {{"shard", double(v.own.share)}});
   if (v.own.num_copies > 1)
@@ -109,8 +110,8 @@ std::vector<Bucket> make_buckets(const Decoder& d) {
   for (size_t i = d.table.size(); i-- > 0;) {
     const ParameterValues& v = d.parameters[i];
     if (!v.here || !d.table[i].tied_to.empty() || !v.own.summed()) continue;
-    const int64_t bytes =
-        program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners * tensor::size_of(d.wide);
+    const int64_t bytes = program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners *
+                          tensor::size_of(d.gradients);
     const auto key = std::pair(v.own.reduction, is_frozen(d, d.table[i]));
     const auto found = open.find(key);
     if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes) {

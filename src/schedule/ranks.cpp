@@ -1,5 +1,8 @@
 #include "schedule/ranks.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "base/error.h"
 #include "layout/from_config.h"
 #include "schedule/build.h"
@@ -59,10 +62,16 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
 
 namespace {
 
-// A group cut into runs of owners, in the order of its reductions.
+// A group cut into runs of owners, neighbours along tp, cp and dp in this order, whatever parallel.order is.
 std::vector<int> part(const layout::Layout& layout, int rank, GroupKind kind, bool inside) {
-  const std::vector<int> all = layout.group(kind, rank);
-  const int64_t index = layout.index_in_group(kind, rank);
+  std::vector<int> all = layout.group(kind, rank);
+  const auto key = [&](int r) {
+    const layout::AttentionPlace a = layout.attention(r);
+    return kind == GroupKind::ExpertData ? std::tuple(layout.expert(r).edp, int64_t{0}, int64_t{0})
+                                         : std::tuple(a.dp, a.cp, a.tp);
+  };
+  std::sort(all.begin(), all.end(), [&](int a, int b) { return key(a) < key(b); });
+  const int64_t index = std::find(all.begin(), all.end(), rank) - all.begin();
   const int64_t num_parts = static_cast<int64_t>(all.size()) / layout.num_owners(kind);
   return inside ? layout::inside_part(all, index, num_parts) : layout::across_parts(all, index, num_parts);
 }
