@@ -172,6 +172,27 @@ int64_t padded(int64_t bytes) {
   return (bytes + interpret::kArenaAlignment - 1) / interpret::kArenaAlignment * interpret::kArenaAlignment;
 }
 
+// A lane's messages follow each other: one buffer is enough for all of a kind, also where values are planned
+// by turns and not one by one.
+TEST(Buckets, BuffersOfMessagesShareBytes) {
+  const config::Config c = make_config({"train.num_microbatches=8", "model.num_layers=4"});
+  const Program p = build(c, mesh_of(2, 4, 2, 9000));
+  std::set<ValueId> during_backward;
+  for (const Stage& s : p.stages)
+    if (s.op == Op::grad_pack && s.microbatch >= 0) during_backward.insert(s.uses.back().value);
+  ASSERT_GT(during_backward.size(), 3u);
+  const interpret::Plan plan = interpret::plan(p, interpret::Packing::Frames);
+  EXPECT_EQ(joined(interpret::check_plan(p, plan).faults), "");
+  int64_t lowest = plan.arena_bytes, highest = 0, largest = 0;
+  for (const ValueId v : during_backward) {
+    const int64_t bytes = padded(num_bytes(p.values[static_cast<size_t>(v)]));
+    lowest = std::min(lowest, plan.offset[static_cast<size_t>(v)]);
+    highest = std::max(highest, plan.offset[static_cast<size_t>(v)] + bytes);
+    largest = std::max(largest, bytes);
+  }
+  EXPECT_EQ(highest - lowest, largest);
+}
+
 TEST(Owners, StateCostsAShareOfASubGroup) {
   std::map<int64_t, int64_t> optimizer;
   for (const int64_t owners : {0, 1, 2, 4, 8, 16}) {
