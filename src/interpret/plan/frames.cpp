@@ -71,7 +71,7 @@ class FramePacker {
     Span span;
     int lane = -1;  // own_lane
     size_t value = 0;
-    auto frame() const { return std::tuple(span.begin, span.end, lane); }
+    std::tuple<int, int, int> frame() const { return {span.begin, span.end, lane}; }
   };
 
   // The lane all uses are on, unless it is the compute lane or there are several: -1. Buffers of messages
