@@ -91,6 +91,20 @@ std::vector<Key> parallel_keys() {
           .one_of({"allgather", "alltoall"})
           .when({"parallel.cp > 1", {"parallel.cp"}, [](const Config& c) { return c.parallel.cp > 1; }})
           .see({"parallel.cp"}));
+  keys.push_back(
+      key("bucket_mib", &P::bucket_mib,
+          "Gradients are summed over the replicas, and weights gathered from their owners, in buckets of "
+          "several parameters of at most this many MiB of gradients: one message each. 0: each parameter by "
+          "itself. The results are the same bits.")
+          .range(0, 1 << 20)
+          .see({"parallel.optimizer_group"}));
+  keys.push_back(
+      key("optimizer_group", &P::optimizer_group,
+          "Replicas of a weight that share one copy of its optimizer state, each updating its part. 0: all "
+          "of them. A smaller number gathers weights from that many ranks only and costs memory: the state "
+          "is repeated. It must divide the number of replicas, or be larger.")
+          .range(0, kMost)
+          .see({"parallel.bucket_mib"}));
   add_comm_keys(keys);
   return keys;
 }

@@ -49,5 +49,6 @@ std::span<const Binding> cross_entropy_bindings();
 std::span<const Binding> mtp_bindings();
 std::span<const Binding> token_score_bindings();
 std::span<const Binding> optimizer_bindings();
+std::span<const Binding> shares_bindings();
 
 }  // namespace pleat::kernels

@@ -138,6 +138,36 @@ std::string misfit(const Sizes& s) {
   return fmt::format("{}", fmt::join(out, "; "));
 }
 
+std::string owners_misfit(const Sizes& s) {
+  const int64_t n = s.optimizer_group;
+  if (n == 0) return "";
+  const int64_t dp = s.world / (s.tp * s.cp * s.pp), edp = s.world / (s.etp * s.ep * s.pp);
+  struct Replicas {
+    const char* what;
+    std::string equation;
+    int64_t size;
+  };
+  const Replicas all[] = {
+      {"dense weights", fmt::format("dp x cp = {} x {}", dp, s.cp), dp * s.cp},
+      {"norms and routers", fmt::format("tp x dp x cp = {} x {} x {}", s.tp, dp, s.cp), s.tp * dp * s.cp},
+      {"experts", "edp", edp}};
+  const auto fits = [&](int64_t group) {
+    return std::all_of(std::begin(all), std::end(all),
+                       [&](const Replicas& r) { return group >= r.size || r.size % group == 0; });
+  };
+  for (const Replicas& r : all) {
+    if (n >= r.size || r.size % n == 0) continue;
+    int64_t below = n, above = n;
+    while (!fits(below)) --below;
+    while (!fits(above)) ++above;
+    return fmt::format(
+        "parallel.optimizer_group = {} does not divide the replicas of {}, {} = {}: {} / {} = {:.4g}. "
+        "Nearest that do: {} and {}",
+        n, r.what, r.equation, r.size, r.size, n, double(r.size) / double(n), below, above);
+  }
+  return "";
+}
+
 std::vector<Sizes> nearest_fits(const Sizes& s, size_t num) {
   const std::array<int, 5> order = parse_order(s.order);
   std::vector<int64_t> divisors;
@@ -179,7 +209,10 @@ void require_fit(const Sizes& s) {
   for (const auto& [name, count] : counts)
     if (count < 1 || count > (1 << 20)) base::fail("{} = {}; needed is 1 to {}", name, count, 1 << 20);
   const std::string why = misfit(s);
-  if (why.empty()) return;
+  if (why.empty()) {
+    if (const std::string owners = owners_misfit(s); !owners.empty()) base::fail("{}", owners);
+    return;
+  }
   std::vector<std::string> nearest;
   for (const Sizes& fit : nearest_fits(s, 3)) nearest.push_back("\n  " + text_of(fit));
   const int64_t multiple = std::lcm(attention_ranks(s), expert_ranks(s));

@@ -15,6 +15,10 @@ std::array<int, 5> parse_order(const std::string& order);
 // Why the sizes make no layout, with numbers; empty when they do. Counts must be at least 1.
 std::string misfit(const Sizes& sizes);
 
+// Why optimizer_group does not cut the replicas of every weight evenly; empty when it does. The sizes must
+// fit.
+std::string owners_misfit(const Sizes& sizes);
+
 // Up to `num` settings of tp, cp, pp, ep and etp that fit the world, fewest and smallest changes first.
 std::vector<Sizes> nearest_fits(const Sizes& sizes, size_t num);
 

@@ -4,7 +4,7 @@ namespace pleat::layout {
 
 Sizes sizes_of(const config::Config& c, int64_t num_ranks) {
   const config::ParallelConfig& p = c.parallel;
-  return {num_ranks, p.tp, p.cp, p.pp, p.vpp, p.ep, p.etp, p.order, c.moe.num_experts};
+  return {num_ranks, p.tp, p.cp, p.pp, p.vpp, p.ep, p.etp, p.order, c.moe.num_experts, p.optimizer_group};
 }
 
 PipelineLayout pipeline_of(const config::Config& c) {

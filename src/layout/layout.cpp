@@ -165,6 +165,11 @@ int64_t Layout::group_size(GroupKind kind) const {
   return kind == GroupKind::Embedding ? std::min<int64_t>(size, 2) : size;
 }
 
+int64_t Layout::num_owners(GroupKind kind) const {
+  const int64_t size = group_size(kind);
+  return sizes_.optimizer_group == 0 ? size : std::min(size, sizes_.optimizer_group);
+}
+
 int64_t Layout::index_in_group(GroupKind kind, int64_t rank) const {
   require_rank(rank);
   const Span span = span_of(kind);

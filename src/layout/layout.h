@@ -27,7 +27,8 @@ struct Sizes {
   int64_t world = 1;
   int64_t tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, etp = 1;
   std::string order = "tp-cp-ep-dp-pp";
-  int64_t num_experts = 0;  // ep must divide it; 0: not looked at
+  int64_t num_experts = 0;      // ep must divide it; 0: not looked at
+  int64_t optimizer_group = 0;  // replicas that share one optimizer state; 0: all of them
 
   bool operator==(const Sizes&) const = default;
 };
@@ -82,6 +83,9 @@ class Layout {
   int64_t rank_of(const ExpertPlace& place) const;
 
   int64_t group_size(GroupKind kind) const;  // Embedding: of the ranks that are in one
+  // Ranks of such a group that own one copy of a state between them: optimizer_group, or all where that is 0
+  // or more than there are.
+  int64_t num_owners(GroupKind kind) const;
   // The group that holds `rank`, in the order of reductions; empty where there is none (Embedding).
   std::vector<int> group(GroupKind kind, int64_t rank) const;
   // Position of `rank` in its group; -1 where there is none.

@@ -59,11 +59,9 @@ void place_parameters(Decoder& d) {
     const Parameter& p = d.table[i];
     ParameterValues& v = d.parameters[i];
     v.here = holds(d.config, d.role, p);
-    v.group = reduction_group(p);
-    v.elements = 1;
-    for (const int64_t size : local_shape(p, d.mesh)) v.elements *= size;
-    v.shard = base::ceil_div(v.elements, d.mesh.size(v.group));
+    v.own = ownership(p, d.mesh);
   }
+  d.buckets = make_buckets(d);
 }
 
 void declare_state(Decoder& d) {
@@ -82,7 +80,7 @@ void declare_state(Decoder& d) {
     }
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
-        d.mesh.size(v.group) == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.shard};
+        v.own.num_owners == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.own.share};
     v.moment1 = d.b.value(p.name + ".moment1", d.moments, shape, Owner::Optimizer, Life::Persistent);
     v.moment2 = d.b.value(p.name + ".moment2", d.moments, shape, Owner::Optimizer, Life::Persistent);
     if (d.wide != d.compute)
@@ -318,8 +316,11 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   d.num_tokens = d.attention_tokens / d.mesh.tp;
   d.routing_use = options.routing_use;
   set_rows(d);
-  if (config.moe.shared_ffn_hidden_size > 0) d.side_lane = b.lane("side", "compute");
+  if (config.moe.shared_ffn_hidden_size > 0 && d.purpose != Purpose::Gather)
+    d.side_lane = b.lane("side", "compute");
   declare_state(d);
+  if (d.purpose == Purpose::Train || d.purpose == Purpose::Gather) gather_weights(d);
+  if (d.purpose == Purpose::Gather) return d;
   if (d.purpose == Purpose::Train) declare_gradients(d);
   assign_roles(d);
   declare_inputs(d, options.num_microbatches);

@@ -1,4 +1,5 @@
 #include "base/checked.h"
+#include "base/error.h"
 #include "model/exchange.h"
 
 namespace pleat::model {
@@ -96,9 +97,23 @@ void forward(Decoder& d, int mb, int chunk) {
 
 void backward(Decoder& d, int mb, int chunk, ValueId d_out) {
   const Chunk& c = d.role.chunks[size_t(chunk)];
+  // A chunk's microbatches go back in their order: behind the last one its gradients are complete.
+  const bool last = size_t(mb) + 1 == d.inputs.size();
+  const auto ready = [&](int layer) {
+    d.b.at({mb, -1});
+    if (last) gradients_ready(d, layer);
+  };
   if (c.head) mtp_backward(d, mb);
   ValueId dx = c.head ? head_backward(d, mb) : d_out;
-  for (size_t i = c.layers.size(); i-- > 0;) dx = layer_backward(d, mb, c.layers[i], dx);
+  if (c.head) {
+    for (int64_t layer = config::num_all_layers(d.config); layer-- > d.config.model.num_layers;)
+      ready(static_cast<int>(layer));
+    ready(-1);
+  }
+  for (size_t i = c.layers.size(); i-- > 0;) {
+    dx = layer_backward(d, mb, c.layers[i], dx);
+    ready(c.layers[i]);
+  }
   d.b.at({mb, -1});
   if (c.embedding) {
     embed_backward(d, d.inputs[size_t(mb)].tokens, dx, "d_embedded");
@@ -198,10 +213,8 @@ void sum_embedding_uses(Decoder& d) {
   }
 }
 
-program::AttrSet share_attrs(const ParameterValues& v) {
-  return {{"shard", double(v.shard)},
-          {"elements", double(v.elements)},
-          {"group", double(static_cast<int>(v.group))}};
+program::AttrSet share_attrs(const Ownership& own, Group group) {
+  return {{"shard", double(own.share)}, {"group", double(static_cast<int>(group))}};
 }
 
 }  // namespace
@@ -215,13 +228,13 @@ void finish_evaluation(Decoder& d) {
 void update(Decoder& d) {
   // Every stage of the update carries its parameter's index as part.
   sum_embedding_uses(d);
+  embedding_gradient_ready(d);
   const bool alone = d.mesh.world() == 1;
-  const auto shared = [&](const ParameterValues& v) { return d.mesh.size(v.group) > 1; };
   std::vector<int64_t> first_part(d.table.size(), 0);
   int64_t num_parts = 0;
   for (size_t i = 0; i < d.table.size(); ++i) {
     first_part[i] = num_parts;
-    if (d.table[i].tied_to.empty()) num_parts += base::ceil_div(d.parameters[i].elements, kNormBlock);
+    if (d.table[i].tied_to.empty()) num_parts += base::ceil_div(d.parameters[i].own.elements, kNormBlock);
   }
   const auto each = [&](auto&& fn) {
     for (size_t i = 0; i < d.table.size(); ++i) {
@@ -231,11 +244,8 @@ void update(Decoder& d) {
     }
   };
   each([&](size_t i, ParameterValues& v) {
-    v.reduced = v.grad;
-    if (!shared(v)) return;
-    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.gradients, {v.shard}, program::Owner::Gradients);
-    d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.group, {r(v.grad), w(v.reduced)},
-                 {{"shard", double(v.shard)}});
+    if (!v.own.summed()) v.reduced = v.grad;
+    PLEAT_CHECK(v.reduced != kNoValue, "the gradient of {} was never complete", d.table[i].name);
   });
   d.b.at({-1, -1});
   d.parts = d.b.value("norm_parts", tensor::Dtype::F64, {num_parts}, program::Owner::Workspace);
@@ -244,9 +254,13 @@ void update(Decoder& d) {
     // A tied weight lives on two stages and counts once.
     if (d.table[i].name == "embedding.weight" && !d.role.has_embedding()) return;
     const ValueId parts =
-        d.b.rows(d.parts, first_part[i], base::ceil_div(v.elements, kNormBlock), fmt::format("[{}]", i));
-    d.b.update(Op::grad_norm, {r(v.reduced), shared(v) ? r(d.coords) : none(), w(parts)},
-               shared(v) ? share_attrs(v) : program::AttrSet{});
+        d.b.rows(d.parts, first_part[i], base::ceil_div(v.own.elements, kNormBlock), fmt::format("[{}]", i));
+    // By its place among all replicas: to ranks that repeat a state, theirs lies behind the tensor's end and
+    // counts nothing.
+    program::AttrSet attrs;
+    if (v.own.summed())
+      attrs = share_attrs(v.own, v.own.reduction), attrs.push_back({"elements", double(v.own.elements)});
+    d.b.update(Op::grad_norm, {r(v.reduced), v.own.summed() ? r(d.coords) : none(), w(parts)}, attrs);
   });
   if (!alone) {
     sum_loss(d);
@@ -258,10 +272,11 @@ void update(Decoder& d) {
   d.b.update(Op::clip, {r(d.parts), r(d.loss), r(d.overflow), w(d.grad_scale), w(d.commit)},
              {{"clip", d.config.optimizer.clip}});
   each([&](size_t i, ParameterValues& v) {
-    const program::AttrSet share = {{"shard", double(v.shard)}, {"group", double(static_cast<int>(v.group))}};
+    const bool shared = v.own.num_owners > 1;
+    const program::AttrSet share = share_attrs(v.own, v.own.inside);
     const bool narrow = v.master != kNoValue;
     // A share of the moments beside all of the weight needs to know which; beside a share of the master not.
-    const bool cut = shared(v) && !narrow;
+    const bool cut = shared && !narrow;
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
     if (cut) attrs.insert(attrs.end(), share.begin(), share.end());
     d.b.update(Op::adamw,
@@ -269,10 +284,8 @@ void update(Decoder& d) {
                 u(narrow ? v.master : v.weight), u(v.moment1), u(v.moment2)},
                attrs);
     if (narrow)
-      d.b.update(Op::weight_round, {r(v.master), shared(v) ? r(d.coords) : none(), u(v.weight)},
-                 shared(v) ? share : program::AttrSet{});
-    if (shared(v))
-      d.b.exchange(Op::weight_gather, Phase::Update, v.group, {u(v.weight)}, {{"shard", double(v.shard)}});
+      d.b.update(Op::weight_round, {r(v.master), shared ? r(d.coords) : none(), u(v.weight)},
+                 shared ? share : program::AttrSet{});
   });
   if (!alone) sum_routing(d);
   for (size_t layer = 0; layer < d.routing.size(); ++layer) {

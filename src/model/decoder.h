@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "model/mesh.h"
 #include "model/parameters.h"
+#include "model/shard.h"
 #include "program/builder.h"
 
 namespace pleat::model {
@@ -26,8 +27,7 @@ struct ParameterValues {
   ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue, reduced = kNoValue;
   ValueId master = kNoValue;  // where weights are narrow: the wide copy the optimizer works on
   bool here = false;
-  program::Group group{};
-  int64_t elements = 0, shard = 0;  // of the local tensor; of the share the optimizer updates
+  Ownership own;
 };
 
 // The parameters of one layer by role; kNoValue where the layer has none. `d_` are their gradients.
@@ -102,11 +102,18 @@ struct MtpDepth {
   std::vector<MtpSaved> saved;                // per microbatch
 };
 
-enum class Purpose : uint8_t { Train, Evaluate, Logits };
+// Gather: nothing but the weights from their owners to all who compute with them.
+enum class Purpose : uint8_t { Train, Evaluate, Logits, Gather };
 
 // Choose: the router decides. Record: it decides and the decisions are kept as results ("mb0.L1.routing").
 // Replay: decisions are inputs of the same names, probabilities come from the current logits.
 enum class RoutingUse : uint8_t { Choose, Record, Replay };
+
+// Parameters whose gradients are summed, and whose weights are gathered, in one message (buckets.cpp).
+struct Bucket {
+  std::vector<size_t> parameters;  // of the table, in the order in which their gradients become ready
+  size_t num_waiting = 0;          // gradients that are not complete yet
+};
 
 // Everything the block templates need to write stages into one program.
 struct Decoder {
@@ -122,17 +129,19 @@ struct Decoder {
   tensor::Dtype gradients{}, moments{};  // of weights: wide, or bf16 where the config asks for it
   Mesh mesh;
   Role role;
-  int64_t num_tokens = 0;         // rows of a microbatch this rank owns between the blocks
-  int64_t attention_tokens = 0;   // rows the ranks of a tensor group work on together
-  int64_t microbatch_tokens = 0;  // rows of the whole microbatch
-  int64_t routed_rows = 0;        // rows this rank's tokens may take
-  int64_t expert_rows = 0;        // rows this rank's experts may get: the budget
-  int64_t most_expert_rows = 0;   // rows they could get
-  ValueId coords = kNoValue;      // with several ranks only
-  int side_lane = 0;              // where shared experts run
+  int64_t num_tokens = 0;                // rows of a microbatch this rank owns between the blocks
+  int64_t attention_tokens = 0;          // rows the ranks of a tensor group work on together
+  int64_t microbatch_tokens = 0;         // rows of the whole microbatch
+  int64_t routed_rows = 0;               // rows this rank's tokens may take
+  int64_t expert_rows = 0;               // rows this rank's experts may get: the budget
+  int64_t most_expert_rows = 0;          // rows they could get
+  ValueId coords = kNoValue;             // with several ranks only
+  int side_lane = 0;                     // where shared experts run
+  int reduce_lane = 0, gather_lane = 0;  // with replicas only
   RoutingUse routing_use{};
 
   std::vector<ParameterValues> parameters;  // in table order
+  std::vector<Bucket> buckets;
   std::vector<LayerWeights> weights, grads;
   std::vector<LayerRouting> routing;
   ValueId inv_freq = kNoValue, embedding = kNoValue, d_embedding = kNoValue, final_norm = kNoValue,
@@ -190,8 +199,18 @@ void backward(Decoder& d, int microbatch, int chunk = 0, ValueId d_out = program
 void finish_counts(Decoder& d);
 // Sums that ranks share after a forward-only program.
 void finish_evaluation(Decoder& d);
-// Sums over ranks, tied gradients, norm, clip, AdamW, weights to all who hold them, router bias.
+// Tied gradients, norm, clip, AdamW of what this rank owns, router bias. The weights are whole again after
+// the gather that begins the next step.
 void update(Decoder& d);
+
+// Sums over replicas (buckets.cpp). A training step begins with the weights from their owners, and sums the
+// gradients of a bucket as soon as the last of them is complete, both on lanes of their own.
+std::vector<Bucket> make_buckets(const Decoder& d);
+void gather_weights(Decoder& d);
+// The gradients of the parameters of `layer` are complete; -1: of those outside the layers except the
+// embedding, which has uses at both ends.
+void gradients_ready(Decoder& d, int layer);
+void embedding_gradient_ready(Decoder& d);
 
 // The blocks (model/block): x in, x out; gradient of x out in, gradient of x in out.
 ValueId attention_forward(Decoder& d, int mb, int layer, ValueId x);

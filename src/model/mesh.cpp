@@ -36,8 +36,25 @@ int64_t Mesh::size(program::Group group) const {
       return ep * etp;
     case Group::Ends:
       return pp > 1 ? 2 : 1;
+    case Group::DataContextInside:
+      return owners(Group::DataContext);
+    case Group::DataContextAcross:
+      return size(Group::DataContext) / owners(Group::DataContext);
+    case Group::TensorDataContextInside:
+      return owners(Group::TensorDataContext);
+    case Group::TensorDataContextAcross:
+      return size(Group::TensorDataContext) / owners(Group::TensorDataContext);
+    case Group::ExpertDataInside:
+      return owners(Group::ExpertData);
+    case Group::ExpertDataAcross:
+      return size(Group::ExpertData) / owners(Group::ExpertData);
   }
   return 1;
+}
+
+int64_t Mesh::owners(program::Group reduction) const {
+  const int64_t n = size(reduction);
+  return optimizer_group == 0 ? n : std::min(n, optimizer_group);
 }
 
 bool Role::has_embedding() const {

@@ -22,8 +22,13 @@ struct Mesh {
   // piece of the tokens by itself (the input "piece" says which). A reference for layouts.
   int64_t pieces = 1;
 
+  int64_t bucket_bytes = int64_t{128} << 20;  // of gradients in one message; 0: one parameter at a time
+  int64_t optimizer_group = 0;                // replicas that share one optimizer state; 0: all
+
   int64_t world() const { return tp * cp * dp * pp; }
   int64_t size(program::Group group) const;
+  // Of a group over which gradients are summed: the ranks that own one copy of the optimizer state.
+  int64_t owners(program::Group reduction) const;
 };
 
 // One run of consecutive layers a pipeline rank computes at a time.

@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "program/shares.h"
 
 namespace pleat::model {
 namespace {
@@ -124,12 +125,30 @@ bool holds(const config::Config& c, const Role& role, const Parameter& p) {
   return role.has_embedding() || (at_head && role.has_head());
 }
 
-program::Group reduction_group(const Parameter& p) {
+Ownership ownership(const Parameter& p, const Mesh& mesh) {
+  using program::Group;
   const auto partial = [&](Axis axis) {
     return std::find(p.gradient_partial.begin(), p.gradient_partial.end(), axis) != p.gradient_partial.end();
   };
-  if (partial(Axis::ExpertData)) return program::Group::ExpertData;
-  return partial(Axis::Tensor) ? program::Group::TensorDataContext : program::Group::DataContext;
+  Ownership out;
+  // With one tensor rank both dense groups are the same ranks; one name lets them share messages.
+  out.reduction = partial(Axis::ExpertData)              ? Group::ExpertData
+                  : partial(Axis::Tensor) && mesh.tp > 1 ? Group::TensorDataContext
+                                                         : Group::DataContext;
+  const bool expert = out.reduction == Group::ExpertData, dense = out.reduction == Group::DataContext;
+  out.num_owners = mesh.owners(out.reduction);
+  out.num_copies = mesh.size(out.reduction) / out.num_owners;
+  out.inside = out.num_copies == 1 ? out.reduction
+               : expert            ? Group::ExpertDataInside
+               : dense             ? Group::DataContextInside
+                                   : Group::TensorDataContextInside;
+  out.across = expert  ? Group::ExpertDataAcross
+               : dense ? Group::DataContextAcross
+                       : Group::TensorDataContextAcross;
+  out.elements = 1;
+  for (const int64_t extent : local_shape(p, mesh)) out.elements *= extent;
+  out.share = program::share_of(out.elements, out.num_owners);
+  return out;
 }
 
 }  // namespace pleat::model

@@ -33,8 +33,17 @@ std::vector<Run> local_runs(const Parameter& parameter, const Mesh& mesh, const 
 bool holds(const config::Config& config, const Role& role, const Parameter& parameter);
 bool holds_layer(const config::Config& config, const Role& role, int layer);
 
-// The group over which the gradient is a sum, and the optimizer state is cut: every element of the tensor is
-// owned by exactly one rank of it.
-program::Group reduction_group(const Parameter& parameter);
+// Who sums the gradient of a parameter and who updates which part of it. The gradient is a sum over
+// `reduction`. Its ranks are cut into runs of num_owners: inside a run every element of the local tensor is
+// owned by exactly one rank, owner r has elements [r share, (r + 1) share); across the runs the state is
+// repeated. One run, which is the usual case, is the whole group. As runs follow each other in the group, the
+// first of them are the ranks whose place in `reduction` is below num_owners: they speak for the state.
+struct Ownership {
+  program::Group reduction{}, inside{}, across{};
+  int64_t num_owners = 1, num_copies = 1;  // ranks of `inside` and `across`
+  int64_t elements = 0, share = 0;         // of the local tensor, padding included; of an owner
+  bool summed() const { return num_owners * num_copies > 1; }
+};
+Ownership ownership(const Parameter& parameter, const Mesh& mesh);
 
 }  // namespace pleat::model

@@ -55,6 +55,21 @@ ValueId Builder::rows(ValueId of, int64_t begin, int64_t rows, const std::string
   return static_cast<ValueId>(program_.values.size() - 1);
 }
 
+ValueId Builder::view(ValueId of, std::string name, std::vector<int64_t> shape, int64_t begin) {
+  const Value base = program_.values[static_cast<size_t>(of)];
+  Value v = base;
+  v.name = std::move(name);
+  v.shape = std::move(shape);
+  v.view_of = of;
+  v.offset = begin * tensor::size_of(base.dtype);
+  v.expected_rows = v.maximum_rows = 0;
+  PLEAT_CHECK(base.view_of == kNoValue && begin >= 0 && v.offset + num_bytes(v) <= num_bytes(base),
+              "{} is no part of {}", v.name, base.name);
+  program_.values.push_back(std::move(v));
+  written_.push_back(false);
+  return static_cast<ValueId>(program_.values.size() - 1);
+}
+
 Use Builder::acc(ValueId v) const {
   return {v, written_[static_cast<size_t>(v)] ? Access::Update : Access::Write};
 }
@@ -75,10 +90,10 @@ int32_t Builder::intern(AttrSet attrs) {
   return index;
 }
 
-void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs) {
+void Builder::add(Op op, Phase phase, std::vector<Use> uses, AttrSet attrs) {
   const auto& arguments = arguments_of(op, phase);
-  PLEAT_CHECK(uses.size() == arguments.size(), "{} {} takes {} arguments, got {}", name_of(op),
-              name_of(phase), arguments.size(), uses.size());
+  PLEAT_CHECK(takes(arguments, uses.size()), "{} {} takes {} arguments, got {}", name_of(op), name_of(phase),
+              arguments.size(), uses.size());
   Stage stage;
   stage.op = op;
   stage.phase = phase;
@@ -88,7 +103,7 @@ void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet a
   stage.part = place_.part;
   stage.chunk = place_.chunk ? place_.chunk : chunk_;
   stage.attrs = intern(std::move(attrs));
-  stage.uses = uses;
+  stage.uses = std::move(uses);
   for (Use& use : stage.uses)
     if (use.value == kNoValue) use = none();
   for (const Use& use : stage.uses)
@@ -96,13 +111,13 @@ void Builder::add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet a
   program_.stages.push_back(std::move(stage));
 }
 
-void Builder::exchange(Op op, Phase phase, Group group, std::initializer_list<Use> uses, AttrSet attrs) {
-  add(op, phase, uses, std::move(attrs));
+void Builder::exchange(Op op, Phase phase, Group group, std::vector<Use> uses, AttrSet attrs) {
+  add(op, phase, std::move(uses), std::move(attrs));
   program_.stages.back().group = group;
 }
 
-void Builder::transfer(Op op, Phase phase, Peer peer, std::initializer_list<Use> uses) {
-  add(op, phase, uses, {});
+void Builder::transfer(Op op, Phase phase, Peer peer, std::vector<Use> uses) {
+  add(op, phase, std::move(uses), {});
   program_.stages.back().group = Group::Pipeline;
   program_.stages.back().peer = peer;
 }

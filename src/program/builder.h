@@ -3,9 +3,10 @@
 // none().
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "program/program.h"
 
@@ -25,6 +26,8 @@ class Builder {
                 Life life = Life::Step);
   // Rows [begin, begin + rows) of a value with at least one dimension.
   ValueId rows(ValueId of, int64_t begin, int64_t rows, const std::string& suffix);
+  // `shape` of the bytes of a value that is no view itself, from element `begin` on.
+  ValueId view(ValueId of, std::string name, std::vector<int64_t> shape, int64_t begin);
   // A routed value: its row count is a budget.
   ValueId routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                  int64_t expected, int64_t maximum);
@@ -35,22 +38,22 @@ class Builder {
   const Place& place() const { return place_; }
   int lane_idx() const { return lane_; }
 
-  void forward(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
-    add(op, Phase::Forward, uses, std::move(attrs));
+  void forward(Op op, std::vector<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::Forward, std::move(uses), std::move(attrs));
   }
-  void dgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
-    add(op, Phase::BackwardInput, uses, std::move(attrs));
+  void dgrad(Op op, std::vector<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::BackwardInput, std::move(uses), std::move(attrs));
   }
-  void wgrad(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
-    add(op, Phase::BackwardWeight, uses, std::move(attrs));
+  void wgrad(Op op, std::vector<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::BackwardWeight, std::move(uses), std::move(attrs));
   }
-  void update(Op op, std::initializer_list<Use> uses, AttrSet attrs = {}) {
-    add(op, Phase::Update, uses, std::move(attrs));
+  void update(Op op, std::vector<Use> uses, AttrSet attrs = {}) {
+    add(op, Phase::Update, std::move(uses), std::move(attrs));
   }
 
   // A stage of a group, or towards a neighbour in the pipeline; `chunk` tells apart what several chunks send.
-  void exchange(Op op, Phase phase, Group group, std::initializer_list<Use> uses, AttrSet attrs = {});
-  void transfer(Op op, Phase phase, Peer peer, std::initializer_list<Use> uses);
+  void exchange(Op op, Phase phase, Group group, std::vector<Use> uses, AttrSet attrs = {});
+  void transfer(Op op, Phase phase, Peer peer, std::vector<Use> uses);
 
   // Overwrites the first time the program writes the value, accumulates afterwards: the first microbatch
   // needs no zeroing.
@@ -60,7 +63,7 @@ class Builder {
   const Program& program() const { return program_; }
 
  private:
-  void add(Op op, Phase phase, std::initializer_list<Use> uses, AttrSet attrs);
+  void add(Op op, Phase phase, std::vector<Use> uses, AttrSet attrs);
   int32_t intern(AttrSet attrs);
   Program program_;
   std::unordered_multimap<uint64_t, int32_t> interned_;  // hash of a set -> its index

@@ -46,7 +46,9 @@ std::vector<Argument> parse_arguments(std::string_view text) {
     }
     Argument argument;
     argument.output = output;
-    for (; word.ends_with('?') || word.ends_with('+') || word.ends_with('!'); word.remove_suffix(1)) {
+    for (; word.ends_with('?') || word.ends_with('+') || word.ends_with('!') || word.ends_with('*');
+         word.remove_suffix(1)) {
+      argument.repeated |= word.back() == '*';
       argument.optional |= word.back() == '?';
       argument.may_update |= word.back() == '+' || word.back() == '!';
       argument.in_place |= word.back() == '!';
@@ -146,14 +148,45 @@ std::string_view name_of(OpClass op_class) {
   return names[static_cast<size_t>(op_class)];
 }
 std::string_view name_of(Group group) {
-  static constexpr std::string_view names[] = {"none",  "tp",       "cp",       "dp",    "pp",
-                                               "ep",    "etp",      "edp",      "world", "tp_cp",
-                                               "dp_cp", "tp_dp_cp", "dispatch", "ends"};
+  static constexpr std::string_view names[] = {"none",
+                                               "tp",
+                                               "cp",
+                                               "dp",
+                                               "pp",
+                                               "ep",
+                                               "etp",
+                                               "edp",
+                                               "world",
+                                               "tp_cp",
+                                               "dp_cp",
+                                               "tp_dp_cp",
+                                               "dispatch",
+                                               "ends",
+                                               "dp_cp_inside",
+                                               "dp_cp_across",
+                                               "tp_dp_cp_inside",
+                                               "tp_dp_cp_across",
+                                               "edp_inside",
+                                               "edp_across"};
+  static_assert(std::size(names) == kNumGroups);
   return names[static_cast<size_t>(group)];
 }
 std::string_view name_of(Peer peer) {
   static constexpr std::string_view names[] = {"none", "next", "previous"};
   return names[static_cast<size_t>(peer)];
+}
+
+bool takes(const std::vector<Argument>& arguments, size_t num_uses) {
+  const bool repeats =
+      std::any_of(arguments.begin(), arguments.end(), [](const Argument& a) { return a.repeated; });
+  return repeats ? num_uses >= arguments.size() : num_uses == arguments.size();
+}
+
+const Argument& argument_of(const std::vector<Argument>& arguments, size_t num_uses, size_t use_idx) {
+  const size_t more = num_uses - arguments.size();
+  size_t i = 0;
+  while (i < use_idx && !arguments[i].repeated) ++i;
+  return arguments[i == use_idx ? i : use_idx <= i + more ? i : use_idx - more];
 }
 
 std::string stage_name(const Stage& stage) {

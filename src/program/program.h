@@ -64,7 +64,9 @@ enum class KernelKind : uint16_t {
 // Symbolic groups of the layout; one rank resolves every one of them to itself. TensorContext: the ranks that
 // hold the tokens of one microbatch. DataContext: the replicas of a tensor-sharded weight. TensorDataContext:
 // all ranks of a pipeline stage, each with tokens of its own. Dispatch: expert-tensor x expert, the ranks
-// among which routed rows move. Ends: the first and the last pipeline stage.
+// among which routed rows move. Ends: the first and the last pipeline stage. The last six cut the groups over
+// which gradients are summed into runs of equal length: Inside is the run of a rank, whose ranks own the
+// optimizer state between them; Across are the ranks with the same place in every run, which repeat it.
 enum class Group : uint8_t {
   None,
   Tensor,
@@ -80,10 +82,16 @@ enum class Group : uint8_t {
   TensorDataContext,
   Dispatch,
   Ends,
+  DataContextInside,
+  DataContextAcross,
+  TensorDataContextInside,
+  TensorDataContextAcross,
+  ExpertDataInside,
+  ExpertDataAcross,
 };
 // The value "coords" i64[kNumGroups] holds this rank's place in its group of every kind: what a kernel of one
 // program needs to know about the rank it runs on.
-constexpr int kNumGroups = 14;
+constexpr int kNumGroups = 20;
 enum class Peer : uint8_t { None, Next, Previous };
 
 struct Use {
@@ -158,6 +166,7 @@ ValueId root_of(const Program& program, ValueId value);  // the value itself, or
 struct Argument {
   std::string_view name;
   bool output = false, optional = false, may_update = false, in_place = false;
+  bool repeated = false;  // stands for one value or more, one after the other
 };
 std::string_view name_of(Op op);
 std::string_view name_of(Phase phase);  // fwd, dgrad, wgrad, update
@@ -177,6 +186,10 @@ int num_ops();
 // Empty when the op has no such phase.
 const std::vector<Argument>& arguments_of(Op op, Phase phase);
 const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase);
+// An op has at most one repeated argument. Whether a stage may have that many uses, and which argument one of
+// them is.
+bool takes(const std::vector<Argument>& arguments, size_t num_uses);
+const Argument& argument_of(const std::vector<Argument>& arguments, size_t num_uses, size_t use_idx);
 
 // "fwd mb0 L3 attn_norm", "wgrad mb1 head.2", "fwd mb0 L3 expert_up (replay)": unique in a program and the
 // same in text form, traces, logs and errors.

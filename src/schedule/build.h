@@ -35,6 +35,11 @@ program::Program build_pipeline_evaluation(const config::Config& config,
                                            const std::vector<model::Parameter>& table,
                                            const BuildOptions& options);
 
+// No microbatch at all: the weights of this rank, whole from their owners. A training step begins with the
+// same stages and leaves only what this rank owns up to date; whatever else reads weights runs this first.
+program::Program build_gather(const config::Config& config, const std::vector<model::Parameter>& table,
+                              const BuildOptions& options);
+
 // `num_sequences` sequences, forward only: the logits of every position as result "mb0.logits".
 program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,
                               int64_t num_sequences = 1);

@@ -36,6 +36,14 @@ program::Program build_evaluation(const config::Config& config, const std::vecto
   return builder.take();
 }
 
+program::Program build_gather(const config::Config& config, const std::vector<model::Parameter>& table,
+                              const BuildOptions& options) {
+  program::Builder builder("gather");
+  model::declare(config, table, builder,
+                 {model::Purpose::Gather, 0, options.routing, options.mesh, options.role});
+  return builder.take();
+}
+
 program::Program build_logits(const config::Config& config, const std::vector<model::Parameter>& table,
                               int64_t num_sequences) {
   program::Builder builder("logits");

@@ -1,5 +1,8 @@
 #include "schedule/ranks.h"
 
+#include <algorithm>
+#include <tuple>
+
 #include "base/error.h"
 #include "layout/from_config.h"
 #include "schedule/build.h"
@@ -15,6 +18,7 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
   model::Mesh mesh;
   mesh.tp = p.tp, mesh.cp = p.cp, mesh.pp = p.pp, mesh.vpp = p.vpp, mesh.dp = layout.dp();
   mesh.ep = p.ep, mesh.etp = p.etp, mesh.edp = layout.edp();
+  mesh.bucket_bytes = p.bucket_mib << 20, mesh.optimizer_group = p.optimizer_group;
   return mesh;
 }
 
@@ -56,6 +60,24 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   return out;
 }
 
+namespace {
+
+// A group cut into runs of owners, neighbours along tp, cp and dp in this order, whatever parallel.order is.
+std::vector<int> part(const layout::Layout& layout, int rank, GroupKind kind, bool inside) {
+  std::vector<int> all = layout.group(kind, rank);
+  const auto key = [&](int r) {
+    const layout::AttentionPlace a = layout.attention(r);
+    return kind == GroupKind::ExpertData ? std::tuple(layout.expert(r).edp, int64_t{0}, int64_t{0})
+                                         : std::tuple(a.dp, a.cp, a.tp);
+  };
+  std::sort(all.begin(), all.end(), [&](int a, int b) { return key(a) < key(b); });
+  const int64_t index = std::find(all.begin(), all.end(), rank) - all.begin();
+  const int64_t num_parts = static_cast<int64_t>(all.size()) / layout.num_owners(kind);
+  return inside ? layout::inside_part(all, index, num_parts) : layout::across_parts(all, index, num_parts);
+}
+
+}  // namespace
+
 std::vector<int> group_members(const layout::Layout& layout, int rank, Group group) {
   switch (group) {
     case Group::None:
@@ -86,6 +108,15 @@ std::vector<int> group_members(const layout::Layout& layout, int rank, Group gro
       return layout.group(GroupKind::Dispatch, rank);
     case Group::Ends:
       return layout.group(GroupKind::Embedding, rank);
+    case Group::DataContextInside:
+    case Group::DataContextAcross:
+      return part(layout, rank, GroupKind::DataContext, group == Group::DataContextInside);
+    case Group::TensorDataContextInside:
+    case Group::TensorDataContextAcross:
+      return part(layout, rank, GroupKind::TensorContextData, group == Group::TensorDataContextInside);
+    case Group::ExpertDataInside:
+    case Group::ExpertDataAcross:
+      return part(layout, rank, GroupKind::ExpertData, group == Group::ExpertDataInside);
   }
   return {rank};
 }

@@ -68,6 +68,10 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
     logits_plan_ = checked(schedule::build_logits(config_, table_));
     any_ = &logits_plan_, bytes = std::max(bytes, logits_plan_.plan.arena_bytes);
   }
+  if (choice.train && crew_) {
+    gather_plan_ = checked(schedule::build_gather(config_, table_, choice.build));
+    bytes = std::max(bytes, gather_plan_.plan.arena_bytes);
+  }
   PLEAT_CHECK(any_, "a run needs at least one program");
   if (gpu) {
     machine_ = std::make_unique<interpret::CudaMachine>(bytes);
@@ -89,6 +93,7 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
   if (choice.train) train_ = bind(train_plan_);
   if (choice.evaluate) evaluate_ = bind(evaluate_plan_);
   if (choice.logits) logits_ = bind(logits_plan_);
+  if (choice.train && crew_) gather_ = bind(gather_plan_);
   write_constants();
   for (const checkpoint::Target& t : targets()) targets_.emplace(t.name, t);
 }
@@ -96,7 +101,7 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
 void Programs::open_groups() {
   if (!crew_) return;
   std::set<Crew::Lane> lanes;
-  for (const Planned* p : {&train_plan_, &evaluate_plan_})
+  for (const Planned* p : {&train_plan_, &evaluate_plan_, &gather_plan_})
     for (const program::Stage& s : p->program.stages) {
       const program::OpClass kind = class_of(s.op);
       if (kind == program::OpClass::Transfer)
@@ -105,6 +110,10 @@ void Programs::open_groups() {
         lanes.emplace(s.group, p->program.lanes[static_cast<size_t>(s.lane)].name);
     }
   crew_->open_groups(lanes);
+}
+
+void Programs::gather_weights() {
+  if (gather_) gather_->run();
 }
 
 void Programs::write_constants() {

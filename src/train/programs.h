@@ -47,6 +47,10 @@ class Programs {
   // Weights from the seed, keyed by parameter name and element; norms one, biases and moments zero.
   void initialize();
 
+  // Weights this rank does not own are those of before the last training step until this has run; all ranks
+  // run it together. Training steps do so themselves.
+  void gather_weights();
+
   interpret::Executor& train() { return *train_; }
   interpret::Executor& evaluate() { return *evaluate_; }
   interpret::Executor& logits() { return *logits_; }
@@ -77,10 +81,10 @@ class Programs {
   RankSetup setup_;
   std::vector<model::Parameter> table_;
   device::Pool pool_;
-  Planned train_plan_, evaluate_plan_, logits_plan_;
+  Planned train_plan_, evaluate_plan_, logits_plan_, gather_plan_;
   std::unique_ptr<interpret::CudaMachine> machine_;
   std::unique_ptr<device::Arena> arena_;  // everything; on a GPU the host's copy of the state
-  std::unique_ptr<interpret::Executor> train_, evaluate_, logits_;
+  std::unique_ptr<interpret::Executor> train_, evaluate_, logits_, gather_;
   const Planned* any_ = nullptr;  // one that exists; state lies the same in all
   std::map<std::string, checkpoint::Target> targets_;
 };

@@ -109,6 +109,20 @@ RankPlace rank_place(const layout::Layout& layout, int rank) {
     });
     set(k.group, std::move(ranks));
   }
+  struct Parts {
+    Group whole, inside, across;
+    GroupKind kind;
+  };
+  for (const Parts& p :
+       {Parts{Group::DataContext, Group::DataContextInside, Group::DataContextAcross, GroupKind::DataContext},
+        Parts{Group::TensorDataContext, Group::TensorDataContextInside, Group::TensorDataContextAcross,
+              GroupKind::TensorContextData},
+        Parts{Group::ExpertData, Group::ExpertDataInside, Group::ExpertDataAcross, GroupKind::ExpertData}}) {
+    const std::vector<int> whole = place.members[size_t(p.whole)];
+    const int64_t num_parts = static_cast<int64_t>(whole.size()) / layout.num_owners(p.kind);
+    set(p.inside, layout::inside_part(whole, place.at(p.whole), num_parts));
+    set(p.across, layout::across_parts(whole, place.at(p.whole), num_parts));
+  }
   std::vector<int> all(static_cast<size_t>(layout.world()));
   std::iota(all.begin(), all.end(), 0);
   set(Group::None, {rank});
@@ -128,6 +142,7 @@ RankSetup rank_setup(const config::Config& c, int world, int rank) {
   model::Mesh& m = out.mesh;
   m.tp = p.tp, m.cp = p.cp, m.pp = p.pp, m.vpp = p.vpp, m.ep = p.ep, m.etp = p.etp;
   m.dp = layout.dp(), m.edp = layout.edp();
+  m.bucket_bytes = p.bucket_mib << 20, m.optimizer_group = p.optimizer_group;
   m.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
   m.context = p.context == "alltoall" ? model::ContextKind::AllToAll : model::ContextKind::AllGather;
   require_model_fits(c, m);

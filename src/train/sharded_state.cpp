@@ -4,8 +4,8 @@
 #include <array>
 #include <cstring>
 
-#include "base/checked.h"
 #include "model/decoder.h"
+#include "model/shard.h"
 
 namespace pleat::train {
 
@@ -47,14 +47,13 @@ std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Par
   if (!model::holds(c, rank.role, p)) return {};
   if (which == Which::Owned && p.name == "embedding.weight" && !rank.role.has_embedding()) return {};
   const std::vector<model::Run> runs = model::local_runs(p, rank.mesh, rank.place.weights());
-  int64_t elements = 1;  // padding included
-  for (const int64_t extent : model::local_shape(p, rank.mesh)) elements *= extent;
-  // Moments are only there as shares; weights are whole, but a rank answers for its share of them.
-  const Group group = model::reduction_group(p);
-  const int64_t share = base::ceil_div(elements, rank.mesh.size(group));
+  // Moments are only there as shares; weights are whole, but a rank answers for its share of them, and only
+  // the first of the ranks that repeat it does.
+  const model::Ownership own = model::ownership(p, rank.mesh);
   const bool cut = t.kind == StateKind::Moment || which == Which::Owned;
-  const int64_t begin = cut ? std::min(share * rank.place.at(group), elements) : 0;
-  const int64_t end = cut ? std::min(begin + share, elements) : elements;
+  const int64_t place = rank.place.at(which == Which::Owned ? own.reduction : own.inside);
+  const int64_t begin = cut ? std::min(own.share * place, own.elements) : 0;
+  const int64_t end = cut ? std::min(begin + own.share, own.elements) : own.elements;
   const int64_t value_begin = t.kind == StateKind::Moment ? begin : 0;
   std::vector<Part> out;
   for (const model::Run& r : runs) {

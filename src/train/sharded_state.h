@@ -1,8 +1,8 @@
 // A run's state as logical tensors, whatever the layout: weights, moments and correction biases by the names
 // and shapes one rank would give them. A checkpoint holds only these, so it belongs to no layout.
 //
-// Every element of the state has one owner. Of a weight and its moments it is the rank whose optimizer
-// updates the element (model/shard.h, reduction_group); of a weight that lives at both ends of a pipeline,
+// Every element of the state has one owner. Of a weight and its moments it is the first rank whose optimizer
+// updates the element (model/shard.h, ownership); of a weight that lives at both ends of a pipeline,
 // the end with the embedding; of a correction bias, the first rank of its stage.
 #pragma once
 

@@ -308,6 +308,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   interpret::RunOptions options;
   options.lanes_as_threads = crew_.setup().mesh.pp > 1;
   data::MixturePosition position = valid_data_->start();
+  programs_.gather_weights();
   double sum = 0;
   int64_t tokens = 0, num_bytes = 0;
   for (int64_t begin = 0; begin < n; begin += dp) {

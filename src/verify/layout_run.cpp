@@ -90,11 +90,14 @@ class Rank {
       rerun_config_ = model::rerun_config(config);
       plan(rerun_, rerun_config_);
     }
-    arena_ = std::make_unique<device::Arena>(
-        std::max(usual_.plan.arena_bytes, may_rerun ? rerun_.plan.arena_bytes : 0));
+    gather_.program = schedule::build_gather(config, table_, {options_.routing, mesh_, role_});
+    gather_.plan = interpret::plan(gather_.program);
+    arena_ = std::make_unique<device::Arena>(std::max(
+        {usual_.plan.arena_bytes, may_rerun ? rerun_.plan.arena_bytes : 0, gather_.plan.arena_bytes}));
     arena_->fill_pattern();
     bind(usual_, world);
-    if (may_rerun) bind(rerun_, world), require_same_state();
+    if (may_rerun) bind(rerun_, world), require_same_state(rerun_);
+    bind(gather_, world), require_same_state(gather_);
     initialize();
   }
 
@@ -123,18 +126,23 @@ class Rank {
         *static_cast<double*>(data(p.name)) += 1e-3;
   }
 
+  // Weights as a forward would see them, from their owners. Results of the step are gone behind this.
+  void gather_weights() { gather_.executor->run(); }
+
+  void collect_weights(StepResults& out, Assembly& assembly) {
+    for (const model::Parameter& p : table_)
+      if (p.tied_to.empty() && find(p.name)) add(out.weights, assembly, p, p.name, false);
+  }
+
   void collect(StepResults& out, Assembly& assembly, std::mutex& mutex) {
     for (size_t i = 0; i < table_.size(); ++i) {
       const model::Parameter& p = table_[i];
       if (!p.tied_to.empty() || !find(p.name)) continue;
-      const bool shared = mesh_.size(model::reduction_group(p)) > 1;
+      const bool shared = model::ownership(p, mesh_).summed();
       std::string name = p.name + (shared ? ".grad_share" : ".grad");
       if (!find(name)) continue;  // the tied weight where its embedding is not
       add(out.gradients, assembly, p, name, shared);
     }
-    for (const model::Parameter& p : table_)
-      if (options_.weights_each_step && p.tied_to.empty() && find(p.name))
-        add(out.weights, assembly, p, p.name, false);
     std::lock_guard lock(mutex);
     const double* loss = static_cast<const double*>(data("loss"));
     const double* scale = static_cast<const double*>(data("grad_scale"));
@@ -161,12 +169,12 @@ class Rank {
   }
 
   void collect(LayoutRun& out, Assembly& assembly) {
+    gather_weights();
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
-      const bool shared = mesh_.size(model::reduction_group(p)) > 1;
       add(out.weights, assembly, p, p.name, false);
-      add(out.moments1, assembly, p, p.name + ".moment1", shared);
-      add(out.moments2, assembly, p, p.name + ".moment2", shared);
+      add(out.moments1, assembly, p, p.name + ".moment1", true);
+      add(out.moments2, assembly, p, p.name + ".moment2", true);
     }
   }
 
@@ -207,12 +215,12 @@ class Rank {
         });
   }
 
-  void require_same_state() const {
+  void require_same_state(const Instance& other) const {
     for (size_t i = 0; i < usual_.program.values.size(); ++i) {
       const program::Value& v = usual_.program.values[i];
-      if (v.life != program::Life::Persistent) continue;
-      PLEAT_CHECK(usual_.plan.offset[i] == rerun_.plan.offset[size_t(rerun_.executor->find(v.name))],
-                  "{} lies elsewhere when a step is run again", v.name);
+      if (v.life != program::Life::Persistent || v.view_of != program::kNoValue) continue;
+      PLEAT_CHECK(usual_.plan.offset[i] == other.plan.offset[size_t(other.executor->find(v.name))],
+                  "{} lies elsewhere in another program", v.name);
     }
   }
 
@@ -293,7 +301,8 @@ class Rank {
   static void leave_update(program::Program& p) {
     using program::Op;
     std::erase_if(p.stages, [](const program::Stage& s) {
-      return s.microbatch >= 0 || s.op == Op::load_reduce || s.op == Op::bias_update ||
+      const bool sums = s.op == Op::grad_pack || s.op == Op::grad_reduce || s.op == Op::share_reduce;
+      return (s.microbatch >= 0 && !sums) || s.op == Op::load_reduce || s.op == Op::bias_update ||
              s.op == Op::loss_reduce || s.op == Op::count_reduce;
     });
     program::Stage zero;
@@ -325,12 +334,9 @@ class Rank {
   void add(std::map<std::string, Tensor>& into, Assembly& assembly, const model::Parameter& p,
            const std::string& name, bool share) {
     const auto runs = model::local_runs(p, mesh_, place_.weights());
-    int64_t elements = 1;  // padding included
-    for (const int64_t size : model::local_shape(p, mesh_)) elements *= size;
-    const Group group = model::reduction_group(p);
-    const int64_t shard = (elements + mesh_.size(group) - 1) / mesh_.size(group);
-    const int64_t begin = share ? shard * place_.at(group) : 0;
-    const int64_t count = share ? std::clamp<int64_t>(elements - begin, 0, shard) : elements;
+    const model::Ownership own = model::ownership(p, mesh_);
+    const int64_t begin = share ? std::min(own.share * place_.at(own.inside), own.elements) : 0;
+    const int64_t count = share ? std::min(own.elements - begin, own.share) : own.elements;
     const program::Value& v = now_->program.values[size_t(now_->executor->find(name))];
     assembly.add(into, p, runs, data(name), v.dtype, begin, count);
   }
@@ -376,14 +382,14 @@ class Rank {
       scale_expert_gradients(program);
       return;
     }
-    for (size_t i = 0; i < program.stages.size(); ++i) {
+    for (size_t i = program.stages.size(); i-- > 0;) {
       program::Stage& s = program.stages[i];
       if (fault == Fault::SkipNorm && s.op == program::Op::grad_norm && place_.rank == mesh_.world() - 1) {
         program.stages.erase(program.stages.begin() + static_cast<std::ptrdiff_t>(i));
         return;
       }
       if (fault == Fault::DropReduction && s.op == program::Op::grad_reduce) {
-        // What this rank had to add is forgotten.
+        // What this rank had to add to the last bucket, the embedding's, is forgotten.
         if (place_.rank != mesh_.world() - 1) return;
         program::Stage zero;
         zero.op = program::Op::zero;
@@ -398,12 +404,12 @@ class Rank {
 
   // Each expert gradient doubled as often as makes the factor ep.
   void scale_expert_gradients(program::Program& program) const {
-    std::vector<program::Stage> stages;
     int part = static_cast<int>(table_.size());
     for (size_t i = 0; i < program.values.size(); ++i) {
       const std::string& name = program.values[i].name;
       if (name.find(".experts.") == std::string::npos || !name.ends_with(".grad")) continue;
       const program::ValueId id = static_cast<program::ValueId>(i);
+      std::vector<program::Stage> stages;
       for (int64_t factor = 1; factor < mesh_.ep; factor *= 2) {
         program::Stage s;
         s.op = program::Op::tie_grad;
@@ -412,12 +418,19 @@ class Rank {
         s.uses = {program::r(id), program::u(id)};
         stages.push_back(s);
       }
+      // Before the gradient is summed or, with no replica, used.
+      const auto complete =
+          std::find_if(program.stages.begin(), program.stages.end(), [&](const program::Stage& s) {
+            const bool takes = s.op == program::Op::grad_pack || s.op == program::Op::grad_reduce ||
+                               s.op == program::Op::grad_norm;
+            return takes && std::any_of(s.uses.begin(), s.uses.end(),
+                                        [&](const program::Use& use) { return use.value == id; });
+          });
+      const auto at = static_cast<program::StageId>(complete - program.stages.begin());
+      for (program::Stage& s : program.stages)
+        if (s.after >= at) s.after += static_cast<program::StageId>(stages.size());
+      program.stages.insert(complete, stages.begin(), stages.end());
     }
-    const auto update =
-        std::find_if(program.stages.begin(), program.stages.end(), [](const program::Stage& s) {
-          return s.phase == program::Phase::Update || s.op == program::Op::grad_reduce;
-        });
-    program.stages.insert(update, stages.begin(), stages.end());
   }
 
   const config::Config& config_;
@@ -429,7 +442,7 @@ class Rank {
   const RunOptions& options_;
   device::Pool pool_;
   config::Config rerun_config_;
-  Instance usual_, rerun_;
+  Instance usual_, rerun_, gather_;
   Instance* now_ = &usual_;
   std::unique_ptr<device::Arena> arena_;
   std::map<std::pair<Group, std::string>, std::unique_ptr<comm::Communicator>> groups_;
@@ -462,8 +475,11 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
     Rank r(config, table, mesh, role, world, rank, options);
     for (int64_t s = 1; s <= options.num_steps; ++s) {
       r.step(batches[static_cast<size_t>(s - 1)], s, piece);
+      StepResults& results = out.steps[static_cast<size_t>(s - 1)];
+      r.collect(results, assembly, mutex);
+      if (options.weights_each_step) r.gather_weights();
       if (options.fault == Fault::Drift) r.drift();
-      r.collect(out.steps[static_cast<size_t>(s - 1)], assembly, mutex);
+      if (options.weights_each_step) r.collect_weights(results, assembly);
     }
     r.collect(out, assembly);
   });

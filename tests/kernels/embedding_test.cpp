@@ -123,10 +123,10 @@ TEST(EmbeddingKernel, RefusesBadCoords) {
   const auto run = [&](Tensor& where, program::AttrSet attrs) {
     call(KernelKind::embedding, Phase::Forward, {in(tokens), in(table), in(where), out(y)}, std::move(attrs));
   };
-  expect_refused([&] { run(few, kGroup); }, "[embedding] argument 'coords' is [2], needed [14]");
+  expect_refused([&] { run(few, kGroup); }, "[embedding] argument 'coords' is [2], needed [20]");
   expect_refused([&] { run(tokens, kGroup); }, "[embedding] argument 'coords' is i32, needed i64");
   expect_refused([&] { run(coords, {}); }, "stage attribute 'group' is missing");
-  expect_refused([&] { run(coords, {{"group", 14}}); }, "[embedding] attribute 'group' is 14");
+  expect_refused([&] { run(coords, {{"group", 20}}); }, "[embedding] attribute 'group' is 20");
   Tensor before_first = coords_of(-1);
   expect_refused([&] { run(before_first, kGroup); }, "[embedding] the place in group 3 is -1");
   tokens.set(1, -2);

@@ -108,8 +108,8 @@ void call(program::KernelKind kind, program::Phase phase, std::vector<Pass> pass
   auto& pool = pools[num_threads];
   if (!pool) pool = std::make_unique<device::Pool>(num_threads);
   const auto& expected = program::arguments_of(kind, phase);
-  PLEAT_CHECK(passes.size() == expected.size(), "{} {} takes {} arguments, got {}", program::name_of(kind),
-              program::name_of(phase), expected.size(), passes.size());
+  PLEAT_CHECK(program::takes(expected, passes.size()), "{} {} takes {} arguments, got {}",
+              program::name_of(kind), program::name_of(phase), expected.size(), passes.size());
   std::vector<Arg> args;
   for (const Pass& pass : passes) {
     Arg arg;

@@ -27,13 +27,14 @@ const std::vector<Case>& cases() {
       {2, {"parallel.tp=2"}},
       {2, {"parallel.ep=2"}},
       {2, {"parallel.pp=2", "parallel.vpp=2"}},
-      {3, {}},
-      {4, {"parallel.tp=2", "parallel.ep=2"}},
+      {3, {"parallel.bucket_mib=0"}},
+      {4, {"parallel.tp=2", "parallel.ep=2", "parallel.optimizer_group=1"}},
       {4, {"parallel.cp=2", "parallel.tp=2", "parallel.ep=4"}},
       {4, {"parallel.pp=2", "parallel.ep=2", "parallel.pipeline_layout=\"Et|tttL\""}},
-      {6, {"parallel.tp=2", "parallel.ep=2", "parallel.order=\"cp-tp-ep-dp-pp\""}},
+      {6,
+       {"parallel.tp=2", "parallel.ep=2", "parallel.order=\"cp-tp-ep-dp-pp\"", "parallel.optimizer_group=3"}},
       {8, {"parallel.tp=2", "parallel.cp=2", "parallel.pp=2", "parallel.ep=2", "parallel.etp=2"}},
-      {8, {"parallel.ep=8"}},
+      {8, {"parallel.ep=8", "parallel.optimizer_group=2"}},
       {8, {"parallel.pp=4", "parallel.etp=2", "parallel.order=\"tp-cp-pp-ep-dp\"", "parallel.tp=2"}},
   };
   return all;
@@ -193,11 +194,11 @@ TEST(Reshard, ElasticChainUsesEverySampleOnce) {
   testing::TempFolder folder;
   testing::write_dataset(folder.at("data"), 32 * 200, 7);
   base::PosixVfs vfs;
-  const std::vector<Case> chain = {{4, {"parallel.ep=2"}},
+  const std::vector<Case> chain = {{4, {"parallel.ep=2", "parallel.optimizer_group=2"}},
                                    {3, {}},
                                    {8, {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"}},
                                    {1, {}},
-                                   {4, {"parallel.pp=2", "parallel.ep=2"}}};
+                                   {4, {"parallel.pp=2", "parallel.ep=2", "parallel.bucket_mib=0"}}};
   const std::vector<std::string> model = {"model.dtype=\"float64\"", "model.num_layers=2",
                                           "train.num_microbatches=12"};
   constexpr int64_t kStepsEach = 2;

@@ -84,10 +84,11 @@ TEST_P(BuildTest, StateLiesAtOnePlaceInAllPrograms) {
 INSTANTIATE_TEST_SUITE_P(Configs, BuildTest, ::testing::ValuesIn(cases()),
                          [](const auto& info) { return info.param.name; });
 
-void expect_golden(const std::string& file, const Words& sets) {
+void expect_golden(const std::string& file, const Words& sets, const model::Mesh& mesh = {}) {
   const std::string root = PLEAT_SOURCE_DIR, path = root + "/tests/interpret/golden/" + file;
-  const std::string text =
-      interpret::print(train_program(config::resolve(config::load(root + "/configs/tiny.toml", sets))));
+  const config::Config config = config::resolve(config::load(root + "/configs/tiny.toml", sets));
+  const std::string text = interpret::print(build_training_step(
+      config, model::make_parameters(config), {model::RoutingUse::Choose, mesh, {}}));
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path, std::ios::binary) << text;
   std::ifstream in(path, std::ios::binary);
   std::ostringstream golden;
@@ -108,6 +109,14 @@ TEST(Golden, TinyTrainingStep) { expect_golden("tiny_train.txt", {}); }
 
 TEST(Golden, TinyTrainingStepWithMultiTokenPrediction) {
   expect_golden("tiny_mtp_train.txt", {"model.num_mtp_layers=1", "train.num_microbatches=1"});
+}
+
+// Gathers and sums: in buckets, over sub-groups of owners.
+TEST(Golden, TinyTrainingStepOfFourReplicas) {
+  model::Mesh mesh;
+  mesh.dp = 4, mesh.ep = 2, mesh.edp = 2;
+  mesh.bucket_bytes = 300000, mesh.optimizer_group = 2;
+  expect_golden("tiny_sharded_train.txt", {"train.num_microbatches=4"}, mesh);
 }
 
 // The place of the first stage of a phase in a microbatch.

@@ -55,6 +55,11 @@ const std::vector<Layouts>& layouts() {
       {4, pipeline(4, 1, 3, 4, {"parallel.pipeline_layout=\"E|tt|t|L\""})},
       {4, {"model.vocab_size=64", "parallel.tp=2", "parallel.ep=4"}},
       {2, pipeline(2, 2, 4, 4, {"recompute.modules=[\"activation\",\"norm\"]"})},
+      {8, pipeline(2, 2, 4, 8, {"parallel.tp=2", "parallel.ep=2", "parallel.bucket_mib=0"})},
+      {16, pipeline(2, 1, 4, 8, {"parallel.tp=2", "parallel.ep=2", "parallel.optimizer_group=2"})},
+      {8,
+       {"model.vocab_size=64", "train.num_microbatches=8", "parallel.bucket_mib=0",
+        "parallel.optimizer_group=4"}},
   };
   return all;
 }

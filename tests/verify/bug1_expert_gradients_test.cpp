@@ -12,7 +12,7 @@ namespace {
 // experts; each rank holds its part of the sum.
 double one_if_chosen(const model::Mesh& mesh, const model::Parameter& p, int64_t element) {
   if (element != 0 || (p.name != "final_norm.weight" && p.name != "layers.0.experts.up.weight")) return 0;
-  return 1.0 / static_cast<double>(mesh.size(model::reduction_group(p)));
+  return 1.0 / static_cast<double>(mesh.size(model::ownership(p, mesh).reduction));
 }
 
 TEST(Bug1a, NormCountsEveryDistinctScalarOnce) {
@@ -46,7 +46,7 @@ TEST(Bug1a, SkippedNormIsNoticed) {
   RunOptions options;
   options.num_steps = 1;
   options.gradient = [&](const model::Parameter& p, const RankPlace&, int64_t i) {
-    return i == 0 ? 1.0 / static_cast<double>(mesh.size(model::reduction_group(p))) : 0;
+    return i == 0 ? 1.0 / static_cast<double>(mesh.size(model::ownership(p, mesh).reduction)) : 0;
   };
   const double whole = run_on(small_model(), mesh, options).steps[0].norm;
   options.fault = Fault::SkipNorm;

@@ -9,6 +9,7 @@ namespace {
 std::string verdict_with(Fault fault) {
   GridCase c;
   c.mesh.tp = 2, c.mesh.dp = 2, c.mesh.ep = 2, c.mesh.edp = 2;
+  c.mesh.bucket_bytes = 0;
   c.num_microbatches = 2;
   const config::Config config = grid_config(c, "float64");
   RunOptions options;

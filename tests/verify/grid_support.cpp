@@ -66,6 +66,9 @@ std::vector<GridCase> grid() {
                       c.mesh.context = turn % 3 && tp * cp <= 4 ? model::ContextKind::AllGather
                                                                 : model::ContextKind::AllToAll;
                       if (tp * cp > 4) c.mesh.context = model::ContextKind::AllGather;
+                      // So do sizes of buckets (one parameter, a few, all) and of the groups of owners.
+                      c.mesh.bucket_bytes = turn % 4 == 1 ? 0 : turn % 4 == 2 ? 6000 : c.mesh.bucket_bytes;
+                      c.mesh.optimizer_group = turn % 5 == 3 ? 2 : turn % 35 == 4 ? 1 : 0;
                       out.push_back(c);
                     }
               }

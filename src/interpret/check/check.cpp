@@ -99,13 +99,13 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
         fmt::format("{}: {} has no phase {}", name(), name_of(stage.op), name_of(stage.phase)));
     return;
   }
-  if (arguments.size() != stage.uses.size()) {
+  if (!takes(arguments, stage.uses.size())) {
     report.faults.push_back(
         fmt::format("{}: takes {} arguments, has {}", name(), arguments.size(), stage.uses.size()));
     return;
   }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const Argument& a = arguments[i];
+  for (size_t i = 0; i < stage.uses.size(); ++i) {
+    const Argument& a = argument_of(arguments, stage.uses.size(), i);
     const Use& use = stage.uses[i];
     if (use.value == kNoValue) {
       if (!a.optional) report.faults.push_back(fmt::format("{}: argument '{}' is missing", name(), a.name));

@@ -4,6 +4,7 @@
 // do not meet are ordered, whatever lanes they live on, and packing needs whole numbers only.
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <unordered_map>
 
 #include "interpret/plan/pack.h"
@@ -33,7 +34,7 @@ class FramePacker {
   }
 
   int64_t pack(const std::vector<size_t>& values, int64_t floor, std::vector<int64_t>& offset) {
-    std::vector<std::pair<Span, size_t>> kept;
+    std::vector<Kept> kept;
     inside_.assign(turns_.size(), {});
     is_inside_.assign(p_.values.size(), 0);
     for (const size_t v : values) {
@@ -42,19 +43,17 @@ class FramePacker {
         inside_[size_t(span.begin)].push_back(v);
         is_inside_[v] = 1;
       } else {
-        kept.emplace_back(span, v);
+        kept.push_back({span, own_lane(v), v});
       }
     }
-    std::stable_sort(kept.begin(), kept.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.first.begin, a.first.end) < std::pair(b.first.begin, b.first.end);
-    });
+    std::stable_sort(kept.begin(), kept.end(),
+                     [](const Kept& a, const Kept& b) { return a.frame() < b.frame(); });
     std::vector<Item> items;
-    for (size_t i = 0; i < kept.size(); ++i) {
-      const Span span = kept[i].first;
-      if (i == 0 || kept[i - 1].first.begin != span.begin || kept[i - 1].first.end != span.end)
-        items.push_back({span, 0, {}});
-      items.back().values.emplace_back(kept[i].second, items.back().bytes);
-      items.back().bytes += padded_bytes(p_.values[kept[i].second]);
+    for (size_t first = 0, last = 0; first < kept.size(); first = last) {
+      std::vector<size_t> together;
+      for (; last < kept.size() && kept[last].frame() == kept[first].frame(); ++last)
+        together.push_back(kept[last].value);
+      items.push_back(frame_item(kept[first].span, kept[first].lane, together));
     }
     for (size_t t = 0; t < turns_.size(); ++t)
       if (!inside_[t].empty()) items.push_back(turn_item(t));
@@ -67,6 +66,40 @@ class FramePacker {
     int64_t bytes = 0;
     std::vector<std::pair<size_t, int64_t>> values;  // with offsets inside
   };
+
+  struct Kept {
+    Span span;
+    int lane = -1;  // own_lane
+    size_t value = 0;
+    std::tuple<int, int, int> frame() const { return {span.begin, span.end, lane}; }
+  };
+
+  // The lane all uses are on, unless it is the compute lane or there are several: -1. Buffers of messages
+  // that no other lane sees follow each other, though to the turns they are all alive together.
+  int own_lane(size_t v) const {
+    int found = -1;
+    for (int l = 0; l < lanes_; ++l) {
+      if (lives_.first(v, l) < 0) continue;
+      if (l == kComputeLane || found >= 0) return -1;
+      found = l;
+    }
+    return found;
+  }
+
+  Item frame_item(Span span, int lane, const std::vector<size_t>& values) {
+    Item item{span, 0, {}};
+    if (lane >= 0) {
+      scratch_.resize(p_.values.size());
+      item.bytes = pack_values(p_, order_, lives_, values, 0, scratch_);
+      for (const size_t v : values) item.values.emplace_back(v, scratch_[v]);
+      return item;
+    }
+    for (const size_t v : values) {
+      item.values.emplace_back(v, item.bytes);
+      item.bytes += padded_bytes(p_.values[v]);
+    }
+    return item;
+  }
 
   void find_entries() {
     const size_t n = turns_.size(), lanes = size_t(lanes_);

@@ -187,7 +187,7 @@ class Parser {
         s.lane = static_cast<int16_t>(lane);
         has_lane = true;
       } else if (eat(w, "group=")) {
-        if (!find_named(w, Group::Ends, s.group)) bad("a group", w);
+        if (!find_named(w, static_cast<Group>(kNumGroups - 1), s.group)) bad("a group", w);
       } else if (eat(w, "peer=")) {
         if (!find_named(w, Peer::Previous, s.peer)) bad("a peer", w);
       } else if (eat(w, "attrs=")) {
@@ -202,7 +202,7 @@ class Parser {
     }
     if (!has_lane) bad("@LANE", ":");
     const auto& arguments = arguments_of(s.op, s.phase);
-    s.uses.assign(arguments.size(), Use{});
+    std::vector<std::vector<Use>> given(arguments.size());
     for (w = word(); !w.empty(); w = word()) {
       if (w == "->") continue;
       const size_t eq = w.find('=');
@@ -214,10 +214,14 @@ class Parser {
       while (i < arguments.size() && arguments[i].name != name) ++i;
       if (i == arguments.size())
         bad(fmt::format("an argument of {} {}", name_of(s.phase), name_of(s.op)), name);
-      if (s.uses[i].value != kNoValue) bad("each argument once", name);
-      s.uses[i] = {find(w.substr(eq + 1)), update                ? Access::Update
-                                           : arguments[i].output ? Access::Write
-                                                                 : Access::Read};
+      if (!given[i].empty() && !arguments[i].repeated) bad("each argument once", name);
+      given[i].push_back({find(w.substr(eq + 1)), update                ? Access::Update
+                                                  : arguments[i].output ? Access::Write
+                                                                        : Access::Read});
+    }
+    for (std::vector<Use>& uses : given) {
+      if (uses.empty()) uses.push_back({});  // absent: check says whether it may be
+      s.uses.insert(s.uses.end(), uses.begin(), uses.end());
     }
     program_.stages.push_back(std::move(s));
   }

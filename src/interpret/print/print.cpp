@@ -35,11 +35,12 @@ void print_stage(const Program& program, const Stage& s, std::string& out) {
   out += " :";
   const auto& arguments = arguments_of(s.op, s.phase);
   bool arrow = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].output && !arrow) out += " ->", arrow = true;
+  for (size_t i = 0; i < s.uses.size(); ++i) {
+    const Argument& argument = argument_of(arguments, s.uses.size(), i);
+    if (argument.output && !arrow) out += " ->", arrow = true;
     const Use& use = s.uses[i];
     if (use.value == kNoValue) continue;
-    out += fmt::format(" {}{}={}", arguments[i].name, use.access == Access::Update ? "+" : "",
+    out += fmt::format(" {}{}={}", argument.name, use.access == Access::Update ? "+" : "",
                        program.values[static_cast<size_t>(use.value)].name);
   }
   out += '\n';

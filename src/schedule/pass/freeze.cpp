@@ -63,8 +63,13 @@ program::Program freeze(program::Program p, const config::Config& config) {
   if (!any_left) base::fail("optimizer.freeze names every class of this model: nothing is left to train");
   std::erase_if(p.stages, [&](const program::Stage& s) {
     if (s.op == Op::bias_update) return router;
-    const bool of_parameter =
-        s.op == Op::adamw || s.op == Op::grad_norm || s.op == Op::weight_gather || s.op == Op::weight_round;
+    if (s.op == Op::weight_gather || s.op == Op::weight_unpack) {
+      // Frozen and other weights are never in one bucket.
+      const int written = model::find_parameter(table, p.values[size_t(s.uses.back().value)].name);
+      PLEAT_CHECK(written >= 0, "{} writes no weight", program::stage_name(s));
+      return is_frozen(config, table[size_t(written)]);
+    }
+    const bool of_parameter = s.op == Op::adamw || s.op == Op::grad_norm || s.op == Op::weight_round;
     return of_parameter && is_frozen(config, table[size_t(s.part)]);
   });
   const bool alone = std::none_of(p.stages.begin(), p.stages.end(),
