@@ -209,7 +209,7 @@ struct ParallelConfig {
   std::string order = "tp-cp-ep-dp-pp";
   std::string pipeline_layout;          // empty: layers evenly over pp x vpp chunks
   std::string dispatcher = "alltoall";  // how tokens reach experts on other ranks; or "allgather"
-  std::string context = "allgather";    // how context ranks see each other's rows; or "alltoall"
+  std::string context = "allgather";    // how context ranks see each other's rows; alltoall, ring
 
   bool operator==(const ParallelConfig&) const = default;
 };

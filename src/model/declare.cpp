@@ -314,6 +314,7 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   d.routing_use = options.routing_use;
   set_rows(d);
   if (config.moe.shared_ffn_hidden_size > 0) d.side_lane = b.lane("side", "compute");
+  if (d.mesh.cp > 1 && d.mesh.context == ContextKind::Ring) d.ring_lane = b.lane("ring", "links");
   declare_state(d);
   if (d.purpose == Purpose::Train) declare_gradients(d);
   assign_roles(d);

@@ -129,7 +129,7 @@ RankSetup rank_setup(const config::Config& c, int world, int rank) {
   m.tp = p.tp, m.cp = p.cp, m.pp = p.pp, m.vpp = p.vpp, m.ep = p.ep, m.etp = p.etp;
   m.dp = layout.dp(), m.edp = layout.edp();
   m.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
-  m.context = p.context == "alltoall" ? model::ContextKind::AllToAll : model::ContextKind::AllGather;
+  m.context = model::context_kind(p.context);
   require_model_fits(c, m);
   require_batch_fits(c, m);
   model::require_layout(c, m);
