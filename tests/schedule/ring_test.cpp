@@ -114,12 +114,16 @@ TEST(Ring, TransfersHideBehindAttention) {
     const auto span = [&](const std::string& name) {
       return s.nodes[0].timeline.spans[static_cast<size_t>(find(p, name))];
     };
-    for (const char* phase : {"fwd", "dgrad"}) {
-      const auto work = span(fmt::format("{} mb1 L1 ring_attention", phase));
-      const auto move = span(fmt::format("{} mb1 L1 cp_shift.1", phase));
-      EXPECT_LT(move.start_ns, work.end_ns);
-      EXPECT_LT(work.start_ns, move.end_ns);
-    }
+    const auto expect_together = [&](const std::string& work_name, const std::string& move_name) {
+      const auto work = span(work_name), move = span(move_name);
+      EXPECT_LT(move.start_ns, work.end_ns) << move_name;
+      EXPECT_LT(work.start_ns, move.end_ns) << move_name;
+    };
+    expect_together("fwd mb1 L1 ring_attention", "fwd mb1 L1 cp_shift.1");
+    if (n < 4) continue;
+    expect_together("fwd mb1 L1 ring_attention.1", "fwd mb1 L1 cp_shift.2");
+    expect_together("dgrad mb1 L1 ring_attention.1", "dgrad mb1 L1 cp_shift.2");
+    expect_together("dgrad mb1 L1 ring_attention.1", "dgrad mb1 L1 cp_return.1");
   }
 }
 
