@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "bench_kernels.h"
 #include "command.h"
 #include "model/parameters.h"
 #include "report/table.h"
@@ -77,6 +78,7 @@ void add_bench(CLI::App& app, Action& chosen) {
   CLI::App* bench = app.add_subcommand("bench", "Measure against a ceiling or a peer");
   bench->require_subcommand(1);
   add_example(*bench, "pleat bench step --peer-config bench/configs/cpu-small.json");
+  add_bench_kernels(*bench, chosen);
   auto a = std::make_shared<Arguments>();
   CLI::App* c =
       bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");

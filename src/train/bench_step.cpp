@@ -54,6 +54,7 @@ config::Config peer_config(const std::string& path, int64_t threads) {
   c.train.seq_len = need("seq_len");
   c.train.micro_batch = need("micro_batch");
   c.train.num_microbatches = j.value("grad_accum", int64_t{1});
+  c.data.isolate_documents = false;  // every sequence is one document
   c.optimizer.lr = 1e-4;
   c.optimizer.schedule = "constant";
   c.optimizer.weight_decay = 0.01;
