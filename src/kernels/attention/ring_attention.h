@@ -12,7 +12,8 @@
 // logit lse and value out. So step s goes on from the (out, lse) of the steps before. The first step has
 // none; every query must see a key in it (its own), and the sinks enter there and only there. A query that
 // sees none of a step's keys keeps out and lse bit by bit: what is not visible is left out by its place,
-// never by a decision that depends on numbers.
+// never by a decision that depends on numbers. Programs keep the out of all steps but the last in the wide
+// type (f32 where the compute type is bf16); on the CPU all are the compute type.
 //
 // Backward. With the last step's out and lse, p = exp(score - lse) needs no other step: dq (+)= the part of
 // these keys, dkv = the part of these queries, zero where none of them looks.
