@@ -9,6 +9,7 @@
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"
 #include "interpret/plan/plan.h"
+#include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/simulate.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -23,7 +24,7 @@ struct Arguments {
   ConfigArgument config;
   int64_t ranks = 1;
   std::string out;
-  bool json = false;
+  bool json = false, exchanges = false;
   double tflops = 0, near_gb = 0, far_gb = 0;
 };
 
@@ -40,6 +41,38 @@ class Stopwatch {
  private:
   std::clock_t last_ = std::clock();
 };
+
+// What a rank of the first pipeline stage sends, by operation: how much, how long, and for how much of that
+// time its compute lanes were busy with something else.
+std::vector<interpret::Exchanged> exchanges_of(const schedule::RankPrograms& ranks,
+                                               const interpret::Simulation& s) {
+  return interpret::exchanges(ranks.programs[0], s.nodes[0].timeline,
+                              [&](const program::Program& p, const program::Stage& stage) {
+                                return cost::sent_bytes(ranks.mesh, p, stage);
+                              });
+}
+
+void print_exchanges(const std::vector<interpret::Exchanged>& list) {
+  report::Table table({{"exchange"},
+                       {"phase"},
+                       {"group"},
+                       {"lane"},
+                       {"calls", report::Align::Right},
+                       {"sent by a rank", report::Align::Right},
+                       {"time", report::Align::Right},
+                       {"hidden", report::Align::Right}});
+  const auto us = [](int64_t ns) { return fmt::format("{:.1f} us", static_cast<double>(ns) / 1e3); };
+  interpret::Exchanged all;
+  for (const interpret::Exchanged& e : list) {
+    table.add_row({e.name, e.phase, e.group, e.lane, fmt::format("{}", e.calls),
+                   report::format_bytes(e.bytes), us(e.ns), us(e.hidden_ns)});
+    all.calls += e.calls, all.bytes += e.bytes, all.ns += e.ns, all.hidden_ns += e.hidden_ns;
+  }
+  table.add_rule();
+  table.add_row({"all", "", "", "", fmt::format("{}", all.calls), report::format_bytes(all.bytes), us(all.ns),
+                 us(all.hidden_ns)});
+  fmt::print("\nexchanges of a rank of pipeline stage 0\n\n{}\n", table.text());
+}
 
 int simulate_ranks(const Arguments& a) {
   const config::Config config = a.config.resolved();
@@ -99,6 +132,16 @@ int simulate_ranks(const Arguments& a) {
                                {"exchange_ns", s.nodes[i].exchange_ns},
                                {"bubble", s.bubble(i)},
                                {"arena_bytes", plans[i].arena_bytes}});
+    if (a.exchanges)
+      for (const interpret::Exchanged& e : exchanges_of(ranks, s))
+        j["exchanges"].push_back({{"name", e.name},
+                                  {"phase", e.phase},
+                                  {"group", e.group},
+                                  {"lane", e.lane},
+                                  {"calls", e.calls},
+                                  {"sent_bytes", e.bytes},
+                                  {"ns", e.ns},
+                                  {"hidden_ns", e.hidden_ns}});
     fmt::print("{}\n", j.dump(1));
     return 0;
   }
@@ -120,6 +163,7 @@ int simulate_ranks(const Arguments& a) {
   fmt::print("{}\nstep {} on a {} machine ({:.0f} TFLOP/s, links {:.0f} and {:.0f} GB/s), bubble {:.4f}\n",
              table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
              machine.far.bytes_per_ns, s.bubble());
+  if (a.exchanges) print_exchanges(exchanges_of(ranks, s));
   fmt::print("{} messages and {} collectives between stages fit, nothing can hang\n", report.num_messages,
              report.num_collectives);
   if (!report.single_lane_hang.empty())
@@ -145,6 +189,8 @@ void add_simulate(CLI::App& app, Action& chosen) {
       ->required()
       ->check(CLI::PositiveNumber);
   c->add_option("--out", a->out, "Chrome / Perfetto JSON of the timeline to write");
+  c->add_flag("--exchanges", a->exchanges,
+              "Also what ranks send to each other, by operation: bytes, time, and how much of it is hidden");
   c->add_flag("--json", a->json, "Machine-readable output");
   c->add_option("--tflops", a->tflops, "Matrix products of a rank, TFLOP/s")->check(CLI::PositiveNumber);
   c->add_option("--near", a->near_gb, "Links of tensor and context groups, GB/s")->check(CLI::PositiveNumber);

@@ -75,8 +75,9 @@ int run(const Arguments& a) {
     fmt::print("{}\n", out.dump(2));
     return verdict.empty() ? 0 : static_cast<int>(base::ExitCode::Numerical);
   }
-  fmt::print("{} ranks: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} x edp {} x pp {}\n",
-             a.ranks, mesh.tp, mesh.cp, mesh.dp, mesh.pp, mesh.etp, mesh.ep, mesh.edp, mesh.pp);
+  fmt::print("{} ranks: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} x edp {} x pp {}{}\n",
+             a.ranks, mesh.tp, mesh.cp, mesh.dp, mesh.pp, mesh.etp, mesh.ep, mesh.edp, mesh.pp,
+             mesh.cp > 1 ? fmt::format("; context by {}", model::name_of(mesh.context)) : "");
   fmt::print("three steps of a small copy of the model in float64, against one rank ({:.1f} s)\n", seconds);
   for (const std::string& change : small.changes) fmt::print("  {}\n", change);
   report::Table rows({{"class"},

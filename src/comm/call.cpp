@@ -42,6 +42,8 @@ std::string_view name_of(Operation operation) {
       return "all_to_all";
     case Operation::Broadcast:
       return "broadcast";
+    case Operation::Shift:
+      return "shift";
     case Operation::Barrier:
       return "barrier";
     case Operation::Send:
@@ -63,6 +65,7 @@ uint64_t shape_hash(const Call& call) {
       hash = mix(hash, call.in.size());
       break;
     case Operation::AllGather:
+    case Operation::Shift:
       hash = mix(hash, call.out.size());
       break;
     case Operation::Broadcast:

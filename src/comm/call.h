@@ -20,6 +20,7 @@ enum class Operation : uint8_t {
   AllGather,
   AllToAll,
   Broadcast,
+  Shift,
   Barrier,
   Send,
   Receive,
@@ -44,8 +45,8 @@ struct Call {
   Reduce reduce = Reduce::Sum;
   Parts send{},
       receive{};  // bytes; ReduceScatter and AllGather: `send` is the parts of all ranks, in rank order
-  int peer = -1;  // root of a broadcast, receiver of a send, sender of a receive
-  int from = -1;  // sender of a SendReceive
+  int peer = -1;  // root of a broadcast, receiver of a send or shift, sender of a receive
+  int from = -1;  // sender of a Shift or SendReceive
   int tag = 0;
 };
 

@@ -225,6 +225,17 @@ void Communicator::barrier(std::string_view stage) {
   record_and_execute(call);
 }
 
+void Communicator::shift(std::string_view stage, Bytes in, MutableBytes out) {
+  constexpr auto kOperation = Operation::Shift;
+  if (in.size() != out.size())
+    base::fail("{}: {} bytes in, {} bytes out", here(*this, kOperation, stage), in.size(), out.size());
+  require_apart(*this, kOperation, stage, in, out, nullptr);
+  Call call{.operation = kOperation, .stage = stage, .in = in, .out = out};
+  call.peer = (rank_ + 1) % size();
+  call.from = (rank_ + size() - 1) % size();
+  record_and_execute(call);
+}
+
 void Communicator::send(std::string_view stage, int to, int tag, Bytes data) {
   require_rank(*this, Operation::Send, stage, "receiver", to);
   if (to == rank_) base::fail("{}: a rank cannot send to itself", here(*this, Operation::Send, stage));

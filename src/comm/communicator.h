@@ -64,6 +64,9 @@ class Communicator {
   // Part r of in goes to rank r; part r of out comes from rank r; counts and offsets in bytes. in and out
   // must not overlap, parts of out must not overlap each other.
   void all_to_all_v(std::string_view stage, Bytes in, Parts send, MutableBytes out, Parts receive);
+  // in goes to the next rank, out comes from the previous one; the last rank's next is the first. All at
+  // once: nobody's turn depends on another's buffer. Equal sizes; in and out must not overlap.
+  void shift(std::string_view stage, Bytes in, MutableBytes out);
   // data of `root` to all.
   void broadcast(std::string_view stage, MutableBytes data, int root);
   void barrier(std::string_view stage);

@@ -85,6 +85,8 @@ class Bench {
            c_.broadcast(kStage, part(out_, count_), n_ - 1);
          },
          [this] { return compare(count_, [this](int64_t i) { return value(n_ - 1, i); }); }},
+        {"shift", share, [this] { c_.shift(kStage, part(in_, count_), part(out_, count_)); },
+         [this] { return compare(count_, [this](int64_t i) { return value((me_ + n_ - 1) % n_, i); }); }},
         {"send_receive", share,
          [this] {
            c_.send_receive(kStage, (me_ + 1) % n_, part(in_, count_), (me_ + n_ - 1) % n_, part(out_, count_),

@@ -26,7 +26,8 @@ std::string named(const FlightEntry& e) {
   if (e.operation == Operation::Broadcast || e.operation == Operation::Receive)
     text += fmt::format(" from rank {}", e.peer);
   if (e.operation == Operation::Send) text += fmt::format(" to rank {}", e.peer);
-  if (e.operation == Operation::SendReceive) text += fmt::format(" to rank {}, from rank {}", e.peer, e.from);
+  if (e.operation == Operation::SendReceive || e.operation == Operation::Shift)
+    text += fmt::format(" to rank {}, from rank {}", e.peer, e.from);
   return text;
 }
 

@@ -212,7 +212,7 @@ struct ParallelConfig {
   std::string order = "tp-cp-ep-dp-pp";
   std::string pipeline_layout;          // empty: layers evenly over pp x vpp chunks
   std::string dispatcher = "alltoall";  // how tokens reach experts on other ranks; or "allgather"
-  std::string context = "allgather";    // how context ranks see each other's rows; or "alltoall"
+  std::string context = "allgather";    // how context ranks see each other's rows; alltoall, ring
   int64_t bucket_mib = 128;             // gradients of several parameters in one message; 0: one by one
   int64_t optimizer_group = 0;          // replicas that share one optimizer state; 0: all
 

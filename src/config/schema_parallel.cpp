@@ -87,8 +87,12 @@ std::vector<Key> parallel_keys() {
   keys.push_back(
       key("context", &P::context,
           "How context ranks see each other's rows in attention. allgather: keys and values of all rows come "
-          "to every rank. alltoall: every rank takes all rows of some heads (cp must divide them).")
-          .one_of({"allgather", "alltoall"})
+          "to every rank. alltoall: every rank takes all rows of some heads (cp must divide them). ring: "
+          "keys "
+          "and "
+          "values of one rank after the other pass by, the next ones on their way while the present ones are "
+          "worked on; needs the least memory.")
+          .one_of({"allgather", "alltoall", "ring"})
           .when({"parallel.cp > 1", {"parallel.cp"}, [](const Config& c) { return c.parallel.cp > 1; }})
           .see({"parallel.cp"}));
   keys.push_back(

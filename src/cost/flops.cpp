@@ -31,13 +31,18 @@ double stage_flops(const program::Program& program, const program::Stage& stage,
     case KernelKind::grouped_linear:
       return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(4))
                                                   : rows_times(shape(0), shape(1));
-    case KernelKind::attention: {
+    case KernelKind::attention:
+    case KernelKind::context_attention:
+    case KernelKind::ring_attention: {
       if (stage.phase == Phase::BackwardWeight) return 0;  // sinks: one number per row and head
+      // A rank of a ring meets its part of the keys in each step: with two chunks from both ends of a
+      // sequence, the same number in every step.
+      const double steps = program::kernel_of(stage.op) == KernelKind::ring_attention ? attr("ranks") : 1.0;
       const double rows = double(shape(0)[0]), heads = attr("heads"), d = attr("head_dim"),
                    dv = attr("v_head_dim"), window = attr("window");
       const double keys = std::min(double(seq_len) / 2, window > 0 ? window : double(seq_len));
       // Forward: scores and values. Backward: scores again, dq and dk; dp and dv.
-      return 2.0 * rows * keys * heads * (stage.phase == Phase::Forward ? d + dv : 3 * d + 2 * dv);
+      return 2.0 * rows * keys / steps * heads * (stage.phase == Phase::Forward ? d + dv : 3 * d + 2 * dv);
     }
     default:
       return 0;

@@ -32,6 +32,19 @@ bool is_near(Group group) {
 
 Machine toy_machine() { return {"toy", 3000, 500e3, 3000, {5000, 400}, {10000, 50}}; }
 
+double sent_bytes(const model::Mesh& mesh, const Program& program, const Stage& stage) {
+  double largest = 0;
+  for (const Use& use : stage.uses)
+    if (use.value != kNoValue)
+      largest = std::max(largest, bytes_of(program.values[static_cast<size_t>(use.value)]));
+  const KernelKind kind = kernel_of(stage.op);
+  const double n = static_cast<double>(mesh.size(stage.group));
+  if (class_of(stage.op) == OpClass::Transfer) return kind == KernelKind::send ? largest : 0;
+  if (class_of(stage.op) != OpClass::Collective || n == 1) return 0;
+  if (kind == KernelKind::ring_shift) return largest;
+  return (kind == KernelKind::all_reduce ? 2 : 1) * largest * (n - 1) / n;
+}
+
 int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& program, const Stage& stage,
                  int64_t seq_len) {
   double largest = 0, sum = 0, full = 1;
@@ -46,10 +59,8 @@ int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& progr
     case OpClass::Transfer:
       return m.far.latency_ns + over(largest, m.far.bytes_per_ns);
     case OpClass::Collective: {
-      const double n = static_cast<double>(mesh.size(stage.group));
       const Link& link = is_near(stage.group) ? m.near : m.far;
-      const double times = kernel_of(stage.op) == KernelKind::all_reduce ? 2 : 1;
-      return link.latency_ns + over(times * largest * (n - 1) / n, link.bytes_per_ns);
+      return link.latency_ns + over(sent_bytes(mesh, program, stage), link.bytes_per_ns);
     }
     default:
       return m.launch_ns + std::max(over(stage_flops(program, stage, seq_len) * full, m.flops_per_ns),

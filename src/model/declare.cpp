@@ -318,6 +318,8 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   set_rows(d);
   if (config.moe.shared_ffn_hidden_size > 0 && d.purpose != Purpose::Gather)
     d.side_lane = b.lane("side", "compute");
+  if (d.mesh.cp > 1 && d.mesh.context == ContextKind::Ring && d.purpose != Purpose::Gather)
+    d.ring_lane = b.lane("ring", "links");
   declare_state(d);
   if (d.purpose == Purpose::Train || d.purpose == Purpose::Gather) gather_weights(d);
   if (d.purpose == Purpose::Gather) return d;

@@ -84,7 +84,7 @@ struct Saved {
   // rank's experts need.
   ValueId all_offsets = kNoValue, expert_offsets = kNoValue, source_row = kNoValue, sorted_row = kNoValue,
           expert_row_token = kNoValue, expert_token_row = kNoValue;
-  // Context ranks: keys and values of all rows, or all rows of some heads.
+  // Context ranks: keys and values of all rows, or of its own (ring), or all rows of some heads.
   ValueId context_kv = kNoValue, context_qkv = kNoValue, context_out = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;
 };
@@ -138,6 +138,7 @@ struct Decoder {
   ValueId coords = kNoValue;             // with several ranks only
   int side_lane = 0;                     // where shared experts run
   int reduce_lane = 0, gather_lane = 0;  // with replicas only
+  int ring_lane = 0;                     // where keys and values travel between context ranks
   RoutingUse routing_use{};
 
   std::vector<ParameterValues> parameters;  // in table order

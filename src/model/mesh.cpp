@@ -3,7 +3,27 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
+
 namespace pleat::model {
+
+std::string_view name_of(ContextKind kind) {
+  switch (kind) {
+    case ContextKind::AllGather:
+      return "allgather";
+    case ContextKind::AllToAll:
+      return "alltoall";
+    case ContextKind::Ring:
+      return "ring";
+  }
+  return "?";
+}
+
+ContextKind context_kind(const std::string& name) {
+  for (const ContextKind kind : {ContextKind::AllGather, ContextKind::AllToAll, ContextKind::Ring})
+    if (name == name_of(kind)) return kind;
+  base::fail("parallel.context = \"{}\": needed \"allgather\", \"alltoall\" or \"ring\"", name);
+}
 
 int64_t Mesh::size(program::Group group) const {
   using program::Group;

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "program/program.h"
@@ -11,7 +13,9 @@
 namespace pleat::model {
 
 enum class Dispatcher : uint8_t { AllGather, AllToAll };
-enum class ContextKind : uint8_t { AllGather, AllToAll };
+enum class ContextKind : uint8_t { AllGather, AllToAll, Ring };
+std::string_view name_of(ContextKind kind);         // as parallel.context names it
+ContextKind context_kind(const std::string& name);  // its inverse
 
 struct Mesh {
   int64_t tp = 1, cp = 1, dp = 1, pp = 1, vpp = 1;  // attention side
@@ -29,6 +33,9 @@ struct Mesh {
   int64_t size(program::Group group) const;
   // Of a group over which gradients are summed: the ranks that own one copy of the optimizer state.
   int64_t owners(program::Group reduction) const;
+  // Whether programs have lanes of links, which must run beside the others: one after the other they would
+  // wait for ranks that wait for them, or never overlap.
+  bool has_link_lanes() const { return pp > 1 || (cp > 1 && context == ContextKind::Ring); }
 };
 
 // One run of consecutive layers a pipeline rank computes at a time.

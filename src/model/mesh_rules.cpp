@@ -39,7 +39,7 @@ void attention_rules(const config::Config& c, const Mesh& m, Faults& f) {
               m.tp * m.cp);
   if (c.model.attention_sinks)
     f.add("model.attention_sinks",
-          "attention sinks need parallel.context = \"allgather\" with several context ranks");
+          "attention sinks need parallel.context = \"allgather\" or \"ring\" with several context ranks");
 }
 
 void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "layout/from_config.h"
+#include "model/mesh_rules.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 
@@ -19,6 +20,8 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
   mesh.tp = p.tp, mesh.cp = p.cp, mesh.pp = p.pp, mesh.vpp = p.vpp, mesh.dp = layout.dp();
   mesh.ep = p.ep, mesh.etp = p.etp, mesh.edp = layout.edp();
   mesh.bucket_bytes = p.bucket_mib << 20, mesh.optimizer_group = p.optimizer_group;
+  mesh.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
+  mesh.context = model::context_kind(p.context);
   return mesh;
 }
 
@@ -53,6 +56,7 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   if (config.train.num_microbatches % out.mesh.dp != 0)
     base::fail("train.num_microbatches = {} do not divide over {} data ranks", config.train.num_microbatches,
                out.mesh.dp);
+  model::require_layout(config, out.mesh);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
     out.programs.push_back(apply_passes(

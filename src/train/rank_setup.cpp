@@ -144,7 +144,7 @@ RankSetup rank_setup(const config::Config& c, int world, int rank) {
   m.dp = layout.dp(), m.edp = layout.edp();
   m.bucket_bytes = p.bucket_mib << 20, m.optimizer_group = p.optimizer_group;
   m.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
-  m.context = p.context == "alltoall" ? model::ContextKind::AllToAll : model::ContextKind::AllGather;
+  m.context = model::context_kind(p.context);
   require_model_fits(c, m);
   require_batch_fits(c, m);
   model::require_layout(c, m);

@@ -159,7 +159,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   BatchCounts counts;
   write_inputs(executor, position, counts);
   interpret::RunOptions options = asked;
-  options.lanes_as_threads |= crew_.setup().mesh.pp > 1;
+  options.lanes_as_threads |= crew_.setup().mesh.has_link_lanes();
   // One watch for the process: ranks that are threads would count each other.
   if (crew_.alone()) base::start_allocation_watch();
   executor.run(options);
@@ -209,7 +209,7 @@ void Trainer::look_again(StepOutcome& out) {
   interpret::RunOptions look;
   look.find_non_finite = true;
   look.go_on = !crew_.alone();
-  look.lanes_as_threads = crew_.setup().mesh.pp > 1;
+  look.lanes_as_threads = crew_.setup().mesh.has_link_lanes();
   executor.run(look);
   const std::optional<interpret::NonFinite>& bad = executor.non_finite();
   // Ranks that only received a bad number come after those that computed one; then the earliest stage.
@@ -306,7 +306,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   bool bytes = config_.data.tokenizer == "byte";
   const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
   interpret::RunOptions options;
-  options.lanes_as_threads = crew_.setup().mesh.pp > 1;
+  options.lanes_as_threads = crew_.setup().mesh.has_link_lanes();
   data::MixturePosition position = valid_data_->start();
   programs_.gather_weights();
   double sum = 0;

@@ -241,7 +241,9 @@ class Rank {
         for (int64_t i = 0; i < n; ++i) to[i] = options_.gradient(p, place_, i);
       }
     interpret::RunOptions run;
-    run.lanes_as_threads = mesh_.pp > 1;
+    run.lanes_as_threads = mesh_.has_link_lanes();
+    run.lanes_as_threads |= options_.delay_seed != 0;
+    if (options_.delay_seed) run.delay_seed = options_.delay_seed + static_cast<uint64_t>(place_.rank);
     run.poison = options_.poison;
     now_->executor->run(run);
   }

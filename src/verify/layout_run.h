@@ -52,6 +52,7 @@ struct RunOptions {
   // left out, and only what follows the last of them runs: reductions, norm, clip, update.
   std::function<double(const model::Parameter&, const RankPlace&, int64_t element)> gradient;
   bool weights_each_step = false;
+  uint64_t delay_seed = 0;        // other than 0: lanes are threads that wait before each stage, as it says
   bool poison = false;            // memory that is not alive is overwritten, stage by stage
   std::vector<std::string> taps;  // values [rows of this rank, any] of a layer, by their names there
   model::RoutingUse routing = model::RoutingUse::Choose;

@@ -141,6 +141,34 @@ TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
   expect_refused({"plan", config_, "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
 }
 
+TEST_F(Cli, SimulateShowsWhatIsHidden) {
+  const std::vector<std::string> ring = {"simulate",
+                                         config_,
+                                         "--ranks",
+                                         "4",
+                                         "--exchanges",
+                                         "--set",
+                                         "parallel.cp=4",
+                                         "--set",
+                                         "parallel.context=ring"};
+  const Ended table = run(ring);
+  EXPECT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"sent by a rank", "hidden", "cp_shift", "cp_return", "ring"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << table.out;
+  std::vector<std::string> as_json = ring;
+  as_json.push_back("--json");
+  const auto rows = nlohmann::json::parse(run(as_json).out).at("exchanges");
+  const auto shift = std::find_if(rows.begin(), rows.end(), [](const auto& r) {
+    return r.at("name") == "cp_shift" && r.at("phase") == "fwd";
+  });
+  ASSERT_NE(shift, rows.end());
+  EXPECT_EQ(shift->at("calls"), 2 * 3);                                  // layers, steps between four ranks
+  EXPECT_EQ(shift->at("sent_bytes"), 2 * 3 * (64 / 4) * 2 * 2 * 8 * 4);  // rows, k and v, heads, width, float
+  EXPECT_GT(shift->at("hidden_ns"), 0);
+  expect_refused({"simulate", config_, "--ranks", "1", "--set", "parallel.context=ring"},
+                 {"parallel.cp > 1"});
+}
+
 TEST_F(Cli, BadConfigurationsAreRefusedByName) {
   for (const char* command : {"train", "plan", "explain", "trace"}) {
     expect_refused({command}, {"config"});

@@ -220,6 +220,9 @@ class Cases {
     std::vector<uint8_t> in = poison<uint8_t>(bytes);
     c_.send_receive(what, next, bytes_of(out), previous, bytes_of(in), 5);
     expect("send_receive", what, in, pattern(previous, bytes));
+    in = poison<uint8_t>(bytes);
+    c_.shift(what, bytes_of(out), bytes_of(in));
+    expect("shift", what, in, pattern(previous, bytes));
   }
 
   // Down the line, each rank changing what it hands on.

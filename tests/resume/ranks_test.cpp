@@ -82,11 +82,12 @@ const std::vector<std::string> kFolded = {"parallel.tp=2", "parallel.pp=2", "par
 TEST_F(RankRuns, DoublesEqualOneRank) {
   const std::vector<std::string> wide = {"model.dtype=\"float64\""};
   const auto one = train("one", 0, wide);
-  for (const auto& [ranks, layout] :
-       std::vector<std::pair<int, std::vector<std::string>>>{{4, {"parallel.tp=2", "parallel.ep=4"}},
-                                                             {4, {"parallel.pp=2", "parallel.ep=2"}},
-                                                             {4, {"parallel.cp=2", "parallel.tp=2"}},
-                                                             {8, kFolded}}) {
+  for (const auto& [ranks, layout] : std::vector<std::pair<int, std::vector<std::string>>>{
+           {4, {"parallel.tp=2", "parallel.ep=4"}},
+           {4, {"parallel.pp=2", "parallel.ep=2"}},
+           {4, {"parallel.cp=2", "parallel.tp=2"}},
+           {4, {"parallel.cp=4", "parallel.context=\"ring\""}},
+           {8, kFolded}}) {
     std::vector<std::string> more = wide;
     more.insert(more.end(), layout.begin(), layout.end());
     const std::string run = fmt::format("run_{}_{}", ranks, layout[0]);
@@ -154,19 +155,23 @@ TEST_F(RankRuns, WhatDoesNotFitIsSaidBeforeTheStart) {
 TEST_F(RankRuns, ProcessesOverMpi) {
   if (std::string(PLEAT_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
   testing::write_dataset(folder_.at("more"), 4000, 7);
-  const std::vector<std::string> layout = {"parallel.pp=2", "parallel.ep=2"};
-  const auto threads = train("threads", 4, layout);
-  const std::string digest = digest_;
   pleat::testing::write_text(folder_.at("run.toml"), testing::run_toml(folder_.at("data"), "unused", 3));
-  std::string command = fmt::format(fmt::runtime(PLEAT_MPIRUN), 4) + " " PLEAT_BINARY " train " +
-                        folder_.at("run.toml") + " --quiet";
-  for (const std::string& set : sets("mpi", layout)) command += " --set '" + set + "'";
-  command += " > " + folder_.at("said") + " 2>&1 < /dev/null";
-  ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_text(folder_.at("said"));
-  const auto processes = report::read_log(folder_.at("mpi") + "/metrics.jsonl");
-  expect_near(threads, processes, 0);
-  const std::string summary = pleat::testing::read_text(folder_.at("mpi") + "/summary.json");
-  EXPECT_NE(summary.find(digest), std::string::npos);
+  for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
+           {"parallel.pp=2", "parallel.ep=2"},
+           {"parallel.cp=4", "parallel.context=\"ring\"", "parallel.ep=2"}}) {
+    SCOPED_TRACE(layout[0]);
+    const auto threads = train("threads " + layout[0], 4, layout);
+    const std::string digest = digest_, run = "mpi " + layout[0];
+    std::string command = fmt::format(fmt::runtime(PLEAT_MPIRUN), 4) + " " PLEAT_BINARY " train " +
+                          folder_.at("run.toml") + " --quiet";
+    for (const std::string& set : sets(run, layout)) command += " --set '" + set + "'";
+    command += " > " + folder_.at("said") + " 2>&1 < /dev/null";
+    ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_text(folder_.at("said"));
+    const auto processes = report::read_log(folder_.at(run) + "/metrics.jsonl");
+    expect_near(threads, processes, 0);
+    const std::string summary = pleat::testing::read_text(folder_.at(run) + "/summary.json");
+    EXPECT_NE(summary.find(digest), std::string::npos);
+  }
 }
 
 }  // namespace

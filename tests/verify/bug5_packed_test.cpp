@@ -13,8 +13,9 @@ std::vector<model::Mesh> meshes() {
   std::vector<model::Mesh> out;
   for (const int cp : {1, 2, 4})
     for (const int tp : {1, 2})
-      for (const auto context : {model::ContextKind::AllGather, model::ContextKind::AllToAll}) {
-        if (cp == 1 && context == model::ContextKind::AllToAll) continue;
+      for (const auto context :
+           {model::ContextKind::AllGather, model::ContextKind::AllToAll, model::ContextKind::Ring}) {
+        if (cp == 1 && context != model::ContextKind::AllGather) continue;
         out.push_back(mesh_of({tp, cp, 1, 1, tp * cp > 1 ? 2 : 1, 1}));
         out.back().context = context;
       }

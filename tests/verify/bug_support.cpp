@@ -45,7 +45,7 @@ model::Mesh mesh_of(const Axes& a) {
 std::string text_of(const model::Mesh& m) {
   return fmt::format("tp {} cp {} dp {} pp {} ep {} etp {} edp {} {} {}", m.tp, m.cp, m.dp, m.pp, m.ep, m.etp,
                      m.edp, m.dispatcher == model::Dispatcher::AllGather ? "allgather" : "alltoall",
-                     m.context == model::ContextKind::AllGather ? "allgather" : "alltoall");
+                     model::name_of(m.context));
 }
 
 LayoutRun run_on(const config::Config& c, const model::Mesh& m, const RunOptions& options) {

@@ -13,10 +13,14 @@ struct GridCase {
   model::Mesh mesh;
   int64_t num_microbatches = 1;
   bool pad = false, latent = false;
+  std::string recompute;  // a module, or none
   std::string name() const;
 };
 
 std::vector<GridCase> grid();
+// The same for parallel.context = "ring", cp 2 and 4; recomputed modules, ways to dispatch and to drop take
+// turns.
+std::vector<GridCase> ring_grid();
 config::Config grid_config(const GridCase& c, const std::string& dtype);
 std::vector<model::Role> even_roles(const config::Config& config, const model::Mesh& mesh);
 // The rules a case breaks, joined; empty when it should pass.

@@ -34,8 +34,12 @@ clip = 0.5
 
 std::string GridCase::name() const {
   const model::Mesh& m = mesh;
-  return fmt::format("{} tp{} cp{} dp{} pp{} vpp{} ep{} etp{} edp{} mb{} {}", latent ? "mla" : "gqa", m.tp,
-                     m.cp, m.dp, m.pp, m.vpp, m.ep, m.etp, m.edp, num_microbatches, pad ? "pad" : "dropless");
+  std::string out =
+      fmt::format("{} tp{} cp{} dp{} pp{} vpp{} ep{} etp{} edp{} mb{} {}", latent ? "mla" : "gqa", m.tp, m.cp,
+                  m.dp, m.pp, m.vpp, m.ep, m.etp, m.edp, num_microbatches, pad ? "pad" : "dropless");
+  if (m.context == model::ContextKind::Ring) out += " ring";
+  if (!recompute.empty()) out += " recomputed " + recompute;
+  return out;
 }
 
 std::vector<GridCase> grid() {
@@ -75,11 +79,40 @@ std::vector<GridCase> grid() {
   return out;
 }
 
+std::vector<GridCase> ring_grid() {
+  std::vector<GridCase> out;
+  for (const int64_t world : {2, 4, 8})
+    for (const int64_t cp : {2, 4})
+      for (const int64_t tp : {1, 2, 4})
+        for (const int64_t pp : {1, 2, 4})
+          for (const int64_t vpp : {1, 2})
+            for (const int64_t ep : {1, 2, 4, 8})
+              for (const int64_t etp : {1, 2})
+                for (const bool latent : {false, true}) {
+                  if (world % (tp * cp * pp) != 0 || world % (ep * etp * pp) != 0) continue;
+                  if (vpp > 1 && pp == 1) continue;
+                  const size_t turn = out.size();
+                  GridCase c;
+                  c.mesh.tp = tp, c.mesh.cp = cp, c.mesh.pp = pp, c.mesh.vpp = vpp, c.mesh.ep = ep;
+                  c.mesh.etp = etp, c.mesh.dp = world / (tp * cp * pp), c.mesh.edp = world / (ep * etp * pp);
+                  c.mesh.context = model::ContextKind::Ring;
+                  c.mesh.dispatcher =
+                      turn / 2 % 2 ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
+                  c.num_microbatches = turn / 2 % 3 == 2 ? 2 : 4;
+                  c.pad = turn / 2 % 4 == 3;
+                  c.recompute = turn % 5 == 1 ? "core_attention" : turn % 5 == 3 ? "layer" : "";
+                  c.latent = latent;
+                  out.push_back(c);
+                }
+  return out;
+}
+
 config::Config grid_config(const GridCase& c, const std::string& dtype) {
   std::vector<std::string> sets = {fmt::format("train.num_microbatches={}", c.num_microbatches),
                                    fmt::format("model.dtype=\"{}\"", dtype)};
   if (c.mesh.pp * c.mesh.vpp > 4) sets.push_back("model.num_layers=8");
   if (c.pad) sets.insert(sets.end(), {"moe.capacity_factor=1.0", "moe.pad_to_capacity=true"});
+  if (!c.recompute.empty()) sets.push_back(fmt::format("recompute.modules=[\"{}\"]", c.recompute));
   if (c.latent)
     sets.insert(sets.end(), {"model.attention=\"mla\"", "model.q_lora_rank=6", "model.kv_lora_rank=6",
                              "model.qk_nope_head_dim=4", "model.qk_rope_head_dim=4", "model.v_head_dim=4"});

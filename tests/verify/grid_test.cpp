@@ -18,11 +18,11 @@ bool whole_grid() {
   return asked && std::string(asked) == "all";
 }
 
-TEST(Grid, RefusedLayoutsAreTheGoldenList) {
+void expect_refused(const std::vector<GridCase>& all, const std::string& file, const char* what) {
   std::map<std::string, int> by_rule;
   int passing = 0;
   std::string list;
-  for (const GridCase& c : grid()) {
+  for (const GridCase& c : all) {
     const std::string why = refusal(c);
     if (why.empty()) {
       ++passing;
@@ -31,27 +31,30 @@ TEST(Grid, RefusedLayoutsAreTheGoldenList) {
     ++by_rule[why];
     list += c.name() + ": " + why + "\n";
   }
-  const std::string path = std::string(PLEAT_SOURCE_DIR) + "/tests/golden/refused_layouts.txt";
+  const std::string path = std::string(PLEAT_SOURCE_DIR) + "/tests/golden/" + file;
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path) << list;
-  std::ifstream file(path);
+  std::ifstream in(path);
   std::stringstream golden;
-  golden << file.rdbuf();
+  golden << in.rdbuf();
   EXPECT_EQ(list, golden.str()) << "if the change is meant, run with PLEAT_REGENERATE=1";
   EXPECT_GT(passing, 0);
   if (!whole_grid()) return;
-  fmt::print("{} layouts to pass, {} refused:\n", passing, grid().size() - size_t(passing));
+  fmt::print("{} {} to pass, {} refused:\n", passing, what, all.size() - size_t(passing));
   for (const auto& [rule, count] : by_rule) fmt::print("  {:5} {}\n", count, rule);
 }
 
-TEST(Grid, LayoutsEqualOneRank) {
-  const std::vector<GridCase> all = grid();
+TEST(Grid, RefusedLayoutsAreTheGoldenList) { expect_refused(grid(), "refused_layouts.txt", "layouts"); }
+TEST(Grid, RefusedRingsAreTheGoldenList) { expect_refused(ring_grid(), "refused_rings.txt", "rings"); }
+
+// Without PLEAT_GRID=all every `sample`-th case, from the `first` on.
+void expect_equal(const std::vector<GridCase>& all, size_t sample, size_t first, const char* what) {
   // The reference depends on the model, the microbatches and how tokens are dropped, not on the layout.
   std::map<std::string, LayoutRun> references;
   int passed = 0, looked_at = 0;
   double worst = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     const GridCase& c = all[i];
-    if (!refusal(c).empty() || (!whole_grid() && i % 41 != 7)) continue;
+    if (!refusal(c).empty() || (!whole_grid() && i % sample != first)) continue;
     ++looked_at;
     const config::Config config = grid_config(c, "float64");
     const std::string key =
@@ -72,8 +75,12 @@ TEST(Grid, LayoutsEqualOneRank) {
       fmt::print("{} of {} looked at, {} passed\n", i, all.size(), passed), std::fflush(stdout);
   }
   EXPECT_EQ(passed, looked_at);
-  if (whole_grid()) fmt::print("{} layouts passed, largest difference {:.2g}\n", passed, worst);
+  EXPECT_GT(passed, 0);
+  if (whole_grid()) fmt::print("{} {} passed, largest difference {:.2g}\n", passed, what, worst);
 }
+
+TEST(Grid, LayoutsEqualOneRank) { expect_equal(grid(), 41, 7, "layouts"); }
+TEST(Grid, RingsEqualOneRank) { expect_equal(ring_grid(), 23, 5, "rings"); }
 
 // In float32: pipelines and the choice of dispatcher change no bit.
 TEST(Grid, PipelinesAndDispatchersAreBitwiseInFloat32) {

@@ -102,6 +102,9 @@ void GroupEnd::work(const Call& call) {
     case Operation::Broadcast:
       return copy(call.out.data(), calls[static_cast<size_t>(call.peer)]->in.data(),
                   static_cast<int64_t>(call.out.size()));
+    case Operation::Shift:
+      return copy(call.out.data(), calls[static_cast<size_t>(call.from)]->in.data(),
+                  static_cast<int64_t>(call.out.size()));
     case Operation::Barrier:
       return;
     case Operation::Send:

@@ -103,6 +103,11 @@ void GroupEnd::execute(const Call& call) {
         if (r != me) x.send(call.in, r, kCollectiveTag);
       }
       break;
+    case Operation::Shift:
+      if (n == 1) return copy(call.out, call.in);
+      x.receive(call.out, call.from, kCollectiveTag);
+      x.send(call.in, call.peer, kCollectiveTag);
+      break;
     case Operation::Barrier: {
       MPI_Request request;
       {

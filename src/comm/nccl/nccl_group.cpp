@@ -116,6 +116,7 @@ class NcclGroup : public Communicator {
         return ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm_, stream_);
       case Operation::Receive:
         return ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.peer, comm_, stream_);
+      case Operation::Shift:
       case Operation::SendReceive:
         note(ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm_, stream_));
         note(ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.from, comm_, stream_));

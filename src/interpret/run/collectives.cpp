@@ -49,6 +49,10 @@ void all_to_all(comm::Communicator& g, const program::Stage&, const Invocation& 
   g.all_to_all_v(name, in(c[0]), parts, out(c[1]), parts);
 }
 
+void ring_shift(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name) {
+  g.shift(name, in(c[0]), out(c[1]));
+}
+
 // Elements of the share of rank r of n elements cut into shares of `shard`.
 int64_t share(int64_t n, int64_t shard, int64_t r) { return std::clamp<int64_t>(n - r * shard, 0, shard); }
 
@@ -160,6 +164,9 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
       require(bytes_of(c[0]) == bytes_of(c[1]) && bytes_of(c[0]) % g.size() == 0, stage, "bytes exchanged",
               bytes_of(c[1]), bytes_of(c[0]));
       return all_to_all;
+    case KernelKind::ring_shift:
+      require(bytes_of(c[0]) == bytes_of(c[1]), stage, "bytes received", bytes_of(c[1]), bytes_of(c[0]));
+      return ring_shift;
     case KernelKind::reduce_shards:
       require(c[1].size() == c.integer("shard"), stage, "share", c[1].size(), c.integer("shard"));
       return reduce_shards;

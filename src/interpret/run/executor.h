@@ -1,6 +1,6 @@
-// Runs a planned program, on the CPU unless a derived class (cuda_executor.h) says otherwise. Names, addresses and
-// kernels are resolved once, when the executor is made; a step then allocates nothing. This is the only place that
-// waits.
+// Runs a planned program, on the CPU unless a derived class (cuda_executor.h) says otherwise. Names,
+// addresses and kernels are resolved once, when the executor is made; a step then allocates nothing. This is
+// the only place that waits.
 #pragma once
 
 #include <cstddef>

@@ -5,13 +5,15 @@
 // group), dk and dv. It walks the blocks of keys from the first one its rows see to the end of the chunk:
 //   keys before the chunk: queries of the chunk, dq only;
 //   keys in the chunk: all later queries that see them, dk and dv; dq too where the query lies in the chunk.
-// Queries come in runs: rows one after another both in the microbatch and in memory. Plain attention has one.
+// Queries and keys come in runs: rows one after another both in the microbatch and in memory. Plain attention
+// has one of each.
 #include <cmath>
 
 #include "kernels/attention/attention.h"
 #include "kernels/attention/attention_rows.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/context_attention.h"
+#include "kernels/attention/ring_attention.h"
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
 
@@ -22,15 +24,6 @@ using namespace attention;
 
 // A multiple of both block sizes. 256 rows keep a chunk of a common head in the second-level cache.
 constexpr int64_t kChunkRows = 256;
-
-// Rows [row, row + count) of the microbatch are queries that lie at rows from `own` on.
-struct QueryRun {
-  int64_t row, own, count;
-
-  int64_t end() const { return row + count; }
-};
-// Kept on the stack. Queries in more runs are taken in turns, each adding to dk and dv.
-constexpr int64_t kMaxRuns = 128;
 
 // Columns of row 0: q and dq of head 0 (rows of the queries, as dout, out and lse), k, v, dk and dv of
 // key/value head 0.
@@ -47,9 +40,11 @@ struct BackwardData {
   int64_t lddq;
   T *dk, *dv;
   int64_t lddkv;
-  const QueryRun* runs;
+  const RowRun* runs;  // which rows the queries are
   int64_t num_runs;
-  Into keys_into;
+  const RowRun* key_runs;  // and the keys
+  int64_t num_key_runs;
+  Into queries_into, keys_into;
 };
 
 template <class T>
@@ -69,15 +64,18 @@ class BackwardChunk {
 
   void run(int64_t segment, int64_t first, int64_t end) {
     int64_t lowest = first;
-    for_each_run(first, end, [&](const QueryRun& run, int64_t begin, int64_t run_end) {
+    for_each_run(first, end, [&](const RowRun& run, int64_t begin, int64_t run_end) {
       lowest = std::min(lowest, first_visible(shape_, data_.doc_start, begin));
-      for (int64_t i = begin; i < run_end; ++i) {
+      for (int64_t i = begin; i < run_end && data_.queries_into == Into::Overwrite; ++i) {
         T* dq = dq_of(run, i, first_head_);
         for (int c = 0; c < group_ * d_; ++c) dq[c] = 0;
       }
     });
     for (int64_t block = segment + (lowest - segment) / kRows * kRows; block < end; block += kRows)
-      run_keys(block, first, end);
+      for (const RowRun* run = data_.key_runs; run < data_.key_runs + data_.num_key_runs; ++run) {
+        const int64_t b = std::max(block, run->row), e = std::min({block + kRows, run->end(), end});
+        if (b < e) run_keys(b, e, b - run->row + run->own, first, end);
+      }
   }
 
  private:
@@ -88,7 +86,7 @@ class BackwardChunk {
   // Calls body(run, b, e) for the queries [b, e) that each run has among rows [begin, end).
   template <class Body>
   void for_each_run(int64_t begin, int64_t end, const Body& body) {
-    for (const QueryRun* run = data_.runs; run < data_.runs + data_.num_runs; ++run) {
+    for (const RowRun* run = data_.runs; run < data_.runs + data_.num_runs; ++run) {
       const int64_t b = std::max(begin, run->row), e = std::min(end, run->end());
       if (b < e) body(*run, b, e);
     }
@@ -98,7 +96,7 @@ class BackwardChunk {
   // up to `end` or the first piece that does not see the current keys.
   template <class Body>
   void for_each_strip(int64_t begin, int64_t end, int64_t step, const Body& body) {
-    for_each_run(begin, end, [&](const QueryRun& run, int64_t run_begin, int64_t run_end) {
+    for_each_run(begin, end, [&](const RowRun& run, int64_t run_begin, int64_t run_end) {
       int64_t b = run_begin;
       for (int64_t q = begin + (b - begin) / step * step; q < run_end; q += step, b = q) {
         if (first_visible(shape_, data_.doc_start, b) >= key_end_) break;
@@ -107,21 +105,22 @@ class BackwardChunk {
     });
   }
 
-  T* dq_of(const QueryRun& run, int64_t row, int head) const {
+  T* dq_of(const RowRun& run, int64_t row, int head) const {
     return data_.dq + (row - run.row + run.own) * data_.lddq + static_cast<int64_t>(head) * d_;
   }
 
-  // One block of keys, which ends with its segment or after kRows rows.
-  void run_keys(int64_t block, int64_t first, int64_t end) {
-    key_begin_ = block;
-    const bool inside = block >= first;
-    key_end_ = inside ? std::min(block + kRows, end) : block + kRows;
-    const int keys = static_cast<int>(key_end_ - block);
+  // Keys [key_begin, key_end) of one block, all before the chunk [first, end) or all in it; they lie at rows
+  // from `own` on.
+  void run_keys(int64_t key_begin, int64_t key_end, int64_t own, int64_t first, int64_t end) {
+    key_begin_ = key_begin;
+    key_end_ = key_end;
+    const bool inside = key_begin >= first;
+    const int keys = static_cast<int>(key_end - key_begin);
     vectors_ = (keys + kL - 1) / kL;
-    const T* k = data_.k + block * data_.ldkv + k_column_;
-    const T* v = data_.v + block * data_.ldkv + v_column_;
-    T* dk = data_.dk + block * data_.lddkv + k_column_;
-    T* dv = data_.dv + block * data_.lddkv + v_column_;
+    const T* k = data_.k + own * data_.ldkv + k_column_;
+    const T* v = data_.v + own * data_.ldkv + v_column_;
+    T* dk = data_.dk + own * data_.lddkv + k_column_;
+    T* dv = data_.dv + own * data_.lddkv + v_column_;
     transpose_padded(keys, vectors_ * kL, d_, k, data_.ldkv, keys_t_, kRows);
     transpose_padded(keys, vectors_ * kL, dv_, v, data_.ldkv, values_t_, kRows);
     // These keys only turn ds into dq, which takes the scale that queries_ carries everywhere else.
@@ -136,7 +135,7 @@ class BackwardChunk {
 
     for (int h = 0; h < group_; ++h) {
       const int head = first_head_ + h;
-      const auto queries = [&](const QueryRun& run, int64_t b, int64_t e) {
+      const auto queries = [&](const RowRun& run, int64_t b, int64_t e) {
         run_queries(head, run, b, e, vectors_, inside, true);
       };
       if (!inside) {
@@ -144,11 +143,11 @@ class BackwardChunk {
         continue;
       }
       // The diagonal in strips of kL queries: each sees only the vectors of keys up to its own.
-      for_each_strip(block, key_end_, kL, [&](const QueryRun& run, int64_t b, int64_t e) {
-        run_queries(head, run, b, e, static_cast<int>(b - block) / kL + 1, true, true);
+      for_each_strip(key_begin, key_end_, kL, [&](const RowRun& run, int64_t b, int64_t e) {
+        run_queries(head, run, b, e, static_cast<int>(b - key_begin) / kL + 1, true, true);
       });
       for_each_strip(key_end_, end, kRows, queries);
-      for_each_strip(end, shape_.rows, kRows, [&](const QueryRun& run, int64_t b, int64_t e) {
+      for_each_strip(end, shape_.rows, kRows, [&](const RowRun& run, int64_t b, int64_t e) {
         run_queries(head, run, b, e, vectors_, true, false);
       });
     }
@@ -158,7 +157,7 @@ class BackwardChunk {
   }
 
   // Query rows [begin, end) of a run and one head against vectors of the current keys below last_vector.
-  void run_queries(int head, const QueryRun& run, int64_t begin, int64_t end, int last_vector, bool into_keys,
+  void run_queries(int head, const RowRun& run, int64_t begin, int64_t end, int last_vector, bool into_keys,
                    bool into_queries) {
     // first_visible never decreases: what sees no key of this block, another segment included, is at the end.
     while (end > begin && first_visible(shape_, data_.doc_start, end - 1) >= key_end_) --end;
@@ -279,33 +278,81 @@ void attention_backward(const AttentionShape& shape, const T* dout, const T* qkv
                         const int32_t* doc_start, T* dqkv, device::Pool& pool) {
   check_doc_start(shape, doc_start);
   const int64_t k = shape.k_column(0), v = shape.v_column(0), ld = shape.width();
-  const QueryRun all{0, 0, shape.rows};
-  run_chunks<T>({shape, dout, out, lse, qkv, ld, qkv + k, qkv + v, ld, doc_start, dqkv, ld, dqkv + k,
-                 dqkv + v, ld, &all, 1, Into::Overwrite},
+  const RowRun all{0, 0, shape.rows};
+  run_chunks<T>({shape,          dout, out,      lse,      qkv, ld,   qkv + k, qkv + v, ld, doc_start,
+                 dqkv,           ld,   dqkv + k, dqkv + v, ld,  &all, 1,       &all,    1,  Into::Overwrite,
+                 Into::Overwrite},
                 pool);
 }
+
+namespace {
+
+// `data` knows everything but the runs of queries.
+template <class T>
+void run_queries(BackwardData<T>& data, const ContextRows& queries, device::Pool& pool) {
+  RowRun runs[kMaxRuns];
+  int64_t next = 0;
+  data.keys_into = Into::Overwrite;
+  data.runs = runs;
+  do {
+    data.num_runs = take_runs(queries, next, runs);
+    run_chunks(data, pool);
+    data.keys_into = Into::Accumulate;
+  } while (next < queries.count);
+}
+
+}  // namespace
 
 template <class T>
 void context_attention_backward(const AttentionShape& shape, const ContextRows& queries, const T* dout,
                                 const T* qkv, const T* kv, const T* out, const T* lse,
                                 const int32_t* doc_start, T* dq, T* dkv, device::Pool& pool) {
   check_doc_start(shape, doc_start);
-  check_query_rows(shape, queries);
-  QueryRun runs[kMaxRuns];
-  const int64_t v = shape.kv_v_column(), ld = shape.kv_width();
-  BackwardData<T> data{
-      shape, dout,    out, lse,       qkv, shape.width(),
-      kv,    kv + v,  ld,  doc_start, dq,  static_cast<int64_t>(shape.heads) * shape.head_dim,
-      dkv,   dkv + v, ld,  runs,      0,   Into::Overwrite};
-  int64_t i = 0;
+  check_rows(shape, "row", queries);
+  const int64_t v = shape.kv_v_column(), ld = shape.kv_width(), lddq = int64_t{shape.heads} * shape.head_dim;
+  const RowRun all{0, 0, shape.rows};
+  BackwardData<T> data{shape,
+                       dout,
+                       out,
+                       lse,
+                       qkv,
+                       shape.width(),
+                       kv,
+                       kv + v,
+                       ld,
+                       doc_start,
+                       dq,
+                       lddq,
+                       dkv,
+                       dkv + v,
+                       ld,
+                       nullptr,
+                       0,
+                       &all,
+                       1,
+                       Into::Overwrite,
+                       Into::Overwrite};
+  run_queries(data, queries, pool);
+}
+
+template <class T>
+void ring_attention_backward(const AttentionShape& shape, const ContextRows& queries, const ContextRows& keys,
+                             const T* dout, const T* qkv, const T* kv, const T* out, const T* lse,
+                             const int32_t* doc_start, Into into, T* dq, T* dkv, device::Pool& pool) {
+  check_doc_start(shape, doc_start);
+  check_rows(shape, "row", queries);
+  check_rows(shape, "key_row", keys);
+  const int64_t v = shape.kv_v_column(), ld = shape.kv_width(), lddq = int64_t{shape.heads} * shape.head_dim;
+  RowRun runs[kMaxRuns];
+  BackwardData<T> data{shape,  dout,    out,       lse,  qkv,  shape.width(), kv,
+                       kv + v, ld,      doc_start, dq,   lddq, dkv,           dkv + v,
+                       ld,     nullptr, 0,         runs, 0,    into,          Into::Overwrite};
+  int64_t next = 0;
   do {
-    for (data.num_runs = 0; i < queries.count && data.num_runs < kMaxRuns; ++data.num_runs) {
-      QueryRun& run = runs[data.num_runs] = {queries.row[i], i, 0};
-      for (; i < queries.count && queries.row[i] == run.end(); ++i) ++run.count;
-    }
-    run_chunks(data, pool);
-    data.keys_into = Into::Accumulate;
-  } while (i < queries.count);
+    data.num_key_runs = take_runs(keys, next, runs);
+    run_queries(data, queries, pool);
+    data.queries_into = Into::Accumulate;
+  } while (next < keys.count);
 }
 
 template <class T>
@@ -338,5 +385,12 @@ template void attention_backward_sinks(const AttentionShape&, const float*, cons
                                        const float*, Into, float*, device::Pool&);
 template void attention_backward_sinks(const AttentionShape&, const double*, const double*, const double*,
                                        const double*, Into, double*, device::Pool&);
+
+template void ring_attention_backward(const AttentionShape&, const ContextRows&, const ContextRows&,
+                                      const float*, const float*, const float*, const float*, const float*,
+                                      const int32_t*, Into, float*, float*, device::Pool&);
+template void ring_attention_backward(const AttentionShape&, const ContextRows&, const ContextRows&,
+                                      const double*, const double*, const double*, const double*,
+                                      const double*, const int32_t*, Into, double*, double*, device::Pool&);
 
 }  // namespace pleat::kernels

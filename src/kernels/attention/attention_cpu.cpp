@@ -1,6 +1,7 @@
 // Binds the attention kernels: shapes and attributes are checked here, once, when a program is bound.
 #include "kernels/attention/attention_bind.h"
 #include "kernels/attention/context_attention.h"
+#include "kernels/attention/ring_attention.h"
 
 namespace pleat::kernels {
 namespace {
@@ -75,6 +76,9 @@ std::span<const Binding> attention_bindings() {
       {program::KernelKind::context_attention, program::Phase::BackwardInput, resolve_context_backward},
       {program::KernelKind::context_attention, program::Phase::BackwardWeight,
        resolve_context_backward_sinks},
+      {program::KernelKind::ring_attention, program::Phase::Forward, resolve_ring_forward},
+      {program::KernelKind::ring_attention, program::Phase::BackwardInput, resolve_ring_backward},
+      {program::KernelKind::ring_attention, program::Phase::BackwardWeight, resolve_ring_backward_sinks},
   };
   return kRows;
 }

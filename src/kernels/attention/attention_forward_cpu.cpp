@@ -10,6 +10,7 @@
 #include "kernels/attention/attention_rows.h"
 #include "kernels/attention/attention_tile.h"
 #include "kernels/attention/context_attention.h"
+#include "kernels/attention/ring_attention.h"
 #include "kernels/math/exp.h"
 
 namespace pleat::kernels {
@@ -25,8 +26,11 @@ struct ForwardData {
   int64_t ldq;
   const T *k, *v;
   int64_t ldkv;
+  const RowRun* key_runs;  // which rows the keys are
+  int64_t num_key_runs;
   const int32_t* doc_start;
   const T* sinks;
+  const T *prior_out, *prior_lse;  // of keys seen before; absent, or both
   T *out, *lse;
 };
 
@@ -62,37 +66,50 @@ class ForwardBlock {
     for (int c = 0; c < d_; ++c)
       for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(queries_ + c * kRows + i) *= scale;
-    for (int c = 0; c < dv_; ++c)
-      for (int i = 0; i < vectors_ * kL; i += kL)
-        *reinterpret_cast<Vector*>(result_ + c * kRows + i) = Vector{};
+    const int64_t ldo = shape_.out_width(), column = static_cast<int64_t>(head_) * dv_;
+    bool has_past = data_.prior_out != nullptr;
+    if (has_past)
+      transpose_padded(rows, vectors_ * kL, dv_, data_.prior_out + own * ldo + column, ldo, result_, kRows);
+    else
+      for (int c = 0; c < dv_; ++c)
+        for (int i = 0; i < vectors_ * kL; i += kL)
+          *reinterpret_cast<Vector*>(result_ + c * kRows + i) = Vector{};
     for (int i = 0; i < vectors_ * kL; ++i) {
       // Lanes past the last row see nothing.
       low_[i] = i < rows ? static_cast<int32_t>(first_visible(shape_, doc_start_, first + i))
                          : std::numeric_limits<int32_t>::max();
       max_[i] = start_max_;
       sum_[i] = start_sum_;
+      if (!has_past || i >= rows) continue;
+      // What was seen before is one key with probability 1: a row that sees nothing new keeps its bits.
+      max_[i] = data_.prior_lse[(own + i) * shape_.heads + head_];
+      sum_[i] = 1;
     }
 
     // Blocks of keys are cut like blocks of queries, so only the last one crosses the diagonal.
-    const int64_t lowest = low_[0];
-    for (int64_t block = segment + (lowest - segment) / kRows * kRows; block < end; block += kRows) {
-      const int64_t begin = std::max(block, lowest);
-      const int keys = static_cast<int>(std::min(block + kRows, end) - begin);
-      copy_rows(keys, d_, d_, T(1), k_ + begin * ld_, ld_, keys_, d_);
-      copy_rows(keys, dv_, dv_, T(1), v_ + begin * ld_, ld_, values_, dv_);
-      const bool diagonal = block == first;
-      score(keys, diagonal);
-      if (begin + keys > first + 1 || low_[rows - 1] > begin) hide(begin, keys, first, diagonal);
-      for (int v = 0; v < vectors_; ++v)
-        soften(v, diagonal ? std::min(keys, (v + 1) * kL) : keys, begin > lowest);
-      gather(keys, diagonal);
+    for (const RowRun* run = data_.key_runs; run < data_.key_runs + data_.num_key_runs; ++run) {
+      const int64_t lowest = std::max<int64_t>(low_[0], run->row), highest = std::min(end, run->end());
+      if (lowest >= highest) continue;
+      for (int64_t block = segment + (lowest - segment) / kRows * kRows; block < highest; block += kRows) {
+        const int64_t begin = std::max(block, lowest), at = begin - run->row + run->own;
+        const int keys = static_cast<int>(std::min(block + kRows, highest) - begin);
+        copy_rows(keys, d_, d_, T(1), k_ + at * ld_, ld_, keys_, d_);
+        copy_rows(keys, dv_, dv_, T(1), v_ + at * ld_, ld_, values_, dv_);
+        // A run may begin behind `first`: then a strip of keys is seen by fewer vectors than it is given to.
+        const bool diagonal = block == first;
+        score(keys, diagonal);
+        if (begin + keys > first + 1 || low_[rows - 1] > begin) hide(begin, keys, first, diagonal);
+        for (int v = 0; v < vectors_; ++v)
+          soften(v, diagonal ? std::min(keys, (v + 1) * kL) : keys, has_past);
+        gather(keys, diagonal);
+        has_past = true;
+      }
     }
 
     for (int c = 0; c < dv_; ++c)
       for (int i = 0; i < vectors_ * kL; i += kL)
         *reinterpret_cast<Vector*>(result_ + c * kRows + i) /= *reinterpret_cast<const Vector*>(sum_ + i);
-    const int64_t ldo = shape_.out_width();
-    transpose(dv_, rows, result_, kRows, data_.out + own * ldo + static_cast<int64_t>(head_) * dv_, ldo);
+    transpose(dv_, rows, result_, kRows, data_.out + own * ldo + column, ldo);
     for (int i = 0; i < rows; ++i) data_.lse[(own + i) * shape_.heads + head_] = max_[i] + std::log(sum_[i]);
   }
 
@@ -197,14 +214,20 @@ template <class T>
 void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t* doc_start, const T* sinks,
                        T* out, T* lse, device::Pool& pool) {
   check_doc_start(shape, doc_start);
+  const RowRun all{0, 0, shape.rows};
+  const int64_t ld = shape.width();
   const ForwardData<T> data{shape,
                             qkv,
-                            shape.width(),
+                            ld,
                             qkv + shape.k_column(0),
                             qkv + shape.v_column(0),
-                            shape.width(),
+                            ld,
+                            &all,
+                            1,
                             doc_start,
                             sinks,
+                            nullptr,
+                            nullptr,
                             out,
                             lse};
   const int64_t spans = num_spans(shape, kBlockRows<T>);
@@ -217,23 +240,65 @@ void attention_forward(const AttentionShape& shape, const T* qkv, const int32_t*
   });
 }
 
+namespace {
+
 template <class T>
-void context_attention_forward(const AttentionShape& shape, const ContextRows& queries, const T* qkv,
-                               const T* kv, const int32_t* doc_start, const T* sinks, T* out, T* lse,
-                               device::Pool& pool) {
-  check_doc_start(shape, doc_start);
-  check_query_rows(shape, queries);
-  const ForwardData<T> data{shape,     qkv,   shape.width(), kv, kv + shape.kv_v_column(), shape.kv_width(),
-                            doc_start, sinks, out,           lse};
+void run_queries(const ForwardData<T>& data, const ContextRows& queries, device::Pool& pool) {
+  const AttentionShape& shape = data.shape;
   const int64_t spans = (queries.count + kBlockRows<T> - 1) / kBlockRows<T>;
   pool.for_each_tile(spans * shape.heads, [&](int64_t tile) {
     ForwardBlock<T> block(data, static_cast<int>(tile % shape.heads));
-    for_each_query_block(queries, doc_start, kBlockRows<T>, spans - 1 - tile / shape.heads,
+    for_each_query_block(queries, data.doc_start, kBlockRows<T>, spans - 1 - tile / shape.heads,
                          [&](int64_t segment, int64_t own, int64_t end) {
                            const int64_t first = queries.row[own];
                            block.run(segment, first, first + end - own, own);
                          });
   });
+}
+
+}  // namespace
+
+template <class T>
+void context_attention_forward(const AttentionShape& shape, const ContextRows& queries, const T* qkv,
+                               const T* kv, const int32_t* doc_start, const T* sinks, T* out, T* lse,
+                               device::Pool& pool) {
+  check_doc_start(shape, doc_start);
+  check_rows(shape, "row", queries);
+  const RowRun all{0, 0, shape.rows};
+  run_queries<T>({shape, qkv, shape.width(), kv, kv + shape.kv_v_column(), shape.kv_width(), &all, 1,
+                  doc_start, sinks, nullptr, nullptr, out, lse},
+                 queries, pool);
+}
+
+template <class T>
+void ring_attention_forward(const AttentionShape& shape, const ContextRows& queries, const ContextRows& keys,
+                            const T* qkv, const T* kv, const int32_t* doc_start, const T* sinks,
+                            const T* prior_out, const T* prior_lse, T* out, T* lse, device::Pool& pool) {
+  check_doc_start(shape, doc_start);
+  check_rows(shape, "row", queries);
+  check_rows(shape, "key_row", keys);
+  RowRun runs[kMaxRuns];
+  ForwardData<T> data{shape,
+                      qkv,
+                      shape.width(),
+                      kv,
+                      kv + shape.kv_v_column(),
+                      shape.kv_width(),
+                      runs,
+                      0,
+                      doc_start,
+                      sinks,
+                      prior_out,
+                      prior_lse,
+                      out,
+                      lse};
+  int64_t next = 0;
+  do {
+    data.num_key_runs = take_runs(keys, next, runs);
+    run_queries(data, queries, pool);
+    // A block reads its own rows of the past before it writes them.
+    data.prior_out = out, data.prior_lse = lse;
+  } while (next < keys.count);
 }
 
 template void attention_forward(const AttentionShape&, const float*, const int32_t*, const float*, float*,
@@ -245,5 +310,12 @@ template void context_attention_forward(const AttentionShape&, const ContextRows
 template void context_attention_forward(const AttentionShape&, const ContextRows&, const double*,
                                         const double*, const int32_t*, const double*, double*, double*,
                                         device::Pool&);
+
+template void ring_attention_forward(const AttentionShape&, const ContextRows&, const ContextRows&,
+                                     const float*, const float*, const int32_t*, const float*, const float*,
+                                     const float*, float*, float*, device::Pool&);
+template void ring_attention_forward(const AttentionShape&, const ContextRows&, const ContextRows&,
+                                     const double*, const double*, const int32_t*, const double*,
+                                     const double*, const double*, double*, double*, device::Pool&);
 
 }  // namespace pleat::kernels

@@ -10,6 +10,25 @@
 
 namespace pleat::kernels::attention {
 
+// Rows [row, row + count) of the microbatch lie at rows from `own` on.
+struct RowRun {
+  int64_t row = 0, own = 0, count = 0;
+
+  int64_t end() const { return row + count; }
+};
+// Runs are kept on the stack; rows in more of them are taken in turns.
+constexpr int64_t kMaxRuns = 128;
+
+// The runs of rows.row from `next` on, as many as fit; returns how many and moves `next` behind them.
+inline int64_t take_runs(const ContextRows& rows, int64_t& next, RowRun (&runs)[kMaxRuns]) {
+  int64_t num = 0;
+  for (; next < rows.count && num < kMaxRuns; ++num) {
+    RowRun& run = runs[num] = {rows.row[next], next, 0};
+    for (; next < rows.count && rows.row[next] == run.end(); ++next) ++run.count;
+  }
+  return num;
+}
+
 // The first row that row i sees. Non-decreasing in i.
 inline int64_t first_visible(const AttentionShape& shape, const int32_t* doc_start, int64_t i) {
   const int64_t start = doc_start[i];
@@ -90,10 +109,10 @@ inline void check_doc_start(const AttentionShape& shape, const int32_t* doc_star
   }
 }
 
-inline void check_query_rows(const AttentionShape& shape, const ContextRows& queries) {
-  for (int64_t i = 0; i < queries.count; ++i)
-    PLEAT_CHECK(queries.row[i] >= 0 && queries.row[i] < shape.rows, "row[{}] is {}, needed 0 to {}", i,
-                queries.row[i], shape.rows - 1);
+inline void check_rows(const AttentionShape& shape, const char* name, const ContextRows& rows) {
+  for (int64_t i = 0; i < rows.count; ++i)
+    PLEAT_CHECK(rows.row[i] >= 0 && rows.row[i] < shape.rows, "{}[{}] is {}, needed 0 to {}", name, i,
+                rows.row[i], shape.rows - 1);
 }
 
 }  // namespace pleat::kernels::attention

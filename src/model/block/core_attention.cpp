@@ -1,6 +1,7 @@
 #include "model/block/core_attention.h"
 
 #include "model/block/attention_attrs.h"
+#include "model/block/ring_attention.h"
 #include "model/exchange.h"
 
 namespace pleat::model {
@@ -15,9 +16,7 @@ using program::w;
 
 namespace {
 
-struct Widths {
-  int64_t q, k, v, out, heads;  // of this rank's heads
-};
+using Widths = AttentionWidths;
 
 Widths widths(const Decoder& d) {
   const auto& m = d.config.model;
@@ -105,6 +104,7 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
     heads_to_rows(d, mb, Phase::Forward, s.context_out, s.attended, n, false, "cp_attended", 1);
     return;
   }
+  if (d.mesh.context == ContextKind::Ring) return ring_forward(d, mb, layer, sinks, n);
   s.lse = d.statistic("attention_lse", {rows, n.heads});
   const ValueId own = d.activation("cp_own_kv", {rows, n.k + n.v});
   d.b.forward(Op::cp_columns, {r(s.rotated), w(own)}, {{"begin", double(n.q)}});
@@ -141,6 +141,8 @@ void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, 
     heads_to_rows(d, mb, Phase::BackwardInput, d_qkv, d_rotated, n, true, "d_cp_rotated", 1);
     return;
   }
+  if (d.mesh.context == ContextKind::Ring)
+    return ring_backward(d, mb, layer, d_attended, d_rotated, sinks, d_sinks, n);
   const AttrSet attrs = attention_attrs(m, layer, d.mesh.tp);
   const ValueId d_q = d.activation("d_cp_q", {d.attention_tokens, n.q});
   const ValueId d_kv = d.activation("d_cp_kv", {d.microbatch_tokens, n.k + n.v});

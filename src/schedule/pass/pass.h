@@ -36,7 +36,7 @@ struct PassReport {
 using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 
 // Applies every wanted pass in table order, except those named in `disabled`, then bounds the buffers of
-// messages (pass/message_buffers.h).
+// messages and rings (pass/message_buffers.h, pass/ring_buffers.h).
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled = {},
                               std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {});

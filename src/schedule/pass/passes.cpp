@@ -7,6 +7,7 @@
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
+#include "schedule/pass/ring_buffers.h"
 
 namespace pleat::schedule {
 
@@ -42,8 +43,8 @@ program::Program apply_passes(program::Program program, const config::Config& co
     if (reports) reports->push_back(report);
     if (observe) observe(pass, program);
   }
-  // Last, because it speaks of positions in the list.
-  return bound_message_buffers(std::move(program));
+  // Last, because they speak of positions in the list.
+  return bound_ring_buffers(bound_message_buffers(std::move(program)));
 }
 
 }  // namespace pleat::schedule
