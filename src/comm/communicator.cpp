@@ -34,14 +34,19 @@ uint64_t group_hash(std::string_view name, std::span<const int> world_ranks) {
   return hash;
 }
 
-Communicator::Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight)
+Communicator::Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight,
+                           Inject inject)
     : name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       group_hash_(group_hash(name_, world_ranks_)),
-      flight_(flight) {}
+      flight_(flight),
+      inject_(std::move(inject)) {}
+
+void Communicator::abort(const std::string& why) { flight_.fail(why); }
 
 void Communicator::record_and_execute(Call& call) {
+  if (inject_ && !inject_(world_ranks_[static_cast<size_t>(rank_)], name_, rank_, call)) return;
   const bool message = call.operation >= Operation::Send;
   call.sequence = (message ? next_message_ : next_collective_)++;
   FlightEntry entry;

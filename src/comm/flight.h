@@ -54,6 +54,7 @@ class RankFlight {
   RankState state() const { return static_cast<RankState>(state_.load(std::memory_order_acquire)); }
   int32_t process() const { return process_.load(std::memory_order_relaxed); }
   std::string why_failed() const;
+  bool failed_in_call() const;  // a recorded call ended in an error
 
  private:
   static constexpr size_t kWords = (sizeof(FlightEntry) + 7) / 8;
