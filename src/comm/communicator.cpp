@@ -56,6 +56,7 @@ void Communicator::record_and_execute(Call& call) {
   entry.bytes = static_cast<int64_t>(std::max(call.in.size(), call.out.size()));
   if (call.peer >= 0) entry.peer = world_ranks_[call.peer];
   if (call.from >= 0) entry.from = world_ranks_[call.from];
+  entry.tag = call.tag;
   entry.operation = call.operation;
   entry.dtype = call.dtype;
   entry.reduce = call.reduce;

@@ -27,6 +27,7 @@ struct FlightEntry {
   int64_t bytes = 0;
   int64_t started_ns = 0, ended_ns = 0;  // steady clock, the same for all processes of a machine
   int32_t peer = -1, from = -1;          // world ranks
+  int32_t tag = 0;                       // of a message
   FlightState state = FlightState::Empty;
   Operation operation{};
   tensor::Dtype dtype{};

@@ -48,24 +48,43 @@ std::string where(const std::vector<FlightEntry>& entries) {
   return "in no call; none made yet";
 }
 
+bool sends_to(const FlightEntry& e, int rank) {
+  return (e.operation == Operation::Send || e.operation == Operation::SendReceive) && e.peer == rank;
+}
+bool takes_from(const FlightEntry& e, int rank) {
+  return (e.operation == Operation::Receive && e.peer == rank) ||
+         (e.operation == Operation::SendReceive && e.from == rank);
+}
+
+// Whether the message `waiting` of rank `waiter` is answered by what `rank` has in flight.
+bool answered(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
+  bool taken = !sends_to(waiting, rank), given = !takes_from(waiting, rank);
+  for (const FlightEntry& e : entries) {
+    if (e.state != FlightState::InFlight || e.group_hash != waiting.group_hash || e.tag != waiting.tag)
+      continue;
+    taken |= takes_from(e, waiter);
+    given |= sends_to(e, waiter);
+  }
+  return taken && given;
+}
+
 enum class Arrival { No, Yes, OtherCall };
 
 // Whether the owner of `entries` (world rank `rank`) has come to the call `waiting` of rank `waiter`, or to
 // another one in its place.
 Arrival arrival(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
   if (rank == waiter) return Arrival::Yes;
+  if (is_message(waiting)) return answered(entries, rank, waiting, waiter) ? Arrival::Yes : Arrival::No;
   Arrival found = Arrival::No;
   for (const FlightEntry& e : entries) {
-    if (e.group_hash != waiting.group_hash || is_message(e) != is_message(waiting)) continue;
-    if (is_message(waiting)) {
-      if (e.state == FlightState::InFlight && (e.peer == waiter || e.from == waiter)) return Arrival::Yes;
-    } else if (e.state != FlightState::Failed && e.sequence == waiting.sequence) {
+    if (e.group_hash != waiting.group_hash || is_message(e) || e.state == FlightState::Failed) continue;
+    if (e.sequence == waiting.sequence) {
       const bool same = e.operation == waiting.operation && e.shape_hash == waiting.shape_hash &&
                         std::strcmp(e.stage, waiting.stage) == 0;
       return same ? Arrival::Yes : Arrival::OtherCall;
-    } else if (e.state != FlightState::Failed && e.sequence > waiting.sequence) {
-      found = Arrival::Yes;  // unless the call itself, which may still be recorded, was another one
     }
+    // Unless the call itself, which may still be recorded, was another one.
+    if (e.sequence > waiting.sequence) found = Arrival::Yes;
   }
   return found;
 }
@@ -211,7 +230,8 @@ std::optional<Watchdog::Stuck> Watchdog::waits_for(int rank) const {
       if (e.state != FlightState::InFlight || arrival(missing, rank, e, waiter) == Arrival::Yes) continue;
       const std::vector<int> members = members_of({waiter, e});
       if (std::find(members.begin(), members.end(), rank) == members.end()) continue;
-      if (!stuck || e.started_ns < stuck->entry.started_ns) stuck = Stuck{waiter, e};
+      const auto order = [](const FlightEntry& x) { return std::pair(is_message(x), x.started_ns); };
+      if (!stuck || order(e) < order(stuck->entry)) stuck = Stuck{waiter, e};
     }
   }
   return stuck;

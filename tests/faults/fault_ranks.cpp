@@ -1,8 +1,10 @@
-// A small world in which one rank goes wrong: `fault_ranks CARRIER OPERATION FAULT TIMEOUT [check]`.
+// A small world in which one rank goes wrong: `fault_ranks CARRIER OPERATION FAULT TIMEOUT [check|plain
+// [MARK]]`.
 //
 // CARRIER is the number of thread ranks, or "mpi" under mpirun. All ranks make three calls in group 'dp': an
 // all_reduce of stage 'first', the named operation as stage 'second', a barrier of stage 'third'. FAULT is as
-// in comm/inject.h. Prints "all calls made" when nothing went wrong.
+// in comm/inject.h. MARK is for others to find the process by. Prints "all calls made" when nothing went
+// wrong.
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -108,7 +110,7 @@ int run_all(int argc, char** argv) {
   comm::Options options;
   options.inject = comm::inject(comm::parse_fault(argv[3]));
   options.timeout_seconds = std::stod(argv[4]);
-  options.check = argc > 5;
+  options.check = argc > 5 && std::string(argv[5]) == "check";
   if (carrier == "mpi") {
     // As in a training run, where SIGTERM asks for a stop: the launcher's does not silence the table.
     signal(SIGTERM, SIG_IGN);

@@ -1,6 +1,7 @@
 // A rank goes wrong at one operation of a small world, over threads and over MPI: what is said, and how soon.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -123,7 +124,9 @@ Case make(const std::string& operation, const std::string& fault, bool mpi, bool
        {std::string(PLEAT_FAULT_RANKS), mpi ? "mpi" : std::to_string(ranks_for(operation)), operation,
         fault + ":1:second", fmt::format("{}", c.timeout_seconds)})
     c.command.push_back(word);
-  if (check) c.command.push_back("check");
+  c.command.push_back(check ? "check" : "plain");
+  if (mpi)
+    c.command.push_back(c.mark = fmt::format("case-{}-{}-{}", getpid(), operation, fault + c.command.back()));
   return c;
 }
 

@@ -13,10 +13,12 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <regex>
 #include <thread>
 
 #include "base/error.h"
+#include "cli/process.h"
 #include "comm/flight.h"
 
 extern char** environ;
@@ -28,6 +30,17 @@ constexpr double kLongest = 60;  // seconds until a child counts as hung
 std::vector<std::string> rows;
 
 double seconds_since(int64_t ns) { return static_cast<double>(comm::steady_ns() - ns) * 1e-9; }
+
+// Whether a process that is not `launcher` has `mark` among its arguments. The dead have none.
+bool any_rank(const std::string& mark, pid_t launcher) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos || name == std::to_string(launcher))
+      continue;
+    if (read_text(entry.path() / "cmdline").find(mark) != std::string::npos) return true;
+  }
+  return false;
+}
 
 Outcome run(const Case& one) {
   int ends[2];
@@ -53,6 +66,16 @@ Outcome run(const Case& one) {
   ::close(ends[1]);
 
   Outcome out;
+  std::atomic<bool> launcher_ended{false};
+  int64_t ranks_ended = 0;
+  std::thread observer;
+  if (!one.mark.empty())
+    observer = std::thread([&] {
+      while (!launcher_ended) {
+        if (any_rank(one.mark, pid)) ranks_ended = comm::steady_ns();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      }
+    });
   char buffer[4096];
   for (;;) {
     if (!out.hung && seconds_since(start) > kLongest) {
@@ -67,7 +90,12 @@ Outcome run(const Case& one) {
   }
   int status = 0;
   ::waitpid(pid, &status, 0);
-  const int64_t end = comm::steady_ns();
+  int64_t end = comm::steady_ns();
+  if (observer.joinable()) {
+    launcher_ended = true;
+    observer.join();
+    if (ranks_ended != 0) end = ranks_ended;
+  }
   ::close(ends[0]);
   out.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   std::smatch found;

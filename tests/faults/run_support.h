@@ -10,7 +10,8 @@ struct Case {
   std::string name;
   std::vector<std::string> command;
   double timeout_seconds = 0;      // of the ranks' calls
-  double limit_seconds = 0;        // from the fault to the end of the last process
+  double limit_seconds = 0;        // from the fault to the end of the last rank
+  std::string mark;                // under a launcher: an argument that only the ranks of this case have
   int code = 0;                    // -1: the launcher's, any but 0
   std::vector<std::string> words;  // regular expressions that must be found in what is said
 };
@@ -18,7 +19,7 @@ struct Case {
 struct Outcome {
   int code = -1;
   std::string said;    // output and errors together
-  double seconds = 0;  // from the fault to the end of the process
+  double seconds = 0;  // from the fault to the end of the last rank; a launcher needs a second more
   bool hung = false;   // it was ended by the test
 };
 

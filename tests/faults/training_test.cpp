@@ -61,9 +61,10 @@ threads = 1
       std::istringstream launcher(fmt::format(fmt::runtime(PLEAT_MPIRUN), ranks));
       for (std::string word; launcher >> word;) c.command.push_back(word);
     }
-    c.command.insert(c.command.end(),
-                     {PLEAT_BINARY, "train", folder_.at("run.toml"), "--quiet", "--inject", fault, "--set",
-                      fmt::format("log.run_dir=\"{}\"", folder_.at(fmt::format("run{}", num_runs_++)))});
+    const std::string run = folder_.at(fmt::format("run{}", num_runs_++));
+    if (mpi) c.mark = run + "\"";
+    c.command.insert(c.command.end(), {PLEAT_BINARY, "train", folder_.at("run.toml"), "--quiet", "--inject",
+                                       fault, "--set", fmt::format("log.run_dir=\"{}\"", run)});
     if (!mpi) c.command.insert(c.command.end(), {"--ranks", std::to_string(ranks)});
     c.command.insert(c.command.end(), {"--set", fmt::format("comm.timeout={}", c.timeout_seconds)});
     for (const std::string& set : layout) c.command.insert(c.command.end(), {"--set", set});
@@ -126,8 +127,8 @@ TEST_F(TrainingFaults, ThreadRanks) {
       stalled(call("dispatch@compute:0", all_to_all, "fwd mb0 L1 dispatch_exchange[.0-9]*"), 1, 0));
   add(expert, "throw:1:dgrad mb0 L0 combine_exchange", 75,
       failed(call("dispatch@compute:0", all_to_all, "dgrad mb0 L0 combine_exchange[.0-9]*"), 0, 1));
-  add(expert, "size:1:fwd mb1 L0 combine_exchange", 65,
-      {"group 'dispatch@compute:0'[^\n]*'fwd mb1 L0 combine_exchange'",
+  add(expert, "size:1:fwd mb0 L0 combine_exchange", 65,
+      {"group 'dispatch@compute:0'[^\n]*'fwd mb0 L0 combine_exchange'",
        "rank 1 sends [0-9]+ bytes to rank 0, which awaits [0-9]+ bytes",
        row(0, "(failed|running)", "combine_exchange"), row(1, "(failed|running)", "combine_exchange")});
   add(expert, "skip:1:dispatch_gather:3", 65,
@@ -137,12 +138,20 @@ TEST_F(TrainingFaults, ThreadRanks) {
       stalled(call("cp@compute:0", "all_gather", "fwd mb1 L0 cp_gather[.0-9]*"), 0, 1));
   add(context, "throw:0:dgrad mb0 L0 cp_scatter", 75,
       failed(call("cp@compute:0", "reduce_scatter", "dgrad mb0 L0 cp_scatter[.0-9]*"), 1, 0));
+  // Each waits for the other; the table shows both calls.
   add(pipeline, "sleep:0:fwd mb1 send_x", 75,
-      stalled(call("pp@messages:0", receive, "fwd mb1 receive_x") + " from rank 0", 1, 0));
+      {"pleat: stall: group 'pp@",
+       row(1, "(yes|NOT ARRIVED)",
+           "in " + call("pp@messages:0", receive, "fwd mb1 receive_x") + " from rank 0"),
+       row(0, "(yes|NOT ARRIVED)",
+           "in " + call("pp@messages:0", receive, "dgrad mb[01] receive_x") + " from rank 1")});
   add(pipeline, "throw:1:dgrad mb0 send_x", 75,
       failed(call("pp@messages:0", receive, "dgrad mb0 receive_x") + " from rank 1", 0, 1));
   add(pipeline, "skip:1:dgrad mb1 send_x:2", 75,
-      stalled(call("pp@messages:0", receive, "dgrad mb1 receive_x") + " from rank 1", 0, 1));
+      {"pleat: stall: group 'pp@",
+       row(0, "(yes|NOT ARRIVED)",
+           "in " + call("pp@messages:0", receive, "dgrad mb1 receive_x") + " from rank 1"),
+       row(1, "(yes|NOT ARRIVED)", "in group '")});
   add(pipeline, "size:0:fwd mb0 send_x", 65,
       {"group 'pp@messages:0'[^\n]*'fwd mb0 (send|receive)_x'",
        "[0-9]+ bytes sent for stage 'fwd mb0 send_x', [0-9]+ bytes awaited for stage 'fwd mb0 receive_x'",
