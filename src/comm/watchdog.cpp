@@ -302,7 +302,17 @@ std::vector<int> Watchdog::members_of(const Stuck& stuck) const {
   }
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(stuck.entry.group_hash);
-  return found != groups_.end() ? found->second : std::vector<int>();
+  if (found != groups_.end()) return found->second;
+  // A group this process is not in: whoever has made a call there.
+  std::vector<int> members;
+  for (size_t r = 0; r < view_.flights.size(); ++r) {
+    if (!view_.flights[r]) continue;
+    const std::vector<FlightEntry> entries = view_.flights[r]->entries();
+    if (std::any_of(entries.begin(), entries.end(),
+                    [&](const FlightEntry& e) { return e.group_hash == stuck.entry.group_hash; }))
+      members.push_back(static_cast<int>(r));
+  }
+  return members;
 }
 
 std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {

@@ -70,9 +70,14 @@ Outcome run(const Case& one) {
   int64_t ranks_ended = 0;
   std::thread observer;
   if (!one.mark.empty())
-    observer = std::thread([&] {
+    observer = std::thread([&, seen = false]() mutable {
       while (!launcher_ended) {
-        if (any_rank(one.mark, pid)) ranks_ended = comm::steady_ns();
+        const bool there = any_rank(one.mark, pid);
+        if (seen && !there) {
+          ranks_ended = comm::steady_ns();
+          return;
+        }
+        seen |= there;
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
       }
     });
