@@ -14,6 +14,7 @@
 #include "comm/inject.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
+#include "kernels/cuda/choices.h"
 #include "report/console.h"
 #include "report/format.h"
 #include "report/jsonl_log.h"
@@ -186,6 +187,7 @@ class Run {
         table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
     announce_classes();
+    for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
   }
 
