@@ -21,9 +21,10 @@ void add_train(CLI::App& app, Action& chosen) {
        "Run this many ranks as threads of this process, laid out by [parallel]. Without it the world is "
        "the launcher's: mpirun, srun, or one rank")
       ->check(CLI::Range(1, 1024));
-  // For tests of stopping and of refused steps; not for people.
+  // For tests of stopping, of refused steps and of ranks that fail; not for people.
   c->add_option("--stop-after", a->options.stop_after)->group("");
   c->add_option("--fault-step", a->fault_step)->group("");
+  c->add_option("--inject", a->options.inject)->group("");
   add_example(*c, "pleat train configs/demo.toml --set train.steps=200 --set log.run_dir='\"runs/first\"'");
   c->callback([a, &chosen] {
     chosen = [a] {

@@ -34,14 +34,19 @@ uint64_t group_hash(std::string_view name, std::span<const int> world_ranks) {
   return hash;
 }
 
-Communicator::Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight)
+Communicator::Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight,
+                           Inject inject)
     : name_(std::move(name)),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       group_hash_(group_hash(name_, world_ranks_)),
-      flight_(flight) {}
+      flight_(flight),
+      inject_(std::move(inject)) {}
+
+void Communicator::abort(const std::string& why) { flight_.fail(why); }
 
 void Communicator::record_and_execute(Call& call) {
+  if (inject_ && !inject_(world_ranks_[static_cast<size_t>(rank_)], name_, rank_, call)) return;
   const bool message = call.operation >= Operation::Send;
   call.sequence = (message ? next_message_ : next_collective_)++;
   FlightEntry entry;
@@ -51,6 +56,7 @@ void Communicator::record_and_execute(Call& call) {
   entry.bytes = static_cast<int64_t>(std::max(call.in.size(), call.out.size()));
   if (call.peer >= 0) entry.peer = world_ranks_[call.peer];
   if (call.from >= 0) entry.from = world_ranks_[call.from];
+  entry.tag = call.tag;
   entry.operation = call.operation;
   entry.dtype = call.dtype;
   entry.reduce = call.reduce;

@@ -23,14 +23,15 @@
 // throws on the first difference; a call that does not end is reported by the watchdog (watchdog.h).
 //
 // Errors are base::Error: wrong arguments and calls that do not match (BadInput, on every rank of the group
-// that can see it), a failed rank while waiting (Retry, naming it). After an error the group is not usable.
+// that can see it), a failed rank while waiting (Retry, naming it). After an error the group is not usable. A
+// rank with several threads in calls uses abort, so that one thread's error ends the waiting of the others.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "comm/call.h"
 #include "comm/flight.h"
+#include "comm/options.h"
 
 namespace pleat::comm {
 
@@ -79,6 +80,10 @@ class Communicator {
   void send_receive(std::string_view stage, int to, Bytes out_going, int from, MutableBytes in_coming,
                     int tag);
 
+  // This rank has failed, says one of its threads: calls of its other threads end with an error, and the
+  // other ranks are told. Of the whole world, not of this group alone; the first reason counts. Any thread.
+  virtual void abort(const std::string& why);
+
   // The same for typed memory.
   template <class T>
   void all_reduce(std::string_view stage, std::span<T> values, Reduce reduce) {
@@ -88,7 +93,8 @@ class Communicator {
 
  protected:
   // `flight` outlives the communicator.
-  Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight);
+  Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight,
+               Inject inject = {});
 
   // One call whose arguments are already checked. Ends before the caller's memory may be touched again, also
   // when it throws.
@@ -105,6 +111,7 @@ class Communicator {
   int rank_;
   uint64_t group_hash_;
   RankFlight& flight_;
+  Inject inject_;
   std::atomic<uint64_t> next_collective_{0}, next_message_{0};
 };
 

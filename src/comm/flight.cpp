@@ -97,6 +97,12 @@ void RankFlight::leave() {
   state_.compare_exchange_strong(running, static_cast<int32_t>(RankState::Left), std::memory_order_release);
 }
 
+bool RankFlight::failed_in_call() const {
+  const std::vector<FlightEntry> all = entries();
+  return std::any_of(all.begin(), all.end(),
+                     [](const FlightEntry& e) { return e.state == FlightState::Failed; });
+}
+
 std::string RankFlight::why_failed() const {
   std::string text;
   if (state() != RankState::Failed) return text;

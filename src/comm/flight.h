@@ -27,6 +27,7 @@ struct FlightEntry {
   int64_t bytes = 0;
   int64_t started_ns = 0, ended_ns = 0;  // steady clock, the same for all processes of a machine
   int32_t peer = -1, from = -1;          // world ranks
+  int32_t tag = 0;                       // of a message
   FlightState state = FlightState::Empty;
   Operation operation{};
   tensor::Dtype dtype{};
@@ -54,6 +55,7 @@ class RankFlight {
   RankState state() const { return static_cast<RankState>(state_.load(std::memory_order_acquire)); }
   int32_t process() const { return process_.load(std::memory_order_relaxed); }
   std::string why_failed() const;
+  bool failed_in_call() const;  // a recorded call ended in an error
 
  private:
   static constexpr size_t kWords = (sizeof(FlightEntry) + 7) / 8;

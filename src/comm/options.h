@@ -4,7 +4,13 @@
 #include <functional>
 #include <string>
 
+#include "comm/call.h"
+
 namespace pleat::comm {
+
+// Sees a call of rank `world_rank` in `group` before it is made; may change it, throw, or never return.
+// False: the call is not made. What it puts into the call must live until the next call of the same thread.
+using Inject = std::function<bool(int world_rank, std::string_view group, int member, Call& call)>;
 
 struct Options {
   // A call that has not ended after this long is a stall: one table goes to standard error and the process
@@ -14,6 +20,8 @@ struct Options {
   bool check = false;
   // Over MPI: take the library's own reductions, whose order of sums (and so the last bits) it chooses.
   bool mpi_native = false;
+  // Faults for tests (inject.h); empty otherwise.
+  Inject inject;
   // Replaces printing the table and ending the process.
   std::function<void(const std::string& table)> on_stall;
 };

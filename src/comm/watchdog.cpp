@@ -9,6 +9,8 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <tuple>
 
 #include "base/error.h"
 #include "comm/communicator.h"
@@ -47,23 +49,64 @@ std::string where(const std::vector<FlightEntry>& entries) {
   return "in no call; none made yet";
 }
 
-// Whether the owner of `entries` (world rank `rank`) has come to the call `waiting` of rank `waiter`.
-bool arrived(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
-  if (rank == waiter) return true;
+bool sends_to(const FlightEntry& e, int rank) {
+  return (e.operation == Operation::Send || e.operation == Operation::SendReceive) && e.peer == rank;
+}
+bool takes_from(const FlightEntry& e, int rank) {
+  return (e.operation == Operation::Receive && e.peer == rank) ||
+         (e.operation == Operation::SendReceive && e.from == rank);
+}
+
+// Whether the message `waiting` of rank `waiter` is answered by what `rank` has in flight.
+bool answered(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
+  bool taken = !sends_to(waiting, rank), given = !takes_from(waiting, rank);
   for (const FlightEntry& e : entries) {
-    if (e.group_hash != waiting.group_hash || is_message(e) != is_message(waiting)) continue;
-    if (!is_message(waiting)) {
-      if (e.sequence >= waiting.sequence && e.state != FlightState::Failed) return true;
-    } else if (e.state == FlightState::InFlight && (e.peer == waiter || e.from == waiter)) {
-      return true;
-    }
+    if (e.state != FlightState::InFlight || e.group_hash != waiting.group_hash || e.tag != waiting.tag)
+      continue;
+    taken |= takes_from(e, waiter);
+    given |= sends_to(e, waiter);
   }
-  return false;
+  return taken && given;
+}
+
+enum class Arrival { No, Yes, OtherCall };
+
+// Whether the owner of `entries` (world rank `rank`) has come to the call `waiting` of rank `waiter`, or to
+// another one in its place.
+Arrival arrival(const std::vector<FlightEntry>& entries, int rank, const FlightEntry& waiting, int waiter) {
+  if (rank == waiter) return Arrival::Yes;
+  if (is_message(waiting)) return answered(entries, rank, waiting, waiter) ? Arrival::Yes : Arrival::No;
+  Arrival found = Arrival::No;
+  for (const FlightEntry& e : entries) {
+    if (e.group_hash != waiting.group_hash || is_message(e) || e.state == FlightState::Failed) continue;
+    if (e.sequence == waiting.sequence) {
+      const bool same = e.operation == waiting.operation && e.shape_hash == waiting.shape_hash &&
+                        std::strcmp(e.stage, waiting.stage) == 0;
+      return same ? Arrival::Yes : Arrival::OtherCall;
+    }
+    // Unless the call itself, which may still be recorded, was another one.
+    if (e.sequence > waiting.sequence) found = Arrival::Yes;
+  }
+  return found;
+}
+
+// Dead, but its parent has not looked yet.
+bool is_zombie(int32_t process) {
+  char path[32], text[512] = {};
+  std::snprintf(path, sizeof path, "/proc/%d/stat", process);
+  FILE* file = std::fopen(path, "r");
+  if (!file) return false;
+  const size_t length = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  // The name before the state may hold anything, so its end is looked for from behind.
+  const char* end = static_cast<const char*>(memrchr(text, ')', length));
+  return end && end[1] == ' ' && (end[2] == 'Z' || end[2] == 'X');
 }
 
 // Whether the process of a rank that has not said goodbye is there, as far as this process can see.
 bool is_there(const RankFlight& flight) {
-  return flight.state() != RankState::Running || kill(flight.process(), 0) == 0 || errno != ESRCH;
+  if (flight.state() != RankState::Running) return true;
+  return (kill(flight.process(), 0) == 0 || errno != ESRCH) && !is_zombie(flight.process());
 }
 
 const char* state_words(const RankFlight& flight) {
@@ -111,11 +154,15 @@ void Watchdog::watch() {
   const double longest = view_.processes ? 0.02 : 0.1;
   const double tick = timeout > 0 ? std::clamp(timeout / 10, 0.001, longest) : longest;
   for (;;) {
+    const int64_t before = steady_ns();
     {
       std::unique_lock lock(mutex_);
       if (wake_.wait_for(lock, std::chrono::duration<double>(tick), [this] { return stopping_; })) return;
     }
+    // This thread slept that long only if all of the process did (a shell's stop key): no rank is to blame.
+    if (seconds_since(before) > std::max(1.0, timeout / 2)) continued_ns_ = steady_ns();
     std::string table = view_.processes ? find_lost() : "";
+    if (table.empty() && timeout > 0) table = find_unended(timeout);
     if (table.empty() && timeout > 0) table = find_stall(timeout);
     if (table.empty()) continue;
     report(table);
@@ -126,6 +173,11 @@ void Watchdog::watch() {
 bool Watchdog::is_gone(int rank) const {
   const auto r = static_cast<size_t>(rank);
   return seen_alive_[r] != 0 && !is_there(*view_.flights[r]);
+}
+
+std::string Watchdog::table_without(size_t rank) const {
+  const std::string table = table_of_failure(static_cast<int>(rank));
+  return table.empty() ? rows(std::nullopt) : table;
 }
 
 std::string Watchdog::find_lost() {
@@ -139,13 +191,59 @@ std::string Watchdog::find_lost() {
     if (flight->state() == RankState::Failed) {
       if (failed_seen_ns_ == 0) failed_seen_ns_ = steady_ns();
       if (steady_ns() - failed_seen_ns_ < kOwnWordsNs) continue;
-      return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), rows(std::nullopt));
+      return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), table_without(r));
     }
     if (is_gone(static_cast<int>(r)))
       return fmt::format("pleat: rank {} is gone (process {} has ended)\n{}", r, flight->process(),
-                         rows(std::nullopt));
+                         table_without(r));
   }
   return "";
+}
+
+std::string Watchdog::find_unended(double timeout_seconds) {
+  std::vector<int> still;
+  int failed = -1;
+  for (const int rank : view_.own) {
+    const RankState state = view_.flights[static_cast<size_t>(rank)]->state();
+    if (state == RankState::Failed && failed < 0) failed = rank;
+    if (state == RankState::Running || (state == RankState::Failed && view_.processes)) still.push_back(rank);
+  }
+  if (failed < 0 || still.empty()) return "";
+  if (own_failed_seen_ns_ == 0) own_failed_seen_ns_ = steady_ns();
+  if (seconds_since(std::max(own_failed_seen_ns_, continued_ns_.load())) < timeout_seconds) return "";
+  return fmt::format(
+      "pleat: rank {} failed: {}\npleat: stall: {:g} s later these have not ended: rank {}\n{}", failed,
+      view_.flights[static_cast<size_t>(failed)]->why_failed(), timeout_seconds, fmt::join(still, ", "),
+      rows(std::nullopt));
+}
+
+double Watchdog::waited(const FlightEntry& entry) const {
+  return seconds_since(std::max(entry.started_ns, continued_ns_.load()));
+}
+
+std::optional<Watchdog::Stuck> Watchdog::waits_for(int rank) const {
+  std::optional<Stuck> stuck;
+  const std::vector<FlightEntry> missing = view_.flights[static_cast<size_t>(rank)]->entries();
+  for (int waiter = 0; waiter < static_cast<int>(view_.flights.size()); ++waiter) {
+    const RankFlight* flight = view_.flights[static_cast<size_t>(waiter)];
+    if (waiter == rank || flight == nullptr) continue;
+    for (const FlightEntry& e : flight->entries()) {
+      if (e.state != FlightState::InFlight || arrival(missing, rank, e, waiter) == Arrival::Yes) continue;
+      const std::vector<int> members = members_of({waiter, e});
+      if (std::find(members.begin(), members.end(), rank) == members.end()) continue;
+      const auto order = [](const FlightEntry& x) { return std::pair(is_message(x), x.started_ns); };
+      if (!stuck || order(e) < order(stuck->entry)) stuck = Stuck{waiter, e};
+    }
+  }
+  return stuck;
+}
+
+std::string Watchdog::table_of_failure(int rank) const {
+  if (view_.flights[static_cast<size_t>(rank)]->failed_in_call()) return rows(std::nullopt);
+  const std::optional<Stuck> stuck = waits_for(rank);
+  if (!stuck) return "";
+  return fmt::format("pleat: rank {} was waiting in {}, {} bytes\n{}", stuck->rank, named(stuck->entry),
+                     stuck->entry.bytes, rows(stuck));
 }
 
 std::string Watchdog::find_stall(double timeout_seconds) const {
@@ -156,25 +254,70 @@ std::string Watchdog::find_stall(double timeout_seconds) const {
         stuck = Stuck{rank, e};
     }
   }
-  if (!stuck || seconds_since(stuck->entry.started_ns) < timeout_seconds) return "";
+  if (!stuck || waited(stuck->entry) < timeout_seconds) return "";
+  stuck = nearest_to_cause(*stuck, timeout_seconds / 2);
   const FlightEntry& e = stuck->entry;
   return fmt::format("pleat: stall: {}, {} bytes: rank {} has waited {:.1f} s, the time-out is {:g} s\n{}",
                      named(e), e.bytes, stuck->rank, seconds_since(e.started_ns), timeout_seconds,
                      rows(stuck));
 }
 
+Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) const {
+  std::vector<std::vector<FlightEntry>> calls(view_.flights.size());
+  for (size_t r = 0; r < calls.size(); ++r)
+    if (view_.flights[r]) calls[r] = view_.flights[r]->entries();
+  const auto in_flight = [](const FlightEntry& e) { return e.state == FlightState::InFlight; };
+  // 0: somebody is missing who waits for nobody, or makes another call; 1: a collective; 2: a message.
+  const auto rank_of = [&](const Stuck& stuck) {
+    for (const int member : members_of(stuck)) {
+      const std::vector<FlightEntry>& theirs = calls[static_cast<size_t>(member)];
+      const Arrival a = arrival(theirs, member, stuck.entry, stuck.rank);
+      if (a == Arrival::OtherCall || (a == Arrival::No && view_.flights[static_cast<size_t>(member)] &&
+                                      std::none_of(theirs.begin(), theirs.end(), in_flight)))
+        return 0;
+    }
+    return is_message(stuck.entry) ? 2 : 1;
+  };
+  const auto order = [&](const Stuck& s) {
+    return std::tuple(rank_of(s), is_message(s.entry), s.entry.started_ns);
+  };
+  auto best_order = order(best);
+  for (size_t r = 0; r < calls.size(); ++r) {
+    for (const FlightEntry& e : calls[r]) {
+      const Stuck other{static_cast<int>(r), e};
+      if (!in_flight(e) || waited(e) < at_least_seconds || !(order(other) < best_order)) continue;
+      best = other;
+      best_order = order(other);
+    }
+  }
+  return best;
+}
+
 std::string Watchdog::table() const { return rows(std::nullopt); }
 
-std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
-  std::vector<int> members;
-  if (stuck && is_message(stuck->entry)) {
-    members = {stuck->rank, stuck->entry.peer};
-    if (stuck->entry.from >= 0) members.push_back(stuck->entry.from);
-  } else if (stuck) {
-    const std::lock_guard lock(mutex_);
-    const auto found = groups_.find(stuck->entry.group_hash);
-    if (found != groups_.end()) members = found->second;
+std::vector<int> Watchdog::members_of(const Stuck& stuck) const {
+  if (is_message(stuck.entry)) {
+    std::vector<int> members = {stuck.rank, stuck.entry.peer};
+    if (stuck.entry.from >= 0) members.push_back(stuck.entry.from);
+    return members;
   }
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(stuck.entry.group_hash);
+  if (found != groups_.end()) return found->second;
+  // A group this process is not in: whoever has made a call there.
+  std::vector<int> members;
+  for (size_t r = 0; r < view_.flights.size(); ++r) {
+    if (!view_.flights[r]) continue;
+    const std::vector<FlightEntry> entries = view_.flights[r]->entries();
+    if (std::any_of(entries.begin(), entries.end(),
+                    [&](const FlightEntry& e) { return e.group_hash == stuck.entry.group_hash; }))
+      members.push_back(static_cast<int>(r));
+  }
+  return members;
+}
+
+std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
+  const std::vector<int> members = stuck ? members_of(*stuck) : std::vector<int>();
   std::string text = fmt::format("  {:>4}  {:<11}  {}\n", "rank", stuck ? "arrived" : "state", "where");
   for (int rank = 0; rank < static_cast<int>(view_.flights.size()); ++rank) {
     const RankFlight* flight = view_.flights[static_cast<size_t>(rank)];
@@ -193,8 +336,8 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
       state = is_gone(rank) ? "gone" : state_words(*flight);
     else if (!member)
       state = "no member";
-    else if (arrived(entries, rank, stuck->entry, stuck->rank))
-      state = "yes";
+    else if (const Arrival a = arrival(entries, rank, stuck->entry, stuck->rank); a != Arrival::No)
+      state = a == Arrival::Yes ? "yes" : "OTHER CALL";
     text += fmt::format("  {:>4}  {:<11}  {}\n", rank, state, at);
   }
   return text;

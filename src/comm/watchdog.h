@@ -3,9 +3,12 @@
 //
 // A thread that looks at the flight recorders a few times per time-out; it takes no part in communication, so
 // it works while every rank is stuck. In a world of processes each watches its own calls and, on its own
-// machine, whether the other processes still live; the first to find something writes the table for all.
+// machine, whether the other processes still live; the first to find something writes the table for all. A
+// rank that has failed and is still there a time-out later hangs somewhere outside of any call: that is a
+// stall as well. Time in which this process itself was stopped counts for nobody.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
@@ -33,10 +36,13 @@ class Watchdog {
   // Members by world rank, so that the table can tell who is missing.
   void add_group(const std::string& name, std::span<const int> world_ranks);
 
-  // The table for the longest call of `own` that has lasted longer than the time-out, "" when there is none.
+  // The table when a call of `own` has lasted longer than the time-out, "" when there is none.
   std::string find_stall(double timeout_seconds) const;
   // What every rank did last, one row per rank.
   std::string table() const;
+  // Who waits for `rank`, which has failed or is gone, and where everybody is; "" when nobody waits and it
+  // did not fail inside a call.
+  std::string table_of_failure(int rank) const;
 
  private:
   struct Stuck {
@@ -45,7 +51,15 @@ class Watchdog {
   };
   void watch();
   std::string find_lost();
+  std::string find_unended(double timeout_seconds);
+  std::string table_without(size_t rank) const;  // as table_of_failure, but never empty
+  std::optional<Stuck> waits_for(int rank) const;
+  // Of all calls that have lasted that long, the one that tells most: in a pipeline receives are posted
+  // ahead, so that the oldest call may be far from what is wrong.
+  Stuck nearest_to_cause(Stuck best, double at_least_seconds) const;
+  double waited(const FlightEntry& entry) const;
   bool is_gone(int rank) const;
+  std::vector<int> members_of(const Stuck& stuck) const;
   std::string rows(const std::optional<Stuck>& stuck) const;
   void report(const std::string& table);
 
@@ -54,7 +68,8 @@ class Watchdog {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  int64_t failed_seen_ns_ = 0;
+  int64_t failed_seen_ns_ = 0, own_failed_seen_ns_ = 0;
+  std::atomic<int64_t> continued_ns_{0};  // when this process last went on after having been stopped
   std::vector<char> seen_alive_;  // by world rank; a process in another container may not be seen at all
   std::map<uint64_t, std::vector<int>> groups_;
   std::thread thread_;

@@ -10,11 +10,12 @@
 namespace pleat::train {
 namespace {
 
-comm::Options comm_options(const config::Config& c) {
+comm::Options comm_options(const config::Config& c, const comm::Inject& inject) {
   comm::Options o;
   o.timeout_seconds = c.comm.timeout;
   o.check = c.comm.check;
   o.mpi_native = c.comm.mpi_native;
+  o.inject = inject;
   return o;
 }
 
@@ -24,7 +25,8 @@ int threads_for(const config::Config& resolved, int ranks_here) {
 
 }  // namespace
 
-void launch(const config::Config& config, int num_ranks, const RankMain& rank_main) {
+void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
+            const comm::Inject& inject) {
   const config::Config resolved = config::resolve(config);
   const comm::World world = comm::read_world();
   if (num_ranks > 0 && world.size > 1)
@@ -38,7 +40,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     return;
   }
   if (num_ranks > 0) {
-    comm::LocalWorld ranks(size, comm_options(config));
+    comm::LocalWorld ranks(size, comm_options(config, inject));
     comm::run_ranks(ranks, [&](int rank) {
       const std::unique_ptr<comm::Endpoint> endpoint = ranks.endpoint(rank);
       Crew crew(resolved, *endpoint, threads_for(resolved, size));
@@ -52,7 +54,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
         "--mpi=pmix), or use one process with --ranks {}",
         world.launcher, world.rank, world.size,
         comm::mpi_is_built_in() ? "" : ", and this program was built without it", world.size, world.size);
-  comm::run_mpi_rank(comm_options(config), [&](comm::Endpoint& endpoint) {
+  comm::run_mpi_rank(comm_options(config, inject), [&](comm::Endpoint& endpoint) {
     Crew crew(resolved, endpoint, threads_for(resolved, world.local_size));
     rank_main(config, crew, "processes over MPI, started by " + world.launcher);
   });

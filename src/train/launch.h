@@ -17,6 +17,8 @@ using RankMain = std::function<void(const config::Config& config, Crew& crew, co
 // num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), which MPI must carry. The
 // worker threads of device.threads are divided among the ranks of this machine. Throws, before any rank
 // starts work, when the layout does not fit the ranks or the launcher's world is not whole.
-void launch(const config::Config& config, int num_ranks, const RankMain& rank_main);
+// `inject`: faults for tests.
+void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
+            const comm::Inject& inject = {});
 
 }  // namespace pleat::train

@@ -11,6 +11,7 @@
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
+#include "comm/inject.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
 #include "kernels/cuda/choices.h"
@@ -457,11 +458,13 @@ class Run {
 LoopResult run_training(const config::Config& config, const LoopOptions& options) {
   const StopSignal signal;  // first: a request during start-up counts as well
   LoopResult result;
-  launch(config, options.ranks, [&](const config::Config& asked, Crew& crew, const std::string& carrier) {
+  const RankMain one_rank = [&](const config::Config& asked, Crew& crew, const std::string& carrier) {
     LoopResult mine = Run(asked, options, crew, carrier).run();
     // The first rank here: a process under MPI has one, threads give way to the leader.
     if (crew.leads() || options.ranks == 0) result = std::move(mine);
-  });
+  };
+  launch(config, options.ranks, one_rank,
+         options.inject.empty() ? comm::Inject() : comm::inject(comm::parse_fault(options.inject)));
   return result;
 }
 

@@ -16,6 +16,7 @@ struct LoopOptions {
   int ranks = 0;                      // threads of this process as ranks; 0: what the launcher says
   int64_t stop_after = 0;             // leave as a signal would after this step (0: never)
   std::optional<int64_t> fault_step;  // plant a NaN in this step's loss (tests)
+  std::string inject;                 // a rank goes wrong at a call (comm/inject.h; tests); "" for none
 };
 
 struct LoopResult {

@@ -47,6 +47,22 @@ TEST(StallDeathTest, EndsWithCode75AndATableThatNamesWhoIsMissingAndWhere) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
+// Rank 0 fails; rank 1 is in no call that could be called off.
+void stuck_elsewhere() {
+  LocalWorld world(2, short_timeout(0.3));
+  comm::run_ranks(world, [&](int rank) {
+    if (rank == 0) base::fail_with(base::ExitCode::Numerical, "no luck");
+    std::this_thread::sleep_for(std::chrono::seconds(30));
+  });
+}
+
+TEST(StallDeathTest, RankThatDoesNotEndAfterAnothersFailure) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(stuck_elsewhere(), ::testing::ExitedWithCode(75),
+              "rank 0 failed: no luck\n.*stall: 0.3 s later these have not ended: rank 1\n(.|\n)*"
+              "0  failed +no luck(.|\n)*1  running +in no call; none made yet");
+}
+
 // The table of a stall that a rank ends itself, through the hook.
 std::string table_of(int size, const std::function<void(LocalWorld&, int)>& fn) {
   std::string table;

@@ -200,11 +200,10 @@ TEST_F(Kill, TwentyRandomStops) {
   const nlohmann::json expected = summary(reference);
 
   std::vector<Stop> stops;
-  stops.insert(stops.end(), 6, Stop::KillInSave);
-  stops.insert(stops.end(), 4, Stop::KillAnywhere);
-  stops.insert(stops.end(), 5, Stop::Terminate);
-  stops.insert(stops.end(), 2, Stop::TerminateAtStart);
-  stops.insert(stops.end(), 3, Stop::TerminateTwice);
+  for (const auto& [count, stop] :
+       {std::pair(6, Stop::KillInSave), std::pair(4, Stop::KillAnywhere), std::pair(5, Stop::Terminate),
+        std::pair(2, Stop::TerminateAtStart), std::pair(3, Stop::TerminateTwice)})
+    for (int i = 0; i < count; ++i) stops.push_back(stop);
   ASSERT_EQ(stops.size(), 20u);
   std::shuffle(stops.begin(), stops.end(), random_);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "base/error.h"
 #include "comm/reduce.h"
@@ -31,19 +32,18 @@ void Group::call_off() {
   for (Mailbox& mailbox : mailboxes) mailbox.call_off();
 }
 
-GroupEnd::GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, CompareStage compare_stage,
-                   std::function<void(const std::string&)> fail_aborted, std::function<void()> closed)
-    : Communicator(group->name, group->ranks, rank, flight),
+GroupEnd::GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, const Options& options,
+                   WorldOfEnd world)
+    : Communicator(group->name, group->ranks, rank, flight, options.inject),
       group_(std::move(group)),
-      compare_stage_(compare_stage),
-      fail_aborted_(std::move(fail_aborted)),
-      closed_(std::move(closed)) {}
+      compare_stage_(options.check ? CompareStage::Yes : CompareStage::No),
+      world_(std::move(world)) {}
 
-GroupEnd::~GroupEnd() { closed_(); }
+GroupEnd::~GroupEnd() { world_.closed(); }
 
 void GroupEnd::turned_away(const Call& call) const {
-  fail_aborted_(fmt::format("rank {} in group '{}', {} #{} of stage '{}'", world_ranks()[rank()], name(),
-                            name_of(call.operation), call.sequence, call.stage));
+  world_.fail_aborted(fmt::format("rank {} in group '{}', {} #{} of stage '{}'", world_ranks()[rank()],
+                                  name(), name_of(call.operation), call.sequence, call.stage));
   std::abort();  // not reached: it throws
 }
 
@@ -57,11 +57,18 @@ void GroupEnd::collective(const Call& call) {
   group_->calls[me] = &call;
   group_->signatures[me] = signature_of(call);
   if (!group_->enter.arrive_and_wait()) turned_away(call);
-  std::vector<const Signature*> signatures;
-  for (const Signature& s : group_->signatures) signatures.push_back(&s);
-  const std::string difference = first_difference(signatures, world_ranks(), name(), compare_stage_);
-  if (difference.empty()) work(call);
+  std::string difference;
+  std::exception_ptr failure;
+  try {
+    std::vector<const Signature*> signatures;
+    for (const Signature& s : group_->signatures) signatures.push_back(&s);
+    difference = first_difference(signatures, world_ranks(), name(), compare_stage_);
+    if (difference.empty()) work(call);
+  } catch (...) {  // no memory: the others must still get out
+    failure = std::current_exception();
+  }
   group_->leave.arrive_and_wait();
+  if (failure) std::rethrow_exception(failure);
   if (!difference.empty()) base::fail("{}", difference);
 }
 

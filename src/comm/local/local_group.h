@@ -26,12 +26,21 @@ struct Group {
   std::vector<char> open;  // by member; guarded by the world
 };
 
-// One rank's end. `closed` runs at the end of its life; `fail_aborted` throws why the world was called off.
+// What an end needs of its world.
+struct WorldOfEnd {
+  std::function<void(const std::string& here)> fail_aborted;  // throws why the world was called off
+  std::function<void(const std::string& why)> abort;          // calls it off
+  std::function<void()> closed;                               // runs at the end of the end's life
+};
+
+// One rank's end.
 class GroupEnd : public Communicator {
  public:
-  GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, CompareStage compare_stage,
-           std::function<void(const std::string& here)> fail_aborted, std::function<void()> closed);
+  GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, const Options& options,
+           WorldOfEnd world);
   ~GroupEnd() override;
+
+  void abort(const std::string& why) override { world_.abort(why); }
 
  private:
   void execute(const Call& call) override;
@@ -42,8 +51,7 @@ class GroupEnd : public Communicator {
 
   std::shared_ptr<Group> group_;
   CompareStage compare_stage_;
-  std::function<void(const std::string&)> fail_aborted_;
-  std::function<void()> closed_;
+  WorldOfEnd world_;
 };
 
 }  // namespace pleat::comm::local

@@ -32,14 +32,29 @@ struct LocalWorld::State {
                     culprit, why, here);
   }
 
+  bool abort(int rank, const std::string& reason) {
+    const std::lock_guard lock(mutex);
+    if (aborted) return false;
+    aborted = true;
+    culprit = rank;
+    why = reason;
+    if (rank >= 0 && rank < size) {
+      flights[static_cast<size_t>(rank)].fail(reason);
+      table = watchdog->table_of_failure(rank);
+      failed_in_call = flights[static_cast<size_t>(rank)].failed_in_call();
+    }
+    for (const auto& group : groups) group->call_off();
+    return true;
+  }
+
   const int size;
   const Options options;
   std::unique_ptr<RankFlight[]> flights;
   std::mutex mutex;
   std::vector<std::shared_ptr<local::Group>> groups;
-  bool aborted = false;
+  bool aborted = false, failed_in_call = false;
   int culprit = -1;
-  std::string why;
+  std::string why, table;              // the table as it was before the others were woken
   std::unique_ptr<Watchdog> watchdog;  // last: it reads the flights
 };
 
@@ -91,25 +106,16 @@ std::unique_ptr<Communicator> LocalWorld::group(const std::string& name, std::sp
   if (group->open[member] != 0) base::fail("group '{}': rank {} has it open already", name, my_rank);
   group->open[member] = 1;
   return std::make_unique<local::GroupEnd>(
-      group, static_cast<int>(member), state->flights[static_cast<size_t>(my_rank)],
-      state->options.check ? CompareStage::Yes : CompareStage::No,
-      [state](const std::string& here) { state->fail_aborted(here); },
-      [state, group, member] {
-        const std::lock_guard closing(state->mutex);
-        group->open[member] = 0;
-      });
+      group, static_cast<int>(member), state->flights[static_cast<size_t>(my_rank)], state->options,
+      local::WorldOfEnd{[state](const std::string& here) { state->fail_aborted(here); },
+                        [state, my_rank](const std::string& why) { state->abort(my_rank, why); },
+                        [state, group, member] {
+                          const std::lock_guard closing(state->mutex);
+                          group->open[member] = 0;
+                        }});
 }
 
-bool LocalWorld::abort(int culprit, const std::string& why) {
-  const std::lock_guard lock(state_->mutex);
-  if (state_->aborted) return false;
-  state_->aborted = true;
-  state_->culprit = culprit;
-  state_->why = why;
-  if (culprit >= 0 && culprit < state_->size) state_->flights[static_cast<size_t>(culprit)].fail(why);
-  for (const auto& group : state_->groups) group->call_off();
-  return true;
-}
+bool LocalWorld::abort(int culprit, const std::string& why) { return state_->abort(culprit, why); }
 
 namespace {
 
@@ -135,29 +141,51 @@ std::unique_ptr<Endpoint> LocalWorld::endpoint(int rank) {
 }
 
 void run_ranks(LocalWorld& world, const std::function<void(int rank)>& fn) {
-  base::ExitCode code{};
-  std::string message;
-  bool failed = false;  // these three are written by the first culprit only, read after the join
-  const auto ended_by = [&](int rank, base::ExitCode its_code, const std::string& what) {
-    if (!world.abort(rank, what)) return;
-    failed = true;
-    code = its_code;
-    message = fmt::format("rank {}: {}", rank, what);
+  struct Ended {
+    bool failed = false;
+    base::ExitCode code{};
+    std::string message;
+  };
+  LocalWorld::State& state = *world.state_;
+  std::vector<Ended> ended(
+      static_cast<size_t>(world.size()));  // each written by its rank, read after the join
+  const auto run = [&](int rank) {
+    const auto failed = [&](base::ExitCode code, const std::string& what) {
+      ended[static_cast<size_t>(rank)] = {true, code, what};
+      state.abort(rank, what);
+      state.flights[static_cast<size_t>(rank)].fail(what);
+    };
+    try {
+      fn(rank);
+      state.flights[static_cast<size_t>(rank)].leave();
+    } catch (const base::Error& e) {
+      failed(e.code(), e.what());
+    } catch (const std::exception& e) {
+      failed(base::ExitCode::Internal, e.what());
+    }
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        fn(rank);
-      } catch (const base::Error& e) {
-        ended_by(rank, e.code(), e.what());
-      } catch (const std::exception& e) {
-        ended_by(rank, base::ExitCode::Internal, e.what());
-      }
-    });
+  std::exception_ptr no_thread;
+  for (int rank = 0; rank < world.size(); ++rank) state.flights[static_cast<size_t>(rank)].start(getpid());
+  try {
+    for (int rank = 0; rank < world.size(); ++rank) threads.emplace_back(run, rank);
+  } catch (const std::exception& e) {
+    no_thread = std::current_exception();
+    state.abort(static_cast<int>(threads.size()), fmt::format("no thread for it: {}", e.what()));
   }
   for (std::thread& thread : threads) thread.join();
-  if (failed) throw base::Error(code, message);
+  if (no_thread) std::rethrow_exception(no_thread);
+  if (std::none_of(ended.begin(), ended.end(), [](const Ended& e) { return e.failed; })) return;
+  if (state.culprit < 0) throw base::Error(base::ExitCode::Retry, state.why);
+  // What the others threw is that they were turned away.
+  Ended& first = ended[static_cast<size_t>(state.culprit)];
+  if (!first.failed) first = {true, base::ExitCode::Retry, state.why};
+  // A refused setting or a full disk needs no list of who was waiting.
+  const bool of_ranks =
+      state.failed_in_call || first.code == base::ExitCode::Retry || first.code == base::ExitCode::Internal;
+  if (state.table.ends_with('\n')) state.table.pop_back();
+  throw base::Error(first.code, fmt::format("rank {}: {}{}", state.culprit, first.message,
+                                            of_ranks && !state.table.empty() ? "\n" + state.table : ""));
 }
 
 }  // namespace pleat::comm

@@ -33,13 +33,15 @@ class LocalWorld {
   std::string flight_table() const;
 
  private:
+  friend void run_ranks(LocalWorld& world, const std::function<void(int rank)>& fn);
   struct State;
   std::shared_ptr<State> state_;
 };
 
 // Calls fn(rank) on one thread per rank and returns when all have ended. When ranks throw, the first one's
-// error is thrown here, with its exit code and its rank in front of the message; the others are woken by
-// abort.
+// error is thrown here, with its exit code, its rank in front of the message and, where others waited for it
+// or it failed inside a call, the table of who was where behind it. The others are woken by abort; a rank
+// that has not ended a time-out later (it makes no calls any more) is a stall.
 void run_ranks(LocalWorld& world, const std::function<void(int rank)>& fn);
 
 }  // namespace pleat::comm

@@ -78,6 +78,9 @@ void Exchange::wait() {
   const auto start = Clock::now();
   auto gives_up = Clock::time_point::max();
   std::string fault;
+  const auto peer = [this](const Pending& p) {
+    return p.peer < 0 ? std::string("a member") : fmt::format("rank {}", ranks_[static_cast<size_t>(p.peer)]);
+  };
   const int total = static_cast<int>(requests_.size());
   std::vector<int> indices(requests_.size());
   std::vector<MPI_Status> statuses(requests_.size());
@@ -99,18 +102,20 @@ void Exchange::wait() {
         int error_class = 0;
         MPI_Error_class(status.MPI_ERROR, &error_class);
         fault = error_class == MPI_ERR_TRUNCATE
-                    ? fmt::format("member {} sent more than the {} bytes awaited", p.peer, p.bytes)
-                    : fmt::format("member {}: {}", p.peer, words_of(status.MPI_ERROR));
+                    ? fmt::format("{} sent more than the {} bytes awaited", peer(p), p.bytes)
+                    : fmt::format("{}: {}", peer(p), words_of(status.MPI_ERROR));
       } else if (p.receives && MPI_Get_count(&status, MPI_BYTE, &count) == MPI_SUCCESS && count != p.bytes) {
-        fault = fmt::format("member {} sent {} bytes, {} bytes awaited", p.peer, count, p.bytes);
+        fault = fmt::format("{} sent {} bytes, {} bytes awaited", peer(p), count, p.bytes);
       }
     }
     num_left -= num_done;
     const auto now = Clock::now();
     if (!fault.empty()) {
       // The rest of a call that went wrong may never come; the memory is given up after a moment.
-      if (gives_up == Clock::time_point::max()) gives_up = now + std::chrono::seconds(1);
+      if (gives_up == Clock::time_point::max()) gives_up = now + std::chrono::milliseconds(200);
       if (now > gives_up) break;
+    } else if (num_left > 0 && library_.is_called_off()) {
+      base::fail_with(base::ExitCode::Retry, "{}: given up, another thread of this rank has failed", here_);
     }
     if (num_done == 0) {
       if (now - start < std::chrono::microseconds(200))

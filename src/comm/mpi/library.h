@@ -5,6 +5,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <mutex>
 #include <span>
 #include <string>
@@ -20,6 +21,9 @@ class Library {
   Library& operator=(const Library&) = delete;
 
   void abandon() { abandoned_ = true; }  // the process is about to end in an error
+  // A thread of this rank has failed: waiting threads give up.
+  void call_off() { called_off_.store(true, std::memory_order_release); }
+  bool is_called_off() const { return called_off_.load(std::memory_order_acquire); }
 
   // Held around every MPI call; locks only where the library asks for it.
   std::unique_lock<std::mutex> guard() {
@@ -29,6 +33,7 @@ class Library {
  private:
   std::mutex mutex_;
   bool all_threads_ = false, abandoned_ = false;
+  std::atomic<bool> called_off_{false};
 };
 
 // Throws base::Error (Retry) with MPI's own words; `what` says what was tried.
@@ -37,13 +42,15 @@ void require(int code, const std::string& what);
 // Messages under way together. Sizes must agree on both sides.
 class Exchange {
  public:
-  Exchange(Library& library, MPI_Comm comm, std::string here)
-      : library_(library), comm_(comm), here_(std::move(here)) {}
+  // `ranks` names the members of `comm` to people, by their place in the world.
+  Exchange(Library& library, MPI_Comm comm, std::span<const int> ranks, std::string here)
+      : library_(library), comm_(comm), ranks_(ranks), here_(std::move(here)) {}
 
   void send(std::span<const std::byte> data, int to, int tag);
   void receive(std::span<std::byte> data, int from, int tag);
   void add(MPI_Request request);  // a collective of the library
-  // Until all are done; the memory is free then, also when it throws.
+  // Until all are done; the memory is free then, also when it throws. Of an exchange that was called off or
+  // went wrong it is only given up: the process has to end without another call of the library.
   void wait();
 
  private:
@@ -54,6 +61,7 @@ class Exchange {
   };
   Library& library_;
   MPI_Comm comm_;
+  std::span<const int> ranks_;
   std::string here_;
   std::vector<MPI_Request> requests_;
   std::vector<Pending> pending_;

@@ -45,7 +45,7 @@ int as_int(int64_t count) {
 
 GroupEnd::GroupEnd(Library& library, MPI_Comm comm, std::string name, std::vector<int> world_ranks, int rank,
                    RankFlight& flight, const Options& options)
-    : Communicator(std::move(name), std::move(world_ranks), rank, flight),
+    : Communicator(std::move(name), std::move(world_ranks), rank, flight, options.inject),
       library_(library),
       comm_(comm),
       check_(options.check),
@@ -54,8 +54,13 @@ GroupEnd::GroupEnd(Library& library, MPI_Comm comm, std::string name, std::vecto
 // Not MPI_Comm_free: it may wait for members that have failed. The few a run makes end with the library.
 GroupEnd::~GroupEnd() = default;
 
+void GroupEnd::abort(const std::string& why) {
+  Communicator::abort(why);
+  library_.call_off();
+}
+
 Exchange GroupEnd::exchange(const Call& call) {
-  return Exchange(library_, comm_,
+  return Exchange(library_, comm_, world_ranks(),
                   fmt::format("group '{}', {} #{} of stage '{}' on rank {}", name(), name_of(call.operation),
                               call.sequence, call.stage, world_ranks()[static_cast<size_t>(rank())]));
 }

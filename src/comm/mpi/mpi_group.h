@@ -14,6 +14,8 @@ class GroupEnd : public Communicator {
            RankFlight& flight, const Options& options);
   ~GroupEnd() override;
 
+  void abort(const std::string& why) override;
+
  private:
   void execute(const Call& call) override;
   void compare(const Call& call);

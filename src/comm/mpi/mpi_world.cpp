@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <numeric>
 
 #include "base/error.h"
+#include "comm/mpi/deadline.h"
 #include "comm/mpi/mpi_group.h"
 #include "comm/watchdog.h"
 
@@ -113,22 +115,57 @@ class MpiEndpoint : public Endpoint {
     }
     // Opening waits for all members, so it is recorded like a call; of a group of its own, whose calls are
     // not those of the opened one.
-    const std::string opening = name + " (opening)";
     watchdog_->add_group(name, ranks);
-    watchdog_->add_group(opening, ranks);
-    FlightEntry entry;
-    entry.group_hash = group_hash(opening, ranks);
-    entry.operation = Operation::Barrier;
-    std::memcpy(entry.group, opening.data(), std::min(opening.size(), sizeof entry.group - 1));
-    std::strcpy(entry.stage, "opening the group");
-    const int slot = board_.own().begin(entry);
-    MPI_Comm comm = create(name, ranks);
-    board_.own().end(slot, FlightState::Done);
+    MPI_Comm comm = MPI_COMM_NULL;
+    recorded(name + " (opening)", "opening the group", ranks, [&] { comm = create(name, ranks); });
     return std::make_unique<mpi::GroupEnd>(library_, comm, name, std::vector<int>(ranks.begin(), ranks.end()),
                                            static_cast<int>(found - ranks.begin()), board_.own(), options_);
   }
 
+  // Until all processes have come to the end of their work: from here on MPI itself waits, and nobody
+  // watches.
+  void close() {
+    std::vector<int> all(static_cast<size_t>(size_));
+    std::iota(all.begin(), all.end(), 0);
+    recorded("world (closing)", "end of the run", all, [&] {
+      MPI_Request request;
+      {
+        const auto lock = library_.guard();
+        require(MPI_Ibarrier(MPI_COMM_WORLD, &request), "MPI_Ibarrier");
+      }
+      mpi::Exchange x(library_, MPI_COMM_WORLD, all, "the end of the run");
+      x.add(request);
+      x.wait();
+    });
+  }
+
+  // This rank ends in an error: the others are told, and the first to fail shows who was where, unless the
+  // message alone says all there is to say.
+  void fail(base::ExitCode code, const std::string& why) {
+    board_.own().fail(why);
+    if (code != base::ExitCode::Retry && code != base::ExitCode::Internal && !board_.own().failed_in_call())
+      return;
+    uint32_t free = 0;
+    if (!board_.claim().compare_exchange_strong(free, 1)) return;
+    const std::string table = watchdog_->table_of_failure(rank_);
+    fmt::print(stderr, "pleat: rank {} failed: {}\n{}", rank_, why,
+               table.empty() ? watchdog_->table() : table);
+  }
+
  private:
+  template <class Work>
+  void recorded(const std::string& name, const char* stage, std::span<const int> ranks, Work work) {
+    watchdog_->add_group(name, ranks);
+    FlightEntry entry;
+    entry.group_hash = group_hash(name, ranks);
+    entry.operation = Operation::Barrier;
+    std::memcpy(entry.group, name.data(), std::min(name.size(), sizeof entry.group - 1));
+    std::strcpy(entry.stage, stage);
+    const int slot = board_.own().begin(entry);
+    work();
+    board_.own().end(slot, FlightState::Done);
+  }
+
   MPI_Comm create(const std::string& name, std::span<const int> ranks) {
     const auto lock = library_.guard();
     MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
@@ -163,20 +200,37 @@ std::string mpi_description() {
 }
 
 void run_mpi_rank(const Options& options, const std::function<void(Endpoint&)>& fn) {
+  const World said = read_world();
+  const auto waiting = [&](const char* what) {
+    return fmt::format("rank {} of {}, {}", said.rank, said.size, what);
+  };
+  mpi::Deadline deadline;  // first: it also watches over the end of the library
+  // The library takes seconds of its own on a busy machine.
+  constexpr double kShortestStart = 30, kShortestEnd = 10;
+  const double timeout = options.timeout_seconds;
+  if (timeout > 0) deadline.set(std::max(timeout, kShortestStart), waiting("starting MPI,"));
   mpi::Library library;
   Board board;
-  const auto failed = [&](const std::string& why) {
-    board.own().fail(why);
-    library.abandon();
-  };
+  deadline.clear();
   try {
     MpiEndpoint endpoint(library, board, options);
-    fn(endpoint);
-    board.own().leave();
+    try {
+      fn(endpoint);
+      endpoint.close();
+      board.own().leave();
+    } catch (const base::Error& e) {
+      endpoint.fail(e.code(), e.what());
+      throw;
+    } catch (const std::exception& e) {
+      endpoint.fail(base::ExitCode::Internal, e.what());
+      throw;
+    }
   } catch (const std::exception& e) {
-    failed(e.what());
+    board.own().fail(e.what());
+    library.abandon();
     throw;
   }
+  if (timeout > 0) deadline.set(std::max(timeout, kShortestEnd), waiting("ending MPI,"));
   board.release();
 }
 

@@ -200,6 +200,19 @@ struct Executor::State {
     if (options.poison) poison_after(stage);
   }
 
+  // Another lane may wait inside a call for a rank that waits for this lane: it must hear of it now, not when
+  // the time is out.
+  void lane_failed(const std::string& why) {
+    {
+      std::lock_guard lock(mutex);
+      if (failure) return;
+      failure = std::current_exception();
+    }
+    progress.notify_all();
+    for (const BoundStage& stage : stages)
+      if (stage.group) return stage.group->abort(why);
+  }
+
   void run_lane(int lane, const RunOptions& options) {
     const base::RandomStream random(options.delay_seed, base::RandomUse::Test, 0,
                                     static_cast<uint32_t>(lane));
@@ -217,11 +230,10 @@ struct Executor::State {
         std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(random.uniform(s) * 150.0)));
       try {
         run_stage(static_cast<StageId>(s), options);
+      } catch (const std::exception& e) {
+        return lane_failed(e.what());
       } catch (...) {
-        std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
-        progress.notify_all();
-        return;
+        return lane_failed("an error of unknown kind");
       }
       {
         std::lock_guard lock(mutex);

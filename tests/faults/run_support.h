@@ -1,0 +1,34 @@
+// Commands as child processes, several at a time, with what they said and when they ended.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace pleat::testing {
+
+struct Case {
+  std::string name;
+  std::vector<std::string> command;
+  double timeout_seconds = 0;      // of the ranks' calls
+  double limit_seconds = 0;        // from the fault to the end of the last rank
+  std::string mark;                // under a launcher: an argument that only the ranks of this case have
+  int code = 0;                    // -1: the launcher's, any but 0
+  std::vector<std::string> words;  // regular expressions that must be found in what is said
+};
+
+struct Outcome {
+  int code = -1;
+  std::string said;    // output and errors together
+  double seconds = 0;  // from the fault to the end of the last rank; a launcher needs a second more
+  bool hung = false;   // it was ended by the test
+};
+
+// Runs all, `at_once` at a time. A case that is right but late is run once more, alone: other work on the
+// machine may have been in its way.
+std::vector<Outcome> run_cases(const std::vector<Case>& cases, int at_once);
+
+// Fails the running test for each case that did not end as it should. With PLEAT_FAULTS_TABLE in the
+// environment all cases are listed at the end of the program.
+void judge(const std::vector<Case>& cases, const std::vector<Outcome>& outcomes);
+
+}  // namespace pleat::testing
