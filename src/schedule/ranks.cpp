@@ -1,7 +1,12 @@
 #include "schedule/ranks.h"
 
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
 #include "base/error.h"
 #include "layout/from_config.h"
+#include "model/mesh_rules.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 
@@ -10,11 +15,48 @@ namespace pleat::schedule {
 using layout::GroupKind;
 using program::Group;
 
+namespace {
+
+// The groups of a program on the meshes of a layout, each with the mesh that orders its members.
+struct Kind {
+  Group group;
+  GroupKind kind;
+  bool expert = false;
+};
+constexpr Kind kKinds[] = {
+    {Group::Tensor, GroupKind::Tensor},
+    {Group::Context, GroupKind::Context},
+    {Group::Data, GroupKind::Data},
+    {Group::Pipeline, GroupKind::Pipeline},
+    {Group::TensorContext, GroupKind::TensorContext},
+    {Group::DataContext, GroupKind::DataContext},
+    {Group::TensorDataContext, GroupKind::TensorContextData},
+    {Group::Ends, GroupKind::Embedding},
+    {Group::ExpertTensor, GroupKind::ExpertTensor, true},
+    {Group::Expert, GroupKind::Expert, true},
+    {Group::ExpertData, GroupKind::ExpertData, true},
+    {Group::Dispatch, GroupKind::Dispatch, true},
+};
+
+std::tuple<int64_t, int64_t, int64_t, int64_t> order_key(const layout::Layout& layout, int rank,
+                                                         bool expert) {
+  if (expert) {
+    const layout::ExpertPlace p = layout.expert(rank);
+    return {p.pp, p.edp, p.ep, p.etp};
+  }
+  const layout::AttentionPlace p = layout.attention(rank);
+  return {p.pp, p.dp, p.cp, p.tp};
+}
+
+}  // namespace
+
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) {
   const config::ParallelConfig& p = config.parallel;
   model::Mesh mesh;
   mesh.tp = p.tp, mesh.cp = p.cp, mesh.pp = p.pp, mesh.vpp = p.vpp, mesh.dp = layout.dp();
   mesh.ep = p.ep, mesh.etp = p.etp, mesh.edp = layout.edp();
+  mesh.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
+  mesh.context = p.context == "alltoall" ? model::ContextKind::AllToAll : model::ContextKind::AllGather;
   return mesh;
 }
 
@@ -46,9 +88,7 @@ std::vector<model::Role> roles_of(const config::Config& config) {
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, roles_of(config), {}};
   out.mesh = mesh_of(config, out.layout);
-  if (config.train.num_microbatches % out.mesh.dp != 0)
-    base::fail("train.num_microbatches = {} do not divide over {} data ranks", config.train.num_microbatches,
-               out.mesh.dp);
+  model::require_layout(config, out.mesh);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
     out.programs.push_back(apply_passes(
@@ -57,37 +97,20 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
 }
 
 std::vector<int> group_members(const layout::Layout& layout, int rank, Group group) {
-  switch (group) {
-    case Group::None:
-      return {rank};
-    case Group::Tensor:
-      return layout.group(GroupKind::Tensor, rank);
-    case Group::Context:
-      return layout.group(GroupKind::Context, rank);
-    case Group::Data:
-      return layout.group(GroupKind::Data, rank);
-    case Group::Pipeline:
-      return layout.group(GroupKind::Pipeline, rank);
-    case Group::Expert:
-      return layout.group(GroupKind::Expert, rank);
-    case Group::ExpertTensor:
-      return layout.group(GroupKind::ExpertTensor, rank);
-    case Group::ExpertData:
-      return layout.group(GroupKind::ExpertData, rank);
-    case Group::World:
-      return layout.group(GroupKind::World, rank);
-    case Group::TensorContext:
-      return layout.group(GroupKind::TensorContext, rank);
-    case Group::DataContext:
-      return layout.group(GroupKind::DataContext, rank);
-    case Group::TensorDataContext:
-      return layout.group(GroupKind::TensorContextData, rank);
-    case Group::Dispatch:
-      return layout.group(GroupKind::Dispatch, rank);
-    case Group::Ends:
-      return layout.group(GroupKind::Embedding, rank);
+  if (group == Group::None) return {rank};
+  if (group == Group::World) {
+    std::vector<int> all(static_cast<size_t>(layout.world()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
   }
-  return {rank};
+  const auto kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.group == group; });
+  PLEAT_CHECK(kind != std::end(kKinds), "group {} has no place in a layout", name_of(group));
+  std::vector<int> ranks = layout.group(kind->kind, rank);
+  std::sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return order_key(layout, a, kind->expert) < order_key(layout, b, kind->expert);
+  });
+  return ranks;
 }
 
 }  // namespace pleat::schedule

@@ -17,7 +17,10 @@ struct GridCase {
 };
 
 std::vector<GridCase> grid();
+bool whole_grid();  // PLEAT_GRID=all: every layout, with counts printed
 config::Config grid_config(const GridCase& c, const std::string& dtype);
+// The same with the layout as keys, as a user would write it.
+config::Config parallel_config(const GridCase& c, const std::string& dtype);
 std::vector<model::Role> even_roles(const config::Config& config, const model::Mesh& mesh);
 // The rules a case breaks, joined; empty when it should pass.
 std::string refusal(const GridCase& c);

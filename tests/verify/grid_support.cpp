@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "verify/grid.h"
 
 namespace pleat::verify {
@@ -70,6 +72,21 @@ std::vector<GridCase> grid() {
                     }
               }
   return out;
+}
+
+bool whole_grid() {
+  const char* asked = std::getenv("PLEAT_GRID");
+  return asked && std::string(asked) == "all";
+}
+
+config::Config parallel_config(const GridCase& c, const std::string& dtype) {
+  config::Config config = grid_config(c, dtype);
+  const model::Mesh& m = c.mesh;
+  config::ParallelConfig& p = config.parallel;
+  p.tp = m.tp, p.cp = m.cp, p.pp = m.pp, p.vpp = m.vpp, p.ep = m.ep, p.etp = m.etp;
+  p.dispatcher = m.dispatcher == model::Dispatcher::AllGather ? "allgather" : "alltoall";
+  p.context = m.context == model::ContextKind::AllGather ? "allgather" : "alltoall";
+  return config;
 }
 
 config::Config grid_config(const GridCase& c, const std::string& dtype) {

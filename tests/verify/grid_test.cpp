@@ -13,11 +13,6 @@
 namespace pleat::verify {
 namespace {
 
-bool whole_grid() {
-  const char* asked = std::getenv("PLEAT_GRID");
-  return asked && std::string(asked) == "all";
-}
-
 TEST(Grid, RefusedLayoutsAreTheGoldenList) {
   std::map<std::string, int> by_rule;
   int passing = 0;
