@@ -25,6 +25,6 @@ std::vector<model::Role> even_roles(const config::Config& config, const model::M
 // The rules a case breaks, joined; empty when it should pass.
 std::string refusal(const GridCase& c);
 // One rank, dropping as the layout's ranks do.
-LayoutRun reference_of(const GridCase& c, const config::Config& config);
+LayoutRun reference_of(const GridCase& c, const config::Config& config, RunOptions options = {});
 
 }  // namespace pleat::verify

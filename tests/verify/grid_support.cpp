@@ -125,9 +125,8 @@ std::string refusal(const GridCase& c) {
   return out;
 }
 
-LayoutRun reference_of(const GridCase& c, const config::Config& config) {
+LayoutRun reference_of(const GridCase& c, const config::Config& config, RunOptions options) {
   model::Mesh one;
-  RunOptions options;
   if (c.pad) {
     one.pieces = c.mesh.tp * c.mesh.cp;
     options.pieces_of = c.mesh;

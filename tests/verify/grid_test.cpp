@@ -70,29 +70,5 @@ TEST(Grid, LayoutsEqualOneRank) {
   if (whole_grid()) fmt::print("{} layouts passed, largest difference {:.2g}\n", passed, worst);
 }
 
-// In float32: pipelines and the choice of dispatcher change no bit.
-TEST(Grid, PipelinesAndDispatchersAreBitwiseInFloat32) {
-  const std::vector<GridCase> all = grid();
-  int compared = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    GridCase c = all[i];
-    if (c.mesh.pp == 1 || c.mesh.world() > 8 || !refusal(c).empty() || (!whole_grid() && i % 67 != 11))
-      continue;
-    const config::Config config = grid_config(c, "float32");
-    SCOPED_TRACE(c.name());
-    // The same ranks without the pipeline, and with the other dispatcher.
-    model::Mesh flat = c.mesh;
-    flat.pp = flat.vpp = 1;
-    flat.dispatcher = c.mesh.dispatcher == model::Dispatcher::AllToAll ? model::Dispatcher::AllGather
-                                                                       : model::Dispatcher::AllToAll;
-    const LayoutRun a = run_layout(config, flat, {}, {});
-    const LayoutRun b = run_layout(config, c.mesh, even_roles(config, c.mesh), {});
-    EXPECT_TRUE(compare(a, b, model::make_parameters(config)).bitwise);
-    ++compared;
-  }
-  EXPECT_GT(compared, 3);
-  if (whole_grid()) fmt::print("{} pipelines bitwise equal to none, with the other dispatcher\n", compared);
-}
-
 }  // namespace
 }  // namespace pleat::verify
