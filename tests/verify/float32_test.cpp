@@ -73,6 +73,7 @@ struct Reference {
 struct Worst {
   double gradient = 0, weight = 0;                               // difference
   double gradient_share = 0, later_share = 0, weight_share = 0;  // of what is allowed
+  double least_conditioning = 1e300, most_conditioning = 0;
 };
 
 // Largest possible change of an element of AdamW's step, given how far the gradients are apart.
@@ -131,6 +132,8 @@ void expect_inside(const config::Config& c, const Reference& one, const LayoutRu
                    allowed = one.conditioning[s].at(name) * (sums + kSpread * apart);
       EXPECT_LE(got, allowed) << "step " << s + 1 << " " << name;
       worst.gradient = std::max(worst.gradient, got);
+      worst.least_conditioning = std::min(worst.least_conditioning, one.conditioning[s].at(name));
+      worst.most_conditioning = std::max(worst.most_conditioning, one.conditioning[s].at(name));
       if (got > 0)
         (s == 0 ? worst.gradient_share : worst.later_share) =
             std::max(s == 0 ? worst.gradient_share : worst.later_share, got / allowed);
@@ -231,9 +234,9 @@ TEST(Grid, Float32IsBitwiseOrInsideTheBound) {
         "float32: {} layouts; {} of {} runs with a pipeline or the other dispatcher bitwise equal to none; "
         "{} "
         "ways to regroup sums against one rank: gradients differ by {:.2g}, weights by {:.2g}; shares of the "
-        "bounds: first gradients {:.2g}, later ones {:.2g}, weights {:.2g}\n",
+        "bounds: first gradients {:.2g}, later ones {:.2g}, weights {:.2g}; conditioning {:.2g} to {:.2g}\n",
         layouts, bitwise, runs, regrouped, worst.gradient, worst.weight, worst.gradient_share,
-        worst.later_share, worst.weight_share);
+        worst.later_share, worst.weight_share, worst.least_conditioning, worst.most_conditioning);
 }
 
 }  // namespace
