@@ -27,8 +27,8 @@ struct RankPrograms {
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks);
 
 // World ranks of the group of `rank`, in the order of its reductions: they count up along the axes tp, cp, dp,
-// pp (experts: etp, ep, edp, pp), the first fastest, whatever parallel.order says: it moves ranks, not sums, so
-// a run's bits do not depend on it.
+// pp (experts: etp, ep, edp, pp), the first fastest, whatever parallel.order says. So an order that only moves
+// the pipeline changes no bit; one that folds the meshes differently lets other tokens meet in an expert.
 std::vector<int> group_members(const layout::Layout& layout, int rank, program::Group group);
 
 }  // namespace pleat::schedule
