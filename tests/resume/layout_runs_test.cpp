@@ -55,7 +55,7 @@ void expect_same(const RunResult& a, const RunResult& b) {
 }
 
 const std::vector<std::vector<std::string>> kFolded = {{"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"},
-                                                       {"parallel.cp=2", "parallel.pp=2", "parallel.ep=4"}};
+                                                       {"parallel.cp=2", "parallel.pp=2", "parallel.ep=2"}};
 
 std::vector<std::string> with_order(std::vector<std::string> sets, const char* order) {
   sets.push_back(fmt::format("parallel.order=\"{}\"", order));
