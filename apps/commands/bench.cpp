@@ -4,7 +4,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "bench_kernels.h"
 #include "command.h"
+#include "device/cuda/cuda.h"
+#include "kernels/cuda/choices.h"
 #include "model/parameters.h"
 #include "report/table.h"
 #include "train/bench_step.h"
@@ -21,20 +24,35 @@ double resident_peak_mb() {
 
 struct Arguments {
   std::string peer_config, out, label = "pleat";
+  std::vector<std::string> sets;
   train::BenchOptions options;
   int64_t threads = 2;
 };
 
 int run_bench(const Arguments& a) {
   const double resident_before = resident_peak_mb();
-  const config::Config config = train::peer_config(a.peer_config, a.threads);
+  config::Config config = train::peer_config(a.peer_config, a.threads);
+  if (!a.sets.empty())
+    config = config::resolve(config::parse(config::to_toml(config), a.sets, a.peer_config));
   train::ProgramChoice choice;
   choice.evaluate = false;
   train::Programs programs(config, choice);
   programs.initialize();
+  const bool gpu = programs.machine() != nullptr;
+  int64_t device_bytes = 0;
+  if (gpu) {
+    const device::cuda::Facts facts = device::cuda::facts();
+    device_bytes = facts.memory_bytes - facts.free_bytes;
+    fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", facts.name, facts.num_sms,
+               facts.driver, facts.runtime, facts.cublas, facts.cudnn);
+    for (const std::string& line : kernels::cuda_choices()) fmt::print("  {}\n", line);
+  }
   const train::BenchResult r = train::bench_step(programs, a.options);
   const std::string name = a.peer_config.substr(a.peer_config.find_last_of('/') + 1);
-  const nlohmann::json result = {
+  double optimizer_seconds = 0;
+  for (const auto& [region, seconds] : r.breakdown.regions)
+    if (region == "optimizer") optimizer_seconds = seconds;
+  nlohmann::json result = {
       {"peer", a.label},
       {"config", name.substr(0, name.rfind(".json"))},
       {"ok", true},
@@ -51,6 +69,13 @@ int run_bench(const Arguments& a) {
       {"planned_MB", double(programs.train_plan().plan.arena_bytes) / 1048576},
       {"rss_growth_MB", resident_peak_mb() - resident_before},
       {"params_M", double(model::count_parameters(config, programs.table()).total) / 1e6}};
+  result["micro_batch"] = config.train.micro_batch;
+  result["grad_accum"] = config.train.num_microbatches;
+  result["mfu_pct_of_989"] = 100 * r.model_flops / r.median_seconds / 989e12;
+  result["ms_opt"] = optimizer_seconds * 1e3;
+  result["ms_fwd_bwd"] = (r.median_seconds - optimizer_seconds) * 1e3;
+  result["peak_mem_GB"] = gpu ? double(device_bytes) / 1e9 : result["rss_growth_MB"].get<double>() / 1e3;
+  result["path"] = {gpu ? "CUDA, one graph per step" : "CPU"};
   report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
   for (const auto& [region, seconds] : r.breakdown.regions)
     table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
@@ -72,6 +97,7 @@ void add_bench(CLI::App& app, Action& chosen) {
   CLI::App* bench = app.add_subcommand("bench", "Measure against a ceiling or a peer");
   bench->require_subcommand(1);
   add_example(*bench, "pleat bench step --peer-config bench/configs/cpu-small.json");
+  add_bench_kernels(*bench, chosen);
   auto a = std::make_shared<Arguments>();
   CLI::App* c =
       bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
@@ -79,6 +105,8 @@ void add_bench(CLI::App& app, Action& chosen) {
   c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");
   c->add_option("--threads", a->threads, "Worker threads")->check(CLI::PositiveNumber);
+  c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")
+      ->allow_extra_args(false);
   c->add_option("--out", a->out, "Also write the result line as JSON");
   c->add_option("--label", a->label, "Name of this entry");
   add_example(*c, "pleat bench step --peer-config bench/configs/cpu-small.json --steps 20");

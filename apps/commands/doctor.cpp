@@ -14,6 +14,7 @@
 #include "command.h"
 #include "device/cpu/blas.h"
 #include "device/cpu/gemm_rate.h"
+#include "device/cuda/cuda.h"
 #include "report/table.h"
 
 namespace pleat::apps {
@@ -37,7 +38,26 @@ struct Machine {
   double memory_gib = 0;
   std::string blas, mpi;
   double gemm_f32 = 0, gemm_f64 = 0;  // FLOP/s
+  std::string gpu, gpu_libraries;     // or why there is none
+  double gpu_copy = 0, gpu_gemm = 0;  // bytes/s, FLOP/s; 0: no GPU
 };
+
+void look_at_gpu(Machine& m) {
+  std::string why;
+  if (device::cuda::num_devices(&why) == 0) {
+    m.gpu = "none: " + why;
+    return;
+  }
+  const device::cuda::Facts f = device::cuda::facts();
+  m.gpu =
+      fmt::format("{}, compute capability {}.{}, {} SMs, {:.1f} GiB ({:.1f} free)", f.name, f.major, f.minor,
+                  f.num_sms, double(f.memory_bytes) / (1 << 30), double(f.free_bytes) / (1 << 30));
+  m.gpu_libraries =
+      fmt::format("driver for CUDA {}.{}, runtime {}.{}, cuBLASLt {}, cuDNN {}", f.driver / 1000,
+                  f.driver % 1000 / 10, f.runtime / 1000, f.runtime % 1000 / 10, f.cublas, f.cudnn);
+  m.gpu_copy = device::cuda::measure_copy_rate();
+  m.gpu_gemm = device::cuda::measure_gemm_rate();
+}
 
 Machine look() {
   Machine m;
@@ -51,6 +71,7 @@ Machine look() {
   device::Pool pool(m.cores);
   m.gemm_f32 = device::measure_gemm_rate(pool, tensor::Dtype::F32);
   m.gemm_f64 = device::measure_gemm_rate(pool, tensor::Dtype::F64);
+  look_at_gpu(m);
   return m;
 }
 
@@ -81,6 +102,10 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
                           {"blas", m.blas},
                           {"gemm_f32_gflops", m.gemm_f32 / 1e9},
                           {"gemm_f64_gflops", m.gemm_f64 / 1e9},
+                          {"gpu", m.gpu},
+                          {"gpu_libraries", m.gpu_libraries},
+                          {"gpu_copy_tb_per_s", m.gpu_copy / 1e12},
+                          {"gpu_bf16_tflops", m.gpu_gemm / 1e12},
                           {"mpi", m.mpi},
                           {"nccl", comm::nccl_description()}}},
                         {"launcher", world.launcher},
@@ -116,6 +141,10 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
         "cores     {}\nmemory    {:.1f} GiB\nBLAS      {}\nproducts  {:.1f} GFLOP/s f32, {:.1f} GFLOP/s f64, "
         "on {} threads\n",
         m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, m.cores);
+    fmt::print("GPU       {}\n", m.gpu);
+    if (m.gpu_gemm > 0)
+      fmt::print("          {}\n          copy {:.2f} TB/s, bf16 products {:.0f} TFLOP/s, measured now\n",
+                 m.gpu_libraries, m.gpu_copy / 1e12, m.gpu_gemm / 1e12);
     fmt::print("MPI       {}\nNCCL      {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi,
                comm::nccl_description(), world.launcher, ranks, carrier);
     fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",

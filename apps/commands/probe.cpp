@@ -16,9 +16,10 @@ void add_probe(CLI::App& app, Action& chosen) {
   c->add_flag("--grads", o->gradients, "Also write the gradient of every parameter");
   c->add_flag("--aux-grads", o->aux_gradients,
               "Gradients include the auxiliary losses with their coefficients");
-  c->add_option("--dtype", o->dtype, "f32 or f64")
-      ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))
-      ->check(CLI::IsMember({"float32", "float64"}));
+  c->add_option("--dtype", o->dtype, "f32, f64, or bf16 (on a GPU)")
+      ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}, {"bf16", "bfloat16"}}))
+      ->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
+  c->add_option("--device", o->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
   c->add_option("--threads", o->threads, "Worker threads (0: all cores)");
   c->add_option("--set", o->sets, "Override a key of the model's config: section.key=value (repeatable)")
       ->allow_extra_args(false);

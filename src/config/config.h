@@ -116,6 +116,9 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;  // 0: no clipping
+  // With model.dtype = "bfloat16"; else both follow the model.
+  std::string grad_dtype = "float32";    // float32 | bfloat16
+  std::string moment_dtype = "float32";  // float32 | bfloat16
   bool decay_norms = false;
   bool decay_biases = false;
   bool decay_embeddings = true;
@@ -224,8 +227,10 @@ struct CommConfig {
 };
 
 struct DeviceConfig {
-  std::string kind = "cpu";
-  int64_t threads = 0;  // 0: all cores
+  std::string kind = "cpu";  // cpu | cuda
+  int64_t threads = 0;       // 0: all cores
+  bool graph = true;         // cuda: the step as one captured graph
+  bool deterministic_attention = true;
 
   bool operator==(const DeviceConfig&) const = default;
 };

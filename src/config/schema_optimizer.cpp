@@ -119,6 +119,21 @@ std::vector<Key> optimizer_keys() {
           "lr.")
           .one_of({"cosine", "linear", "wsd", "constant"})
           .see({"optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.min_lr"}));
+  const Condition narrow = {"model.dtype is \"bfloat16\"", {"model.dtype"}, [](const Config& c) {
+                              return c.model.dtype == "bfloat16";
+                            }};
+  keys.push_back(
+      key("grad_dtype", &O::grad_dtype,
+          "Element type of the gradients of weights. bfloat16 halves their memory; sums over microbatches "
+          "are then rounded once per microbatch.")
+          .one_of({"float32", "bfloat16"})
+          .when(narrow)
+          .see({"optimizer.moment_dtype", "model.dtype"}));
+  keys.push_back(key("moment_dtype", &O::moment_dtype,
+                     "Element type of AdamW's two moments. The master weights stay float32.")
+                     .one_of({"float32", "bfloat16"})
+                     .when(narrow)
+                     .see({"optimizer.grad_dtype", "model.dtype"}));
   keys.push_back(
       key("warmup_steps", &O::warmup_steps, "Steps over which the learning rate rises linearly to lr.")
           .range(0, 1e12)

@@ -119,11 +119,26 @@ void add_device_keys(std::vector<Key>& keys) {
   const auto key = [](const char* name, auto D::*field, std::string meaning) {
     return make_key(std::string("device.") + name, &Config::device, field, std::move(meaning));
   };
-  keys.push_back(key("kind", &D::kind, "Back end the run executes on.").one_of({"cpu"}));
+  keys.push_back(
+      key("kind", &D::kind,
+          "Back end the run executes on. cuda needs a build with it (preset cuda) and a GPU of compute "
+          "capability 9.0.")
+          .one_of({"cpu", "cuda"}));
+  keys.push_back(key("graph", &D::graph,
+                     "Capture the step as one CUDA graph after the first: no launch costs, the same bits.")
+                     .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
+                              return c.device.kind == "cuda";
+                            }}));
   keys.push_back(
       key("threads", &D::threads,
           "Worker threads. 0 uses every core this process may run on. Results do not depend on it.")
           .range(0, 1024));
+  keys.push_back(key("deterministic_attention", &D::deterministic_attention,
+                     "The backward of attention gives the same bits every time. Off: a faster form whose "
+                     "sums may come in another order from run to run.")
+                     .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
+                              return c.device.kind == "cuda";
+                            }}));
 }
 
 }  // namespace

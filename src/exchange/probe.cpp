@@ -54,12 +54,13 @@ std::vector<checkpoint::Target> targets_of(Bound& bound) {
   std::vector<checkpoint::Target> out;
   for (size_t i = 0; i < bound.program.values.size(); ++i) {
     const program::Value& v = bound.program.values[i];
-    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs) continue;
-    out.push_back({v.name,
-                   v.dtype,
-                   v.shape,
-                   {static_cast<std::byte*>(bound.executor->data(static_cast<program::ValueId>(i))),
-                    static_cast<size_t>(program::num_bytes(v))}});
+    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs || bound.plan.offset[i] < 0)
+      continue;
+    out.push_back(
+        {v.name,
+         v.dtype,
+         v.shape,
+         {bound.state(static_cast<program::ValueId>(i)), static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
 }
@@ -84,7 +85,9 @@ void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, b
   int64_t* rng = static_cast<int64_t*>(bound.executor->data("rng"));
   rng[0] = c.train.seed, rng[1] = 0;
   const std::vector<double> frequencies = model::rope_frequencies(c.model);
-  std::memcpy(bound.executor->data("rope.inv_freq"), frequencies.data(), frequencies.size() * sizeof(double));
+  std::memcpy(bound.state(bound.executor->find("rope.inv_freq")), frequencies.data(),
+              frequencies.size() * sizeof(double));
+  bound.push_state();
   if (!training) return;
   double* norm = static_cast<double*>(bound.executor->data("norm"));
   norm[0] = 1.0 / static_cast<double>(tokens.batch * (tokens.length - 1));
@@ -116,6 +119,16 @@ class Output {
     data_.emplace_back(bytes, bytes + n);
     specs_.push_back({std::move(name), type_, std::move(shape)});
   }
+  // As the program has it; bf16 is written as F32, which holds it exactly.
+  void add_value(std::string name, std::vector<int64_t> shape, const Bound& bound, const std::string& value) {
+    const program::Value& v = bound.program.values[static_cast<size_t>(bound.executor->find(value))];
+    const void* data = bound.executor->data(value);
+    if (v.dtype != tensor::Dtype::BF16) return add(std::move(name), std::move(shape), data);
+    std::vector<float> wide(static_cast<size_t>(program::num_elements(v)));
+    safetensors::decode(safetensors::ElementType::BF16,
+                        std::span(static_cast<const std::byte*>(data), wide.size() * 2), std::span(wide));
+    add(std::move(name), std::move(shape), wide.data());
+  }
   void add_scalar(std::string name, double number) {
     if (type_ == safetensors::ElementType::F64) return add(std::move(name), {1}, &number);
     const float narrow = static_cast<float>(number);
@@ -141,10 +154,10 @@ class Output {
 ProbeResult probe(const ProbeOptions& o) {
   family::FamilyConfig model = family::read_model_config(o.model_folder);
   const Tokens tokens = read_tokens(o.tokens_path, model.config.model.vocab_size);
-  std::vector<std::string> sets = {fmt::format("model.dtype=\"{}\"", o.dtype),
-                                   fmt::format("train.micro_batch={}", tokens.batch),
-                                   fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1",
-                                   "device.threads=" + std::to_string(o.threads)};
+  std::vector<std::string> sets = {
+      fmt::format("model.dtype=\"{}\"", o.dtype),     fmt::format("train.micro_batch={}", tokens.batch),
+      fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1",
+      "device.threads=" + std::to_string(o.threads),  fmt::format("device.kind=\"{}\"", o.device)};
   model.config.model.num_mtp_layers = 0;
   if (o.dtype == "float64" && model.config.moe.num_experts > 0)
     sets.push_back("moe.router_dtype=\"float64\"");
@@ -161,21 +174,23 @@ ProbeResult probe(const ProbeOptions& o) {
     if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
     return v.name.starts_with("mb0.L") && v.name.ends_with(".x_out");
   };
-  Bound forward(interpret::with_results(schedule::build_logits(c, table, tokens.batch), is_hidden), threads);
+  const Bound::Device device = c.device.kind == "cuda" ? Bound::Device::Cuda : Bound::Device::Cpu;
+  Bound forward(interpret::with_results(schedule::build_logits(c, table, tokens.batch), is_hidden), threads,
+                device);
   load_weights(folder, model, table, targets_of(forward));
   write_inputs(forward, c, tokens, false);
   forward.executor->run();
   const tensor::Dtype dtype =
       forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
   Output out(o.out_path, dtype);
-  out.add("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward.executor->data("mb0.logits"));
+  out.add_value("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward, "mb0.logits");
   const std::vector<int64_t> hidden = {tokens.batch, tokens.length, c.model.hidden_size};
-  out.add("hidden.0", hidden, forward.executor->data("mb0.embedded"));
+  out.add_value("hidden.0", hidden, forward, "mb0.embedded");
   for (int64_t i = 0; i < L; ++i)
-    out.add(fmt::format("hidden.{}", i + 1), hidden,
-            forward.executor->data(i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed"));
+    out.add_value(fmt::format("hidden.{}", i + 1), hidden, forward,
+                  i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed");
 
-  Bound backward(gradient_program(c, table), threads);
+  Bound backward(gradient_program(c, table), threads, device);
   load_weights(folder, model, table, targets_of(backward));
   write_inputs(backward, c, tokens, true);
   backward.executor->run();

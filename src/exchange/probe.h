@@ -12,7 +12,8 @@ struct ProbeOptions {
   bool gradients = false;
   bool aux_gradients =
       false;  // gradients of loss + auxiliary losses with their coefficients, instead of the loss alone
-  std::string dtype = "float32";  // float32 | float64
+  std::string dtype = "float32";  // float32 | float64 | bfloat16 (on a GPU)
+  std::string device = "cpu";     // cpu | cuda
   int64_t threads = 0;            // 0: all cores
   std::vector<std::string> sets;  // overrides of the model's config, "section.key=value"
 };

@@ -127,13 +127,22 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
   for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
+    // A narrow weight is rounded from its wide copy, which the optimizer keeps where there is one.
+    const bool narrow = target->dtype == tensor::Dtype::BF16;
+    const checkpoint::Target* master = narrow ? find(targets, p->name + ".master") : nullptr;
+    std::vector<std::byte> own(narrow && !master ? target->bytes.size() * 2 : 0);
+    const std::span<std::byte> wide = master ? master->bytes : narrow ? std::span(own) : target->bytes;
     for (const Piece& piece : pieces) {
       if (target->dtype == tensor::Dtype::F64)
-        read_piece<double>(folder, piece, *p, target->bytes);
+        read_piece<double>(folder, piece, *p, wide);
       else
-        read_piece<float>(folder, piece, *p, target->bytes);
+        read_piece<float>(folder, piece, *p, wide);
       ++report.num_tensors;
     }
+    if (narrow)
+      safetensors::encode(safetensors::ElementType::BF16,
+                          std::span(reinterpret_cast<const float*>(wide.data()), wide.size() / sizeof(float)),
+                          target->bytes);
   }
   for (int layer = 0; layer < config::num_all_layers(model.config); ++layer) {
     const std::string name = family::correction_bias_name(model.config, layer);
@@ -198,9 +207,17 @@ void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& tabl
   }
   const auto collect = [&]<class T>(T) {
     std::vector<T> numbers(static_cast<size_t>(n));
-    for (const auto& [i, piece] : tensor.parts)
-      family::parameter_into_piece(
-          piece, table[i], reinterpret_cast<const T*>(source(table[i].name).bytes.data()), numbers.data());
+    for (const auto& [i, piece] : tensor.parts) {
+      const Source& s = source(table[i].name);
+      std::vector<T> widened;
+      const T* from = reinterpret_cast<const T*>(s.bytes.data());
+      if (s.dtype == tensor::Dtype::BF16) {
+        widened.resize(s.bytes.size() / 2);
+        safetensors::decode(safetensors::ElementType::BF16, s.bytes, std::span(widened));
+        from = widened.data();
+      }
+      family::parameter_into_piece(piece, table[i], from, numbers.data());
+    }
     safetensors::encode(tensor.spec.type, std::span<const T>(numbers), out);
   };
   if (source(table[tensor.parts.front().first].name).dtype == tensor::Dtype::F64)

@@ -83,8 +83,8 @@ void declare_state(Decoder& d) {
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
         d.mesh.size(v.group) == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.shard};
-    v.moment1 = d.b.value(p.name + ".moment1", d.wide, shape, Owner::Optimizer, Life::Persistent);
-    v.moment2 = d.b.value(p.name + ".moment2", d.wide, shape, Owner::Optimizer, Life::Persistent);
+    v.moment1 = d.b.value(p.name + ".moment1", d.moments, shape, Owner::Optimizer, Life::Persistent);
+    v.moment2 = d.b.value(p.name + ".moment2", d.moments, shape, Owner::Optimizer, Life::Persistent);
     if (d.wide != d.compute)
       v.master = d.b.value(p.name + ".master", d.wide, shape, Owner::Optimizer, Life::Persistent);
   }
@@ -107,7 +107,7 @@ void declare_gradients(Decoder& d) {
     if (!d.parameters[i].here) continue;
     // A tied weight without its embedding has one gradient here, the head's.
     if (p.name == "embedding.weight" && !d.embeds()) continue;
-    d.parameters[i].grad = d.b.value(p.name + ".grad", d.wide, local_shape(p, d.mesh), Owner::Gradients);
+    d.parameters[i].grad = d.b.value(p.name + ".grad", d.gradients, local_shape(p, d.mesh), Owner::Gradients);
     if (!p.tied_to.empty() && !d.embeds())
       d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
   }
@@ -305,6 +305,11 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   d.purpose = options.purpose;
   d.compute = compute;
   d.wide = compute == Dtype::BF16 ? Dtype::F32 : compute;
+  const auto narrowed = [&](const std::string& name) {
+    return compute == Dtype::BF16 && name == "bfloat16" ? Dtype::BF16 : d.wide;
+  };
+  d.gradients = narrowed(config.optimizer.grad_dtype);
+  d.moments = narrowed(config.optimizer.moment_dtype);
   d.router = wide ? Dtype::F64 : Dtype::F32;
   d.mesh = options.mesh;
   d.role = options.role ? *options.role : whole_model(config.model.num_layers);

@@ -233,7 +233,7 @@ void update(Decoder& d) {
   each([&](size_t i, ParameterValues& v) {
     v.reduced = v.grad;
     if (!shared(v)) return;
-    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.wide, {v.shard}, program::Owner::Gradients);
+    v.reduced = d.b.value(d.table[i].name + ".grad_share", d.gradients, {v.shard}, program::Owner::Gradients);
     d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.group, {r(v.grad), w(v.reduced)},
                  {{"shard", double(v.shard)}});
   });

@@ -118,7 +118,8 @@ struct Decoder {
   Builder& b;
   Purpose purpose{};
   tensor::Dtype compute{}, router{};
-  tensor::Dtype wide{};  // gradients, moments, row statistics: compute, or f32 where that is narrower
+  tensor::Dtype wide{};  // master weights, row statistics: compute, or f32 where that is narrower
+  tensor::Dtype gradients{}, moments{};  // of weights: wide, or bf16 where the config asks for it
   Mesh mesh;
   Role role;
   int64_t num_tokens = 0;         // rows of a microbatch this rank owns between the blocks

@@ -24,19 +24,47 @@ config::Config peer_config(const std::string& path, int64_t threads) {
       base::fail("'{}': key '{}' must be an integer", path, key);
     return j[key].get<int64_t>();
   };
-  if (j.contains("mla"))
-    base::fail("'{}' asks for multi-head latent attention, which this build does not have", path);
-  const std::string qk_norm = j.value("qk_norm", "none");
-  if (qk_norm != "none" && qk_norm != "head")
-    base::fail("'{}': qk_norm '{}' is not supported; needed 'none' or 'head'", path, qk_norm);
+  const std::string qk_norm =
+      j.contains("qk_norm") && j["qk_norm"].is_string() ? j["qk_norm"].get<std::string>() : "none";
+  if (qk_norm != "none" && qk_norm != "head" && qk_norm != "full")
+    base::fail("'{}': qk_norm '{}' is not known; needed null, 'head' or 'full'", path, qk_norm);
+  const std::string optimizer = j.value("optimizer", "fp32master");
+  if (optimizer != "fp32" && optimizer != "fp32master" && optimizer != "bf16")
+    base::fail("'{}': optimizer '{}' is not known; needed 'fp32' (all float32), 'fp32master' or 'bf16'", path,
+               optimizer);
   config::Config c;
+  // As the peers: weights and activations bf16 with float32 master weights, on the GPU; all float32 on the
+  // CPU.
+  if (optimizer != "fp32") {
+    c.device.kind = "cuda";
+    c.model.dtype = "bfloat16";
+    c.optimizer.grad_dtype = "bfloat16";
+    c.device.deterministic_attention = false;  // as the peers' library runs it
+    if (optimizer == "bf16") c.optimizer.moment_dtype = "bfloat16";
+  }
   c.model.vocab_size = need("vocab_size");
   c.model.hidden_size = need("hidden_size");
   c.model.num_layers = need("num_layers");
   c.model.num_heads = need("num_heads");
-  c.model.num_kv_heads = need("num_kv_heads");
-  c.model.head_dim = need("head_dim");
-  c.model.qk_norm = qk_norm == "head";
+  if (j.contains("mla") && j["mla"].is_object()) {
+    const nlohmann::json& m = j["mla"];
+    const auto width = [&](const char* key) {
+      if (!m.contains(key) || !m[key].is_number_integer())
+        base::fail("'{}': key 'mla.{}' must be an integer", path, key);
+      return m[key].get<int64_t>();
+    };
+    c.model.attention = "mla";
+    c.model.q_lora_rank = width("q_lora");
+    c.model.kv_lora_rank = width("kv_lora");
+    c.model.qk_nope_head_dim = width("nope");
+    c.model.qk_rope_head_dim = width("rope");
+    c.model.v_head_dim = width("v");
+  } else {
+    c.model.num_kv_heads = need("num_kv_heads");
+    c.model.head_dim = need("head_dim");
+  }
+  c.model.qk_norm = qk_norm != "none";
+  c.model.qk_norm_full = qk_norm == "full";
   c.model.norm_eps = j.value("rms_eps", 1e-6);
   c.model.rope_theta = j.value("rope_theta", 10000.0);
   c.moe.num_experts = need("num_experts");
@@ -54,9 +82,11 @@ config::Config peer_config(const std::string& path, int64_t threads) {
   c.train.seq_len = need("seq_len");
   c.train.micro_batch = need("micro_batch");
   c.train.num_microbatches = j.value("grad_accum", int64_t{1});
+  c.data.isolate_documents = false;  // every sequence is one document
+  c.train.loss_chunk = j.value("ce_chunk", int64_t{optimizer == "fp32" ? 0 : 4096});
   c.optimizer.lr = 1e-4;
   c.optimizer.schedule = "constant";
-  c.optimizer.weight_decay = 0.01;
+  c.optimizer.weight_decay = j.value("weight_decay", 0.1);
   c.optimizer.clip = j.value("clip", 1.0);
   c.device.threads = threads;
   config::validate(c);
@@ -94,17 +124,23 @@ void write_random_batch(interpret::Executor& executor, const config::Config& c, 
 BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   interpret::Executor& executor = programs.train();
   const config::Config& c = programs.config();
-  interpret::RunOptions timed;
+  const bool gpu = programs.machine() != nullptr;
+  interpret::RunOptions timed, plain;
   timed.timing = true;
   BenchResult out;
   double spent = 0;
-  for (int64_t step = 1; step <= options.warmup + options.steps; ++step) {
+  int64_t step = 1;
+  for (; step <= options.warmup + options.steps; ++step) {
     write_random_batch(executor, c, step);
     const auto start = std::chrono::steady_clock::now();
-    executor.run(timed);
+    executor.run(gpu ? plain : timed);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (step > options.warmup) out.step_seconds.push_back(seconds), spent += seconds;
     if (options.seconds > 0 && spent >= options.seconds) break;
+  }
+  if (gpu) {  // events around every stage cost time, so the breakdown is of a step of its own
+    write_random_batch(executor, c, step);
+    executor.run(timed);
   }
   const double* loss = static_cast<const double*>(executor.data("loss"));
   out.loss = loss[0] / loss[1];
@@ -115,8 +151,10 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   out.tokens_per_s = tokens / out.median_seconds;
   out.model_flops = cost::model_flops(c, tokens, double(c.train.seq_len)).total();
   out.hardware_flops = cost::hardware_flops(executor.program(), c.train.seq_len);
-  out.gemm_rate = device::measure_gemm_rate(
-      programs.pool(), c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+  out.gemm_rate =
+      gpu ? programs.machine()->gemm_rate()
+          : device::measure_gemm_rate(programs.pool(),
+                                      c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
   out.timeline = executor.timeline();
   out.breakdown = interpret::breakdown(executor.program(), out.timeline);
   double gemm_seconds = 0, gemm_flops = 0;

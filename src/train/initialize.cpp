@@ -1,7 +1,9 @@
 #include "train/initialize.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "base/hash.h"
 #include "base/rng.h"
@@ -21,15 +23,24 @@ void initialize(const model::Parameter& p, uint64_t seed, const std::vector<mode
                 device::Pool& pool) {
   const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
   constexpr int64_t kTile = 16384;
+  const auto element = [](double x) {
+    if constexpr (std::is_same_v<T, uint16_t>) {
+      // bf16: through float, to nearest, ties to even, as the master copy of the weight is rounded.
+      const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(x));
+      return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+    } else {
+      return static_cast<T>(x);
+    }
+  };
   for (const model::Run& run : runs) {
     T* to = out + run.local_begin;
     if (p.init != model::Init::Normal) {
-      std::fill_n(to, run.count, p.init == model::Init::Ones ? T(1) : T(0));
+      std::fill_n(to, run.count, element(p.init == model::Init::Ones ? 1.0 : 0.0));
       continue;
     }
     pool.for_each_tile((run.count + kTile - 1) / kTile, [&](int64_t tile) {
       for (int64_t i = tile * kTile; i < std::min(run.count, (tile + 1) * kTile); ++i)
-        to[i] = static_cast<T>(p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)));
+        to[i] = element(p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)));
     });
   }
 }
@@ -40,6 +51,8 @@ void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vecto
                       tensor::Dtype dtype, std::byte* out, device::Pool& pool) {
   if (dtype == tensor::Dtype::F64) {
     initialize(p, seed, runs, reinterpret_cast<double*>(out), pool);
+  } else if (dtype == tensor::Dtype::BF16) {
+    initialize(p, seed, runs, reinterpret_cast<uint16_t*>(out), pool);
   } else {
     initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
   }

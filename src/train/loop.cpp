@@ -13,6 +13,7 @@
 #include "checkpoint/save.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
+#include "kernels/cuda/choices.h"
 #include "report/console.h"
 #include "report/format.h"
 #include "report/jsonl_log.h"
@@ -188,6 +189,7 @@ class Run {
         table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
     announce_classes();
+    for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
   }
 

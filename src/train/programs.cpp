@@ -50,7 +50,10 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
       crew_(crew && !crew->alone() ? crew : nullptr),
       table_(model::make_parameters(config)),
       pool_(crew_ ? crew_->num_threads() : static_cast<int>(config.device.threads)) {
-  if (config.model.dtype == "bfloat16")
+  const bool gpu = config.device.kind == "cuda";
+  if (gpu && crew_)
+    base::fail("several ranks run on the CPU only so far: device.kind = \"cuda\" is for one rank");
+  if (config.model.dtype == "bfloat16" && !gpu)
     base::fail(
         "model.dtype = \"bfloat16\" can be planned, explained and simulated; the CPU runs \"float32\" and "
         "\"float64\"");
@@ -81,10 +84,18 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
     any_ = &logits_plan_, bytes = std::max(bytes, logits_plan_.plan.arena_bytes);
   }
   PLEAT_CHECK(any_, "a run needs at least one program");
-  arena_ = std::make_unique<device::Arena>(bytes);
-  arena_->fill_pattern();
+  if (gpu) {
+    machine_ = std::make_unique<interpret::CudaMachine>(bytes);
+    arena_ = std::make_unique<device::Arena>(any_->plan.persistent_bytes);
+  } else {
+    arena_ = std::make_unique<device::Arena>(bytes);
+    arena_->fill_pattern();
+  }
   open_groups();
-  const auto bind = [&](const Planned& p) {
+  const auto bind = [&](const Planned& p) -> std::unique_ptr<interpret::Executor> {
+    if (machine_)
+      return std::make_unique<interpret::CudaExecutor>(p.program, p.plan, *machine_,
+                                                       interpret::CudaOptions{.graph = config_.device.graph});
     return std::make_unique<interpret::Executor>(
         p.program, p.plan, arena_->data(), pool_,
         crew_ ? [this](program::Group group, const std::string& lane) { return crew_->group(group, lane); }
@@ -135,21 +146,48 @@ void Programs::write_constants() {
       std::memcpy(to, frequencies.data(), static_cast<size_t>(program::num_bytes(v)));
     } else if (v.name == "coords") {
       std::memcpy(to, setup_.place.coords.data(), sizeof setup_.place.coords);
+    } else {
+      continue;
     }
+    if (machine_) machine_->write(any_->plan.offset[i], to, program::num_bytes(v));
   }
 }
 
 void Programs::initialize() {
   const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
+  constexpr std::string_view kMaster = ".master";
   for (const checkpoint::Target& t : targets()) {
-    const int p = model::find_parameter(table_, t.name);
+    const bool master = t.name.ends_with(kMaster);
+    const int p =
+        model::find_parameter(table_, master ? t.name.substr(0, t.name.size() - kMaster.size()) : t.name);
+    const int64_t at = t.bytes.data() - arena_->data(), count = static_cast<int64_t>(t.bytes.size());
+    if (machine_ && p < 0) {
+      machine_->fill(at, 0, count);
+      continue;
+    }
     std::memset(t.bytes.data(), 0, t.bytes.size());  // padding stays zero
     if (p >= 0) {
       initialize_slice(table_[size_t(p)], seed,
                        model::local_runs(table_[size_t(p)], setup_.mesh, setup_.place.weights()), t.dtype,
                        t.bytes.data(), pool_);
     }
+    if (machine_) {
+      machine_->write(at, t.bytes.data(), count);
+      arena_->release(at, count);  // a large model's copy would not fit beside it
+    }
   }
+}
+
+void Programs::push_state() {
+  if (!machine_) return;
+  for (const checkpoint::Target& t : targets())
+    machine_->write(t.bytes.data() - arena_->data(), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
+}
+
+void Programs::pull_state() const {
+  if (!machine_) return;
+  for (const checkpoint::Target& t : const_cast<Programs*>(this)->targets())
+    machine_->read(t.bytes.data() - arena_->data(), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
 }
 
 std::vector<checkpoint::Target> Programs::targets() {
@@ -173,6 +211,7 @@ const checkpoint::Target& Programs::target(const std::string& name) const {
 }
 
 std::vector<checkpoint::TensorRef> Programs::tensors() const {
+  pull_state();
   std::vector<checkpoint::TensorRef> out;
   for (checkpoint::Target& t : const_cast<Programs*>(this)->targets())
     out.push_back({std::move(t.name), t.dtype, std::move(t.shape), t.bytes});

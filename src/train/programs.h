@@ -14,6 +14,7 @@
 #include "device/cpu/arena.h"
 #include "device/cpu/pool.h"
 #include "interpret/plan/plan.h"
+#include "interpret/run/cuda_executor.h"
 #include "interpret/run/executor.h"
 #include "model/parameters.h"
 #include "program/program.h"
@@ -57,6 +58,13 @@ class Programs {
   const std::vector<model::Parameter>& table() const { return table_; }
   device::Pool& pool() { return pool_; }
   const device::Arena& arena() const { return *arena_; }
+  const interpret::CudaMachine* machine() const { return machine_.get(); }  // nullptr: the CPU
+
+  // On a GPU the state has a copy on the host, which targets() and tensors() show. The first sends it to the
+  // device after targets were written, the second fetches it (tensors() does so by itself). On the CPU both
+  // do nothing.
+  void push_state();
+  void pull_state() const;
 
   // Every persistent tensor that is not derived from the config, as this rank holds it: weights, moments,
   // router bias.
@@ -75,7 +83,8 @@ class Programs {
   device::Pool pool_;
   config::Config rerun_config_;
   Planned train_plan_, rerun_plan_, evaluate_plan_, logits_plan_;
-  std::unique_ptr<device::Arena> arena_;
+  std::unique_ptr<interpret::CudaMachine> machine_;
+  std::unique_ptr<device::Arena> arena_;  // everything; on a GPU the host's copy of the state
   std::unique_ptr<interpret::Executor> train_, rerun_, evaluate_, logits_;
   const Planned* any_ = nullptr;  // one that exists; state lies the same in all
   std::map<std::string, checkpoint::Target> targets_;

@@ -185,7 +185,10 @@ void ShardedState::serve() {
 }
 
 void ShardedState::restore(const checkpoint::Loaded& loaded) {
-  if (crew_.alone()) return checkpoint::restore(loaded, programs_.targets());
+  if (crew_.alone()) {
+    checkpoint::restore(loaded, programs_.targets());
+    return programs_.push_state();
+  }
   std::vector<checkpoint::Expected> expected;
   for (const LogicalTensor& t : tensors_) expected.push_back({t.name, t.dtype, t.shape});
   checkpoint::require_fits(loaded, expected);

@@ -105,8 +105,11 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
     hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
   // The others wait, so that the leader measures with its own threads alone.
   if (crew_.leads())
-    gemm_rate_ = device::measure_gemm_rate(
-        programs_.pool(), config_.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32);
+    gemm_rate_ = programs_.machine()
+                     ? programs_.machine()->gemm_rate()
+                     : device::measure_gemm_rate(programs_.pool(), config_.model.dtype == "float64"
+                                                                       ? tensor::Dtype::F64
+                                                                       : tensor::Dtype::F32);
   double shared[] = {hardware_flops_, gemm_rate_};
   crew_.sum("start.rates", shared);
   hardware_flops_ = shared[0];

@@ -18,7 +18,7 @@ Batch random_batch(const config::Config& c, uint64_t seed, int64_t step) {
     for (int64_t s = 0; s < sequences; ++s) {
       int64_t start = 0;
       for (int64_t t = 0; t < length; ++t) {
-        if (t > 0 && uniform() < 3.0 / static_cast<double>(length)) start = t;
+        if (t > 0 && uniform() < 3.0 / static_cast<double>(length) && c.data.isolate_documents) start = t;
         const int32_t row = static_cast<int32_t>(s * length + t);
         out.tokens.push_back(static_cast<int32_t>(uniform() * static_cast<double>(c.model.vocab_size)));
         out.labels.push_back(static_cast<int32_t>(uniform() * static_cast<double>(c.model.vocab_size)));

@@ -1,6 +1,7 @@
 #include "kernels/kernel_support.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -51,6 +52,9 @@ double Tensor::at(int64_t i) const {
     std::memcpy(&v, bytes.data() + static_cast<size_t>(i) * sizeof(T), sizeof(T));
     return static_cast<double>(v);
   };
+  uint16_t bf16_bits = 0;
+  if (dtype == tensor::Dtype::BF16)
+    std::memcpy(&bf16_bits, bytes.data() + static_cast<size_t>(i) * sizeof(bf16_bits), sizeof(bf16_bits));
   switch (dtype) {
     case tensor::Dtype::U8:
       return get(uint8_t{});
@@ -63,7 +67,7 @@ double Tensor::at(int64_t i) const {
     case tensor::Dtype::F64:
       return get(double{});
     case tensor::Dtype::BF16:
-      break;  // no CPU kernel has it
+      return static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(bf16_bits) << 16));
   }
   return 0;
 }
@@ -83,8 +87,12 @@ void Tensor::set(int64_t i, double number) {
       return put(static_cast<float>(number));
     case tensor::Dtype::F64:
       return put(number);
-    case tensor::Dtype::BF16:
-      break;
+    case tensor::Dtype::BF16: {
+      // To nearest, ties to even; NaN stays NaN.
+      const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(number));
+      return put(
+          static_cast<uint16_t>(std::isnan(number) ? 0x7FC0u : (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "device/cpu/arena.h"
 #include "interpret/plan/plan.h"
+#include "interpret/run/cuda_executor.h"
 #include "interpret/run/executor.h"
 
 namespace pleat::interpret {
@@ -14,11 +15,18 @@ struct Bound {
   program::Program program;
   Plan plan;
   device::Pool pool;
-  device::Arena arena;
+  std::unique_ptr<CudaMachine> machine;  // on a GPU
+  device::Arena arena;                   // everything; on a GPU the host's copy of the state
   std::unique_ptr<Executor> executor;
 
   // Checks and plans the program, allocates exactly the plan (filled with a pattern) and binds the kernels.
-  Bound(program::Program p, int threads);
+  enum class Device : uint8_t { Cpu, Cuda };
+  Bound(program::Program p, int threads, Device device = Device::Cpu);
+
+  // Where the host writes a persistent value; push_state() sends all of them to the device (on the CPU it
+  // does nothing).
+  std::byte* state(program::ValueId value) const;
+  void push_state();
 };
 
 // The same program with the values for which `keep` holds alive to the end of the step, so that they can be

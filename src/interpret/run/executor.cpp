@@ -252,6 +252,7 @@ Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, d
     });
 }
 
+Executor::Executor() = default;
 Executor::~Executor() = default;
 
 void Executor::run(const RunOptions& options) {

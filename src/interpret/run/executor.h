@@ -1,5 +1,6 @@
-// Runs a planned program on the CPU. Names, addresses and kernels are resolved once, when the executor is
-// made; a step then allocates nothing. This is the only place that waits.
+// Runs a planned program, on the CPU unless a derived class (cuda_executor.h) says otherwise. Names, addresses and
+// kernels are resolved once, when the executor is made; a step then allocates nothing. This is the only place that
+// waits.
 #pragma once
 
 #include <cstddef>
@@ -46,19 +47,24 @@ class Executor {
   // Collectives and transfers need `groups`.
   Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool,
            const FindGroup& groups = {});
-  ~Executor();
+  virtual ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
 
   // One pass over the program. What a kernel throws is rethrown with the stage's name in front.
-  void run(const RunOptions& options = {});
+  virtual void run(const RunOptions& options = {});
 
-  // Addresses of values, for inputs and results.
-  void* data(program::ValueId value) const;
+  // Where the host writes inputs before a run and reads results after it.
+  virtual void* data(program::ValueId value) const;
   void* data(const std::string& name) const;
-  program::ValueId find(const std::string& name) const;  // throws when there is none
+  virtual program::ValueId find(const std::string& name) const;  // throws when there is none
 
-  const Timeline& timeline() const;                    // of the last run with timing
-  const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
-  const program::Program& program() const;
+  virtual const Timeline& timeline() const;                    // of the last run with timing
+  virtual const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
+  virtual const program::Program& program() const;
+
+ protected:
+  Executor();  // for a device of its own: binds nothing
 
  private:
   struct State;

@@ -26,6 +26,16 @@ Widths widths(const Decoder& d) {
   return {H * m.head_dim, G * m.head_dim, G * dv, H * dv, H};
 }
 
+// What doc_start may hold is known for training only: other programs get whatever their caller asks.
+AttrSet core_attrs(const Decoder& d, int layer, int64_t parts) {
+  AttrSet attrs = attention_attrs(d.config.model, layer, parts);
+  const bool whole = d.purpose == Purpose::Train && !d.config.data.isolate_documents;
+  attrs.push_back({"seq_len", double(d.config.train.seq_len)});
+  attrs.push_back({"documents", whole ? 0.0 : 1.0});
+  attrs.push_back({"deterministic", d.config.device.deterministic_attention ? 1.0 : 0.0});
+  return attrs;
+}
+
 // One rank's rows beside all heads to all rows beside one rank's heads, and back.
 ValueId rows_to_heads(Decoder& d, int mb, Phase phase, ValueId x, const Widths& n, bool packed,
                       const std::string& what, int part) {
@@ -83,7 +93,7 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
   if (d.mesh.cp == 1) {
     s.lse = d.statistic("attention_lse", {rows, n.heads});
     d.b.forward(Op::attention, {r(s.rotated), r(in.doc_start), r(sinks), w(s.attended), w(s.lse)},
-                attention_attrs(m, layer, d.mesh.tp));
+                core_attrs(d, layer, d.mesh.tp));
     return;
   }
   if (d.mesh.context == ContextKind::AllToAll) {
@@ -91,7 +101,7 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
     s.context_out = d.activation("cp_out", {d.microbatch_tokens, n.out / d.mesh.cp});
     s.lse = d.statistic("attention_lse", {d.microbatch_tokens, n.heads / d.mesh.cp});
     d.b.forward(Op::attention, {r(s.context_qkv), r(in.doc_start), r(sinks), w(s.context_out), w(s.lse)},
-                attention_attrs(m, layer, d.mesh.tp * d.mesh.cp));
+                core_attrs(d, layer, d.mesh.tp * d.mesh.cp));
     heads_to_rows(d, mb, Phase::Forward, s.context_out, s.attended, n, false, "cp_attended", 1);
     return;
   }
@@ -114,7 +124,7 @@ void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, 
   const Widths n = widths(d);
   const auto& m = d.config.model;
   if (d.mesh.cp == 1) {
-    const AttrSet attrs = attention_attrs(m, layer, d.mesh.tp);
+    const AttrSet attrs = core_attrs(d, layer, d.mesh.tp);
     d.b.dgrad(Op::attention,
               {r(d_attended), r(s.rotated), r(s.attended), r(s.lse), r(in.doc_start), w(d_rotated)}, attrs);
     if (sinks != kNoValue)
@@ -127,7 +137,7 @@ void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, 
     const ValueId d_qkv = d.activation("d_cp_qkv", {d.microbatch_tokens, (n.q + n.k + n.v) / d.mesh.cp});
     d.b.dgrad(Op::attention,
               {r(d_out), r(s.context_qkv), r(s.context_out), r(s.lse), r(in.doc_start), w(d_qkv)},
-              attention_attrs(m, layer, d.mesh.tp * d.mesh.cp));
+              core_attrs(d, layer, d.mesh.tp * d.mesh.cp));
     heads_to_rows(d, mb, Phase::BackwardInput, d_qkv, d_rotated, n, true, "d_cp_rotated", 1);
     return;
   }

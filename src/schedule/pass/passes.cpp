@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "schedule/pass/freeze.h"
+#include "schedule/pass/fuse.h"
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
@@ -17,6 +18,9 @@ const std::vector<Pass>& pass_table() {
        [](program::Program p, const config::Config& c) {
          return recompute(std::move(p), {c.recompute.modules, config::recompute_layers(c)});
        }},
+      {"fuse", Promise::Bounded,
+       [](const config::Config& c) { return c.device.kind == "cuda" && c.model.dtype == "bfloat16"; },
+       [](program::Program p, const config::Config&) { return fuse(std::move(p)); }},
   };
   return table;
 }

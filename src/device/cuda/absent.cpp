@@ -1,0 +1,49 @@
+// Linked in place of the other files of this folder when the build has no CUDA.
+#include "base/error.h"
+#include "device/cuda/cuda.h"
+
+namespace pleat::device::cuda {
+namespace {
+[[noreturn]] void absent() {
+  base::fail("this build has no CUDA: build the preset \"cuda\", or choose device.type = \"cpu\"");
+}
+}  // namespace
+
+bool built_in() { return false; }
+int num_devices(std::string* why) {
+  if (why) *why = "CUDA is not built in";
+  return 0;
+}
+Facts facts() { absent(); }
+Memory::Memory(int64_t) { absent(); }
+Memory::~Memory() = default;
+Pinned::Pinned(int64_t) { absent(); }
+Pinned::~Pinned() = default;
+Event::Event(bool) { absent(); }
+Event::~Event() = default;
+Event::Event(Event&&) noexcept = default;
+double Event::milliseconds(const Event&, const Event&) { absent(); }
+Lane::Lane() { absent(); }
+Lane::~Lane() = default;
+void Lane::need_scratch(int64_t) { absent(); }
+std::byte* Lane::scratch() const { absent(); }
+void Lane::record(Event&) { absent(); }
+void Lane::wait(const Event&) { absent(); }
+void Lane::synchronize() { absent(); }
+void Lane::copy_in(void*, const void*, int64_t) { absent(); }
+void Lane::copy_out(void*, const void*, int64_t) { absent(); }
+void Lane::copy(void*, const void*, int64_t) { absent(); }
+void Lane::fill(void*, int, int64_t) { absent(); }
+void* Lane::cublas() { absent(); }
+void* Lane::cudnn() { absent(); }
+Graph::~Graph() = default;
+void Graph::capture(Lane&, const std::function<void()>&) { absent(); }
+void Graph::launch(Lane&) { absent(); }
+void fill_random(Lane&, void*, int64_t, bool, uint32_t) { absent(); }
+double median_seconds(Lane&, int, const std::function<void()>&) { absent(); }
+void push_range(const char*) {}
+void pop_range() {}
+double measure_copy_rate() { absent(); }
+double measure_gemm_rate() { absent(); }
+
+}  // namespace pleat::device::cuda

@@ -1,0 +1,349 @@
+#include "interpret/run/cuda_executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "kernels/cuda/bind.h"
+#include "program/order.h"
+
+namespace pleat::interpret {
+
+using namespace program;
+using device::cuda::Event;
+using device::cuda::Lane;
+
+namespace {
+double gemm_rate_once() {
+  static const double rate = device::cuda::measure_gemm_rate();
+  return rate;
+}
+}  // namespace
+
+CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(gemm_rate_once()), memory_(arena_bytes) {}
+
+Lane& CudaMachine::lane(const std::string& name) {
+  auto& lane = lanes_[name];
+  if (!lane) lane = std::make_unique<Lane>();
+  return *lane;
+}
+
+int64_t CudaMachine::scratch_bytes() const {
+  int64_t sum = 0;
+  for (const auto& [name, lane] : lanes_) sum += lane->scratch_bytes();
+  return sum;
+}
+
+void CudaMachine::write(int64_t offset, const void* from, int64_t bytes) {
+  Lane& l = lane("compute");
+  l.copy_in(arena() + offset, from, bytes);
+  l.synchronize();
+}
+void CudaMachine::read(int64_t offset, void* to, int64_t bytes) {
+  Lane& l = lane("compute");
+  l.copy_out(to, arena() + offset, bytes);
+  l.synchronize();
+}
+void CudaMachine::fill(int64_t offset, int byte, int64_t bytes) {
+  Lane& l = lane("compute");
+  l.fill(arena() + offset, byte, bytes);
+  l.synchronize();
+}
+
+namespace {
+
+struct BoundStage {
+  kernels::CudaLaunch launch;
+  Lane* lane = nullptr;
+  std::string name;
+  std::vector<kernels::Arg> args;
+  std::vector<size_t> waits;   // stages of other lanes, by index
+  std::optional<Event> event;  // recorded when another lane waits for this stage
+};
+
+// A value with a second home on the host.
+struct Mirror {
+  ValueId value = kNoValue;
+  int64_t offset = 0, bytes = 0;  // in the pinned block
+  bool input = false;
+};
+
+}  // namespace
+
+struct CudaExecutor::State {
+  const Program& program;
+  const Plan& plan;
+  CudaMachine& machine;
+  CudaOptions options;
+  std::vector<Lane*> lanes;
+  std::vector<BoundStage> stages;
+  std::unordered_map<std::string, ValueId> names;
+  std::vector<Mirror> mirrors;
+  std::vector<int64_t> host_offset;  // per root value, -1: none
+  std::unique_ptr<device::cuda::Pinned> host;
+  std::vector<Event> joins;  // one per lane and one for the start
+  device::cuda::Graph graph;
+  Timeline timeline;
+  std::optional<NonFinite> bad;
+  int64_t runs = 0;
+
+  State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o)
+      : program(p), plan(q), machine(m), options(o) {}
+
+  std::byte* address(ValueId v) const {
+    const int64_t offset = plan.offset[static_cast<size_t>(v)];
+    return offset < 0 ? nullptr : machine.arena() + offset;
+  }
+
+  void bind(size_t s) {
+    const Stage& stage = program.stages[s];
+    BoundStage& bound = stages[s];
+    bound.name = stage_name(stage);
+    bound.lane = lanes[static_cast<size_t>(stage.lane)];
+    for (const Use& use : stage.uses) {
+      kernels::Arg arg;
+      if (use.value != kNoValue) {
+        const Value& v = program.values[static_cast<size_t>(use.value)];
+        arg = {address(use.value), v.dtype, v.shape, use.access, true};
+      }
+      bound.args.push_back(arg);
+    }
+    const OpClass op_class = class_of(stage.op);
+    if (op_class == OpClass::Collective || op_class == OpClass::Transfer)
+      base::fail("{}: several ranks do not run on the GPU yet; device.kind = \"cpu\" runs every layout",
+                 bound.name);
+    const KernelKind kind = kernel_of(stage.op);
+    const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(kind, stage.phase);
+    if (!prepare)
+      base::fail("{}: the GPU has no kernel {} for this phase; device.kind = \"cpu\" has", bound.name,
+                 name_of(kind));
+    const kernels::Invocation invocation{bound.args, &program.attrs[static_cast<size_t>(stage.attrs)],
+                                         nullptr};
+    try {
+      bound.launch = prepare(invocation, *bound.lane);
+    } catch (const base::Error& e) {
+      throw base::Error(e.code(), fmt::format("{}: {}", bound.name, e.what()));
+    }
+    if (!bound.launch)
+      base::fail("{}: the GPU's kernel {} does not take these element types ({})", bound.name, name_of(kind),
+                 types_of(bound));
+  }
+
+  static std::string types_of(const BoundStage& bound) {
+    std::string out;
+    for (const kernels::Arg& a : bound.args)
+      out += fmt::format("{}{}", out.empty() ? "" : ", ", a.present ? tensor::name_of(a.dtype) : "none");
+    return out;
+  }
+
+  void find_mirrors() {
+    host_offset.assign(program.values.size(), -1);
+    int64_t bytes = 0;
+    for (size_t i = 0; i < program.values.size(); ++i) {
+      const Value& v = program.values[i];
+      if (v.view_of != kNoValue || (v.life != Life::Input && v.life != Life::Result)) continue;
+      host_offset[i] = bytes;
+      mirrors.push_back({static_cast<ValueId>(i), bytes, num_bytes(v), v.life == Life::Input});
+      bytes += (num_bytes(v) + 255) / 256 * 256;
+    }
+    host = std::make_unique<device::cuda::Pinned>(std::max<int64_t>(bytes, 256));
+    std::memset(host->data(), 0, static_cast<size_t>(host->size()));
+  }
+
+  // Inputs in, all stages, results out; everything ordered behind and before the first lane.
+  void enqueue(const std::function<void(size_t)>& before, const std::function<void(size_t)>& after) {
+    Lane& first = *lanes[0];
+    for (const Mirror& m : mirrors)
+      if (m.input && plan.offset[static_cast<size_t>(m.value)] >= 0)
+        first.copy_in(address(m.value), host->data() + m.offset, m.bytes);
+    Event& start = joins[lanes.size()];
+    first.record(start);
+    for (size_t l = 1; l < lanes.size(); ++l) lanes[l]->wait(start);
+    for (size_t s = 0; s < stages.size(); ++s) {
+      BoundStage& stage = stages[s];
+      for (size_t w : stage.waits) stage.lane->wait(*stages[w].event);
+      if (before) before(s);
+      device::cuda::push_range(stage.name.c_str());
+      try {
+        stage.launch();
+      } catch (const base::Error& e) {
+        throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
+      }
+      device::cuda::pop_range();
+      if (after) after(s);
+      if (stage.event) stage.lane->record(*stage.event);
+    }
+    for (size_t l = 1; l < lanes.size(); ++l) {
+      lanes[l]->record(joins[l]);
+      first.wait(joins[l]);
+    }
+    for (const Mirror& m : mirrors)
+      if (!m.input && plan.offset[static_cast<size_t>(m.value)] >= 0)
+        first.copy_out(host->data() + m.offset, address(m.value), m.bytes);
+  }
+
+  void run_timed() {
+    std::vector<Event> begin, end;
+    for (size_t s = 0; s < stages.size(); ++s) begin.emplace_back(true), end.emplace_back(true);
+    Event start(true);
+    lanes[0]->record(start);
+    enqueue([&](size_t s) { stages[s].lane->record(begin[s]); },
+            [&](size_t s) { stages[s].lane->record(end[s]); });
+    lanes[0]->synchronize();
+    for (size_t s = 0; s < stages.size(); ++s)
+      timeline.spans[s] = {static_cast<StageId>(s),
+                           static_cast<int64_t>(1e6 * Event::milliseconds(start, begin[s])),
+                           static_cast<int64_t>(1e6 * Event::milliseconds(start, end[s]))};
+  }
+
+  // Stage by stage, reading back what each wrote: slow, only to name a culprit.
+  void run_looking(bool go_on) {
+    struct Stop {};
+    try {
+      enqueue({}, [&](size_t s) {
+        stages[s].lane->synchronize();
+        look(s);
+        if (bad && !go_on) throw Stop{};
+      });
+    } catch (const Stop&) {
+    }
+    for (Lane* lane : lanes) lane->synchronize();
+  }
+
+  void look(size_t s) {
+    const Stage& stage = program.stages[s];
+    int64_t used_rows = -1;
+    const auto& arguments = arguments_of(stage.op, stage.phase);
+    for (size_t i = 0; i < stage.uses.size(); ++i)
+      if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
+        const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
+        int32_t last = 0;
+        stages[s].lane->copy_out(&last, address(stage.uses[i].value) + 4 * (v.shape[0] - 1), 4);
+        stages[s].lane->synchronize();
+        used_rows = last;
+      }
+    for (const Use& use : stage.uses) {
+      if (use.value == kNoValue || use.access == Access::Read) continue;
+      const Value& v = program.values[static_cast<size_t>(use.value)];
+      if (!tensor::is_float(v.dtype)) continue;
+      int64_t n = num_elements(v);
+      // Rows past the last expert's end are never written.
+      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0)
+        n = std::max<int64_t>(used_rows, 0) * (n / v.shape[0]);
+      const int64_t width = tensor::size_of(v.dtype);
+      std::vector<std::byte> bytes(static_cast<size_t>(n * width));
+      stages[s].lane->copy_out(bytes.data(), address(use.value), n * width);
+      stages[s].lane->synchronize();
+      NonFinite found;
+      for (int64_t e = 0; e < n; ++e) {
+        double x = 0;
+        const std::byte* at = bytes.data() + e * width;
+        if (v.dtype == tensor::Dtype::F64) {
+          std::memcpy(&x, at, 8);
+        } else if (v.dtype == tensor::Dtype::F32) {
+          float f;
+          std::memcpy(&f, at, 4);
+          x = f;
+        } else {
+          uint16_t bits;
+          std::memcpy(&bits, at, 2);
+          x = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+        }
+        if (!std::isfinite(x) && found.count++ == 0) found.element = e, found.number = x;
+      }
+      if (found.count == 0) continue;
+      found.stage = static_cast<StageId>(s);
+      found.value = use.value;
+      found.text = fmt::format("{} wrote {} non-finite of {} elements of '{}', the first is {} at element {}",
+                               stages[s].name, found.count, n, v.name, found.number, found.element);
+      if (!bad) bad = found;
+      return;
+    }
+  }
+};
+
+CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine& machine,
+                           const CudaOptions& options)
+    : state_(std::make_unique<State>(program, plan, machine, options)) {
+  State& s = *state_;
+  for (const auto& lane : program.lanes) s.lanes.push_back(&machine.lane(lane.name));
+  for (Lane* lane : s.lanes) lane->may_tune = options.may_tune;
+  for (size_t i = 0; i < program.values.size(); ++i)
+    s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
+  s.find_mirrors();
+  s.stages.resize(program.stages.size());
+  for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
+  for (Lane* lane : s.lanes) lane->may_tune = false;
+  // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
+  const auto edges = data_edges(program);
+  std::vector<std::vector<int64_t>> seen(s.lanes.size(), std::vector<int64_t>(s.lanes.size(), -1));
+  for (size_t i = 0; i < s.stages.size(); ++i) {
+    const size_t lane = static_cast<size_t>(program.stages[i].lane);
+    for (auto p = edges[i].rbegin(); p != edges[i].rend(); ++p) {
+      const size_t from = static_cast<size_t>(program.stages[static_cast<size_t>(*p)].lane);
+      if (from == lane || seen[lane][from] >= *p) continue;
+      seen[lane][from] = *p;
+      s.stages[i].waits.push_back(static_cast<size_t>(*p));
+      auto& event = s.stages[static_cast<size_t>(*p)].event;
+      if (!event) event.emplace();
+    }
+  }
+  for (size_t l = 0; l <= s.lanes.size(); ++l) s.joins.emplace_back();
+  s.timeline.spans.resize(s.stages.size());
+  for (Lane* lane : s.lanes) lane->synchronize();
+}
+
+CudaExecutor::~CudaExecutor() = default;
+
+void CudaExecutor::run(const RunOptions& options) {
+  State& s = *state_;
+  s.bad.reset();
+  if (options.poison || options.lanes_as_threads)
+    base::fail("poisoned memory and lanes as threads are checks of the CPU; device.kind = \"cpu\" has them");
+  if (options.find_non_finite) return s.run_looking(options.go_on);
+  if (options.timing) {
+    s.run_timed();
+    ++s.runs;
+    return;
+  }
+  if (!s.options.graph || s.runs == 0) {
+    s.enqueue({}, {});
+  } else {
+    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue({}, {}); });
+    s.graph.launch(*s.lanes[0]);
+  }
+  s.lanes[0]->synchronize();
+  ++s.runs;
+}
+
+void* CudaExecutor::data(ValueId value) const {
+  const State& s = *state_;
+  const Value& v = s.program.values[static_cast<size_t>(value)];
+  const ValueId root = root_of(s.program, value);
+  const int64_t at = s.host_offset[static_cast<size_t>(root)];
+  if (at < 0)
+    base::fail_with(base::ExitCode::Internal,
+                    "'{}' lies on the device; only inputs and results have a place on the host", v.name);
+  const int64_t inside =
+      root == value ? 0
+                    : s.plan.offset[static_cast<size_t>(value)] - s.plan.offset[static_cast<size_t>(root)];
+  return s.host->data() + at + inside;
+}
+
+ValueId CudaExecutor::find(const std::string& name) const {
+  const auto it = state_->names.find(name);
+  if (it == state_->names.end())
+    base::fail_with(base::ExitCode::Internal, "program {} has no value '{}'", state_->program.name, name);
+  return it->second;
+}
+
+const Timeline& CudaExecutor::timeline() const { return state_->timeline; }
+const std::optional<NonFinite>& CudaExecutor::non_finite() const { return state_->bad; }
+const Program& CudaExecutor::program() const { return state_->program; }
+int64_t CudaExecutor::num_graph_nodes() const { return state_->graph.num_nodes(); }
+
+}  // namespace pleat::interpret

@@ -1,0 +1,73 @@
+// Runs a planned program on the GPU: lanes are streams, waits between lanes are events, the arena is one
+// allocation.
+//
+// The first run enqueues stage by stage; after it the whole step is captured as one graph, and later runs
+// launch that: the same kernels on the same addresses, so the same bits. A run with timing, or one that looks
+// for non-finite numbers, goes stage by stage.
+//
+// Inputs and results have a second home in pinned host memory, which data() returns: inputs travel to the
+// device at the start of a run, results back at its end. Nothing else waits for the device inside a step.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/cuda/cuda.h"
+#include "interpret/run/executor.h"
+
+namespace pleat::interpret {
+
+// What the programs of one rank share on its GPU.
+class CudaMachine {
+ public:
+  explicit CudaMachine(int64_t arena_bytes);
+  std::byte* arena() const { return memory_.data(); }
+  int64_t arena_bytes() const { return memory_.size(); }
+  device::cuda::Lane& lane(const std::string& name);
+  int64_t scratch_bytes() const;
+  double gemm_rate() const {
+    return gemm_rate_;
+  }  // FLOP/s of a large bf16 product, measured once per process
+
+  // Between runs; both wait.
+  void write(int64_t offset, const void* from, int64_t bytes);
+  void read(int64_t offset, void* to, int64_t bytes);
+  void fill(int64_t offset, int byte, int64_t bytes);
+
+ private:
+  double gemm_rate_;  // measured before the arena takes the memory
+  device::cuda::Memory memory_;
+  std::map<std::string, std::unique_ptr<device::cuda::Lane>> lanes_;
+};
+
+struct CudaOptions {
+  bool graph = true;     // capture the step
+  bool may_tune = true;  // kernels may run on their arguments while they are bound: nothing there counts yet
+};
+
+class CudaExecutor final : public Executor {
+ public:
+  // All outlive the executor.
+  CudaExecutor(const program::Program& program, const Plan& plan, CudaMachine& machine,
+               const CudaOptions& options);
+  ~CudaExecutor() override;
+
+  void run(const RunOptions& options = {}) override;
+  // Inputs and results only: everything else lies on the device.
+  void* data(program::ValueId value) const override;
+  using Executor::data;
+  program::ValueId find(const std::string& name) const override;
+  const Timeline& timeline() const override;
+  const std::optional<NonFinite>& non_finite() const override;
+  const program::Program& program() const override;
+
+  int64_t num_graph_nodes() const;  // 0: not captured yet
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pleat::interpret

@@ -1,0 +1,49 @@
+// cuDNN's fused attention for whole sequences of equal length, without a vendor header.
+//
+// q, k and v are strided views of packed rows, dq, dk and dv as well: nothing is copied. The one exception is
+// the log-sum-exp: backward wants it as [sequence, head, row], so its caller hands a transposed copy.
+//
+// The deterministic backward keeps all scores of a call, 2 bytes each. So a call covers as many sequences,
+// and if one is too much as many heads, as kMaxScoreBytes allows; the caller's launch is several calls then.
+//
+// A plan is built once per process for each shape and kept.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kernels/attention/attention.h"
+
+namespace pleat::kernels::attention {
+
+struct CudnnCase {
+  AttentionShape shape;  // rows: of the whole microbatch
+  int64_t seq_len = 0;   // divides rows
+  bool backward = false;
+  bool deterministic = true;  // backward only
+};
+
+// Addresses of packed rows, as in attention.h. stats: forward writes [T, H], natural logarithm; backward
+// reads the transposed copy [T / seq_len, H, seq_len].
+struct CudnnArguments {
+  void* qkv = nullptr;
+  void* out = nullptr;
+  void* stats = nullptr;
+  void* dout = nullptr;  // this and the next: backward
+  void* dqkv = nullptr;
+};
+
+class CudnnAttention {
+ public:
+  virtual ~CudnnAttention() = default;
+  virtual int64_t workspace_bytes() const = 0;
+  // Enqueues on the stream the handle (cudnnHandle_t) is bound to.
+  virtual void run(void* handle, const CudnnArguments& arguments, void* workspace) const = 0;
+};
+
+constexpr int64_t kMaxScoreBytes = int64_t{2} << 30;
+
+// bf16. nullptr where cuDNN has no plan for this case; `why` says so.
+std::shared_ptr<const CudnnAttention> cudnn_attention(const CudnnCase& want, void* handle, std::string* why);
+
+}  // namespace pleat::kernels::attention

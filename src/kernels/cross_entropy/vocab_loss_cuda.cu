@@ -1,0 +1,147 @@
+// Cross entropy from the statistics of all pieces of a cut vocabulary, on the GPU. The gradient needs no sum
+// over a row any more: a pure stream.
+#include "kernels/cross_entropy/loss_rows.cuh"
+#include "kernels/cross_entropy/loss_rows.h"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/team.cuh"
+#include "kernels/math/coords.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+struct WholeRow {
+  double top, sum, label_logit;
+  __device__ double loss() const { return top + log(sum) - label_logit; }
+};
+
+// Over ascending ranks, so every rank gets the same bits.
+__device__ WholeRow combine(const double* all_stats, int num_ranks, int64_t rows, int64_t t) {
+  const auto of = [&](int rank) { return all_stats + (rank * rows + t) * 3; };
+  WholeRow row{of(0)[0], 0, 0};
+  for (int rank = 1; rank < num_ranks; ++rank) row.top = of(rank)[0] > row.top ? of(rank)[0] : row.top;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    row.sum += of(rank)[1] * exp(of(rank)[0] - row.top);
+    row.label_logit += of(rank)[2];
+  }
+  return row;
+}
+
+__global__ void losses(const double* all_stats, int num_ranks, const uint8_t* mask, int64_t rows,
+                       double* row_loss) {
+  const int64_t t = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x;
+  if (t < rows) row_loss[t] = mask[t] ? combine(all_stats, num_ranks, rows, t).loss() : 0.0;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kLossThreads)
+    gradient(LossArgs<T> p, const double* all_stats, int num_ranks, const double* norm, double* row_loss) {
+  __shared__ float common[2];
+  const int64_t row = blockIdx.x, first = p.first(), real = p.real();
+  T* logits = p.logits + row * p.columns;
+  const bool counted = p.mask[row];
+  if (threadIdx.x == 0) {
+    double value = 0;
+    if (counted) {
+      const WholeRow whole = combine(all_stats, num_ranks, gridDim.x, row);
+      value = p.label_ok(row) ? whole.loss() : not_a_number();
+      common[0] = static_cast<float>(whole.top);
+      common[1] = static_cast<float>(*norm / whole.sum);
+    }
+    row_loss[row] = value;
+  }
+  __syncthreads();
+  const float top = common[0], scale = common[1], weight = static_cast<float>(*norm);
+  const int64_t label = p.labels[row] - first;
+#pragma unroll 4
+  for (int64_t column = threadIdx.x * static_cast<int64_t>(N); column < p.columns;
+       column += kLossThreads * N) {
+    auto pack = Pack<T, N>::zero();
+    if (counted && column < real) {
+      float a[N];
+      Pack<T, N>::load(logits + column).get(a);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        a[j] = exp_of<T>(a[j] - top) * scale - (column + j == label ? weight : 0.0f);
+        if (column + j >= real) a[j] = 0;
+      }
+      pack.set(a);
+    }
+    pack.store(logits + column);
+  }
+}
+
+int ranks_of(const Arg& all_stats, int64_t rows) {
+  require_dtype("vocab_loss", "all_stats", all_stats, tensor::Dtype::F64);
+  const auto shape = all_stats.shape;
+  const bool fits = shape.size() == 3   ? shape[1] == rows && shape[2] == 3
+                    : shape.size() == 2 ? (rows == 0 ? shape[0] == 0 : shape[0] % rows == 0) && shape[1] == 3
+                                        : false;
+  if (!fits || (rows > 0 && all_stats.size() == 0))
+    base::fail("[vocab_loss] argument 'all_stats' has {} elements in {} dimensions, needed [ranks, {}, 3]",
+               all_stats.size(), shape.size(), rows);
+  return rows == 0 ? 0 : static_cast<int>(all_stats.size() / (rows * 3));
+}
+
+}  // namespace
+
+CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("vocab_loss", "mask", call[1], 1);
+  const int64_t rows = call[1].dim(0);
+  require_labels("vocab_loss", {}, call[1], call[2], rows);
+  require_shape("vocab_loss", "token_loss", call[3], {rows});
+  const int num_ranks = ranks_of(call[0], rows);
+  if (call[3].present && !is_stored(call[3].dtype)) return {};
+  LossTarget to{call[1].as<uint8_t>(), rows, call[2].as<double>(), call[2].into() == Into::Accumulate};
+  if (call[3].present) to.token_loss = call[3].data, to.token_dtype = call[3].dtype;
+  lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
+  return [=, &lane, all_stats = call[0].as<double>()] {
+    auto* row_loss = reinterpret_cast<double*>(lane.scratch());
+    if (rows > 0) {
+      losses<<<static_cast<unsigned>(ceil_div(rows, 256)), 256, 0, lane.stream()>>>(all_stats, num_ranks,
+                                                                                    to.mask, rows, row_loss);
+      PLEAT_CUDA_LAUNCHED();
+    }
+    launch_sum_losses(lane.stream(), row_loss, to);
+  };
+}
+
+CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("vocab_loss", "logits", call[5], 2);
+  const int64_t rows = call[5].dim(0), columns = call[5].dim(1);
+  require_labels("vocab_loss", call[1], call[2], call[6], rows);
+  require_norm("vocab_loss", call[3]);
+  require_coords("vocab_loss", call, call[4]);
+  require_in_place("vocab_loss", "logits", call[5]);
+  const int num_ranks = ranks_of(call[0], rows);
+  CudaLaunch out;
+  with_float(call[5].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const LossArgs<T> p{call[5].as<T>(),
+                        call[1].as<int32_t>(),
+                        call[2].as<uint8_t>(),
+                        call[4].as<int64_t>() + call.integer("group"),
+                        columns,
+                        call.integer("vocabulary")};
+    const LossTarget to{p.mask, rows, call[6].as<double>(), call[6].into() == Into::Accumulate};
+    const bool wide = columns % kWide<T> == 0 && all_aligned({p.logits});
+    lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
+    out = [=, &lane, all_stats = call[0].as<double>(), norm = call[3].as<double>()] {
+      auto* row_loss = reinterpret_cast<double*>(lane.scratch());
+      const auto blocks = static_cast<unsigned>(rows);
+      if (blocks > 0) {
+        if (wide)
+          gradient<T, kWide<T>>
+              <<<blocks, kLossThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
+        else
+          gradient<T, 1><<<blocks, kLossThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
+        PLEAT_CUDA_LAUNCHED();
+      }
+      launch_sum_losses(lane.stream(), row_loss, to);
+    };
+  });
+  return out;
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,125 @@
+// Sums over rows, one per column: gradients of norms, biases and gates.
+//
+// Blocks of rows give partial sums in scratch, which a second launch adds up in double, in ascending order.
+// How rows are cut follows from the shape alone.
+#pragma once
+
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
+#include "kernels/cuda/types.cuh"
+
+namespace pleat::kernels::cuda {
+
+// Types with_float knows.
+inline bool is_stored(tensor::Dtype dtype) {
+  return dtype == tensor::Dtype::F32 || dtype == tensor::Dtype::BF16;
+}
+
+// Where the sums go; an Arg, whose shape may be gone when the launch runs, in numbers.
+struct SumTarget {
+  void* data;
+  tensor::Dtype dtype;
+  int64_t width;
+  bool accumulate;
+  explicit SumTarget(const Arg& arg)
+      : data(arg.data), dtype(arg.dtype), width(arg.size()), accumulate(arg.into() == Into::Accumulate) {}
+};
+
+// out[j] (+)= sum over p of parts[p * stride + j], j < width. Blocks of 32 columns by 32 parts.
+template <class T>
+__global__ void __launch_bounds__(1024)
+    reduce_parts(const float* parts, int num_parts, int64_t stride, int64_t width, T* out, bool accumulate) {
+  __shared__ double tile[32][33];
+  const int x = threadIdx.x % 32, y = threadIdx.x / 32;
+  const int64_t column = blockIdx.x * static_cast<int64_t>(32) + x;
+  double sum = 0;
+  if (column < width) {
+#pragma unroll 4
+    for (int p = y; p < num_parts; p += 32) sum += static_cast<double>(parts[p * stride + column]);
+  }
+  tile[y][x] = sum;
+  __syncthreads();
+  if (y != 0 || column >= width) return;
+  for (int i = 1; i < 32; ++i) sum += tile[i][x];
+  if (accumulate) sum += static_cast<double>(to_float(out[column]));
+  out[column] = from_float<T>(static_cast<float>(sum));
+}
+
+inline void launch_reduce_parts(CUstream_st* stream, const float* parts, int num_parts, int64_t stride,
+                                const SumTarget& out) {
+  if (out.width == 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(out.width, 32));
+  with_float(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    reduce_parts<T><<<blocks, 1024, 0, stream>>>(parts, num_parts, stride, out.width,
+                                                 static_cast<T*>(out.data), out.accumulate);
+    PLEAT_CUDA_LAUNCHED();
+  });
+}
+
+constexpr int kSumLanes = 8;         // rows a block looks at side by side
+constexpr int64_t kSumBlocks = 128;  // row blocks at most
+
+// Load: `Raw raw(row, column)` reads what N columns of a row need, `add(raw, sums)` adds their values.
+template <int N, class Load>
+__global__ void __launch_bounds__(32 * kSumLanes)
+    sum_columns(Load load, int64_t rows, int64_t width, int64_t rows_per_block, float* parts) {
+  constexpr int kAhead = 4;  // rows in flight
+  __shared__ float tile[kSumLanes][32 * N];
+  const int x = threadIdx.x % 32, y = threadIdx.x / 32;
+  const int64_t first_column = blockIdx.x * static_cast<int64_t>(32 * N), column = first_column + x * N;
+  float sums[N] = {};
+  if (column < width) {
+    const int64_t begin = blockIdx.y * rows_per_block;
+    const int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
+    int64_t row = begin + y;
+    for (; row + (kAhead - 1) * kSumLanes < end; row += kAhead * kSumLanes) {
+      typename Load::Raw raw[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) raw[i] = load.raw(row + i * kSumLanes, column);
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) load.add(raw[i], sums);
+    }
+    for (; row < end; row += kSumLanes) load.add(load.raw(row, column), sums);
+  }
+#pragma unroll
+  for (int j = 0; j < N; ++j) tile[y][x * N + j] = sums[j];
+  __syncthreads();
+  for (int j = threadIdx.x; j < 32 * N; j += 32 * kSumLanes) {
+    if (first_column + j >= width) return;
+    float sum = tile[0][j];
+#pragma unroll
+    for (int i = 1; i < kSumLanes; ++i) sum += tile[i][j];
+    parts[blockIdx.y * width + first_column + j] = sum;
+  }
+}
+
+struct SumPlan {
+  int64_t rows_per_block, row_blocks;
+};
+inline SumPlan sum_plan(int64_t rows) {
+  const int64_t per_block =
+      std::max<int64_t>(4 * kSumLanes, ceil_div(ceil_div(rows, kSumBlocks), kSumLanes) * kSumLanes);
+  return {per_block, ceil_div(rows, per_block)};
+}
+inline int64_t sum_scratch_bytes(int64_t rows, int64_t width) {
+  return sum_plan(rows).row_blocks * width * static_cast<int64_t>(sizeof(float));
+}
+
+// Enqueues out (+)= column sums of what `load` reads. `parts` has sum_scratch_bytes.
+template <int N, class Load>
+void launch_column_sums(CUstream_st* stream, Load load, int64_t rows, float* parts, const SumTarget& out) {
+  const int64_t width = out.width;
+  if (width == 0) return;
+  const SumPlan plan = sum_plan(rows);
+  if (plan.row_blocks > 0) {
+    const dim3 grid(static_cast<unsigned>(ceil_div(width, 32 * N)), static_cast<unsigned>(plan.row_blocks));
+    sum_columns<N, Load><<<grid, 32 * kSumLanes, 0, stream>>>(load, rows, width, plan.rows_per_block, parts);
+    PLEAT_CUDA_LAUNCHED();
+  }
+  launch_reduce_parts(stream, parts, static_cast<int>(plan.row_blocks), width, out);
+}
+
+}  // namespace pleat::kernels::cuda

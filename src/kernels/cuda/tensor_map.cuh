@@ -1,0 +1,25 @@
+// Descriptions of matrices for the copy engine: 2 or 3 dimensions, innermost contiguous, boxes with 128-byte
+// swizzle. Kernels take them as __grid_constant__ parameters.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace pleat::kernels::cuda {
+
+struct MapShape {
+  // Elements per dimension, innermost first; z = 1 and box_z = 1 for a matrix.
+  int64_t x = 1, y = 1, z = 1;
+  int box_x = 64, box_y = 64;
+  bool three = false;  // describe z too
+  tensor::Dtype dtype = tensor::Dtype::BF16;
+};
+
+// bf16 or f32 at `data` (16-byte aligned), rows of x elements (their bytes divisible by 16; a box of 128
+// bytes). Throws base::Error when the driver refuses.
+CUtensorMap tensor_map(const void* data, const MapShape& shape);
+
+}  // namespace pleat::kernels::cuda

@@ -1,0 +1,89 @@
+// Steps of a stable counting sort over many blocks. Items are cut into chunks of kChunkItems, one block each;
+// every warp of a block takes a run of them, so (block, warp, position) is the order of the items.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/reduce.cuh"
+
+namespace pleat::kernels::cuda {
+
+constexpr int kSortThreads = 256, kSortWarps = kSortThreads / 32;
+constexpr int kItemsPerWarp = 128, kChunkItems = kItemsPerWarp * kSortWarps;
+
+// counts[bucket] of this block's items, in shared memory; bucket(i) < 0 leaves item i out.
+template <class Bucket>
+__device__ void count_chunk(int64_t num_items, int num_buckets, Bucket bucket, int* counts) {
+  for (int e = threadIdx.x; e < num_buckets; e += kSortThreads) counts[e] = 0;
+  __syncthreads();
+  const int64_t begin = blockIdx.x * static_cast<int64_t>(kChunkItems);
+  for (int j = threadIdx.x; j < kChunkItems; j += kSortThreads) {
+    if (begin + j >= num_items) break;
+    const int e = bucket(begin + j);
+    if (e >= 0) atomicAdd(&counts[e], 1);
+  }
+  __syncthreads();
+}
+
+// Calls place(i, position) for this block's items: start(bucket) plus the number of items of the
+// bucket before i in this block; -1 for an item left out. `counts` [warps, buckets] is shared memory.
+template <class Bucket, class Start, class Place>
+__device__ void place_chunk(int64_t num_items, int num_buckets, Bucket bucket, Start start, int* counts,
+                            Place place) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = threadIdx.x; i < num_buckets * kSortWarps; i += kSortThreads) counts[i] = 0;
+  __syncthreads();
+  const int64_t begin = blockIdx.x * static_cast<int64_t>(kChunkItems) + warp * kItemsPerWarp;
+  int* mine = counts + warp * num_buckets;
+  int items[kItemsPerWarp / 32];
+#pragma unroll
+  for (int j = 0; j < kItemsPerWarp / 32; ++j) {
+    const int64_t i = begin + 32 * j + lane;
+    items[j] = i < num_items ? bucket(i) : -1;
+    if (items[j] >= 0) atomicAdd(&mine[items[j]], 1);
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < num_buckets; e += kSortThreads) {
+    int at = start(e);
+    for (int w = 0; w < kSortWarps; ++w) {
+      const int count = counts[w * num_buckets + e];
+      counts[w * num_buckets + e] = at;
+      at += count;
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kItemsPerWarp / 32; ++j) {
+    const unsigned same = __match_any_sync(0xffffffffu, items[j]);
+    const int before = __popc(same & ((1u << lane) - 1));
+    const int64_t i = begin + 32 * j + lane;
+    if (i < num_items) place(i, items[j] >= 0 ? mine[items[j]] + before : -1);
+    __syncwarp();
+    if (items[j] >= 0 && before == 0) mine[items[j]] += __popc(same);
+    __syncwarp();
+  }
+}
+
+// Exclusive prefix sum of x over the block's threads; `total` gets the sum. All threads must take part.
+template <int kThreads>
+__device__ int block_scan(int x, int& total) {
+  __shared__ int sums[kThreads / 32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int inclusive = x;
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, inclusive, step);
+    if (lane >= step) inclusive += other;
+  }
+  __syncthreads();  // a former call's readers are done
+  if (lane == 31) sums[warp] = inclusive;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) {
+    if (w < warp) before += sums[w];
+    total += sums[w];
+  }
+  return before + inclusive - x;
+}
+
+}  // namespace pleat::kernels::cuda

@@ -1,0 +1,118 @@
+// The order of routed rows on the GPU: a stable counting sort by expert in three launches (count, scan,
+// place). With a capacity, choices are sorted into cells first and a block per bucket then keeps its own.
+#include "device/cuda/check.h"
+#include "kernels/cuda/halt.cuh"
+#include "kernels/dispatch/dispatch_cuda.h"
+#include "kernels/dispatch/dispatch_rows.h"
+#include "kernels/dispatch/plan_kernels.cuh"
+#include "kernels/math/require.h"
+#include "kernels/router/router.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+// A bucket is what has a capacity of its own: an expert, or an expert and a piece of the tokens.
+struct Choices {
+  const int32_t *idx, *piece;
+  int64_t num_choices;
+  int top_k, experts, pieces;
+
+  __host__ __device__ int num_buckets() const { return experts * pieces; }
+  __device__ int operator()(int64_t i) const {
+    const int e = idx[i];
+    PLEAT_HALT_UNLESS(e >= 0 && e < experts, "[dispatch_plan] a choice is no expert");
+    if (!piece) return e;
+    const int p = piece[i / top_k];
+    PLEAT_HALT_UNLESS(p >= 0 && p < pieces, "[dispatch_plan] a token is in no piece");
+    return e * pieces + p;
+  }
+};
+
+// Choices of kept rows, one block per bucket.
+__global__ void __launch_bounds__(kSelectThreads)
+    select(Choices choices, const float* probs, int capacity, bool by_probability, bool pad, Sorted from,
+           const int32_t* offsets, int64_t budget, int32_t* row_token, int32_t* row_slot,
+           int32_t* token_row) {
+  const int e = blockIdx.x, count = from.count[e];
+  keep_some(from.cells + from.first_cell[e], count, capacity, by_probability, probs, choices.top_k,
+            from.first_row[e], row_token, row_slot, token_row);
+  if (pad) fill_bucket(from.first_row[e], count, capacity, row_token, row_slot);
+  fill_tail(offsets[choices.experts], budget, row_token, row_slot);
+}
+
+}  // namespace
+
+CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "dispatch_plan";
+  using tensor::Dtype;
+  const int64_t E = call.integer("experts"), k = call.integer("top_k"), capacity = call.integer("capacity");
+  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
+  if (capacity < 0) base::fail("[{}] capacity is {}, needed 0 (none) or more", kName, capacity);
+  const bool pad = call.integer("pad") != 0;
+  if (pad && capacity == 0) base::fail("[{}] padding needs a capacity", kName);
+  const int64_t policy = call.integer("policy");
+  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
+  require_rank(kName, "idx", call[0], 2);
+  const int64_t T = call[0].dim(0), pieces = call[2].present ? call.integer("pieces") : 1;
+  if (pieces < 1 || E * pieces > kMaxExperts)
+    base::fail("[{}] {} experts in {} pieces, at most {} together", kName, E, pieces, kMaxExperts);
+  require_shape(kName, "idx", call[0], {T, k});
+  require_shape(kName, "probs", call[1], {T, k});
+  require_shape(kName, "piece", call[2], {T});
+  require_shape(kName, "offsets", call[3], {E + 1});
+  require_rank(kName, "row_token", call[4], 1);
+  const int64_t budget = call[4].dim(0);
+  require_shape(kName, "row_slot", call[5], {budget});
+  require_shape(kName, "token_row", call[6], {T, k});
+  require_shape(kName, "dropped", call[7], {1});
+  for (size_t i : {0, 2, 3, 4, 5, 6})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
+                  call[i], Dtype::I32);
+  require_dtype(kName, "dropped", call[7], Dtype::I64);
+  dispatch::check_index_range(kName, T * k, std::max(budget, E * pieces * capacity));
+  if (call[1].dtype != Dtype::F32) return {};
+
+  const Choices choices{call[0].as<int32_t>(), call[2].as<int32_t>(), T * k,
+                        static_cast<int>(k),   static_cast<int>(E),   static_cast<int>(pieces)};
+  const int64_t buckets = E * pieces, chunks = std::max<int64_t>(1, ceil_div(T * k, kChunkItems));
+  const float* probs = call[1].as<float>();
+  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
+          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+  int64_t* dropped = call[7].as<int64_t>();
+  const bool add = call[7].into() == Into::Accumulate;
+  lane.need_scratch(4 * (buckets * (chunks + 3) + (capacity > 0 ? T * k : 0)));
+  const size_t shared = static_cast<size_t>(buckets) * 4;
+  allow_shared(reinterpret_cast<const void*>(&place_rows<Choices>), shared * kSortWarps);
+  allow_shared(reinterpret_cast<const void*>(&place_cells<Choices>), shared * kSortWarps);
+  return [=, &lane, num_chunks = static_cast<int>(chunks), most = static_cast<int>(capacity)] {
+    int* scratch = reinterpret_cast<int*>(lane.scratch());
+    Sorted sorted;
+    sorted.before = scratch;
+    sorted.count = sorted.before + buckets * chunks;
+    sorted.first_cell = sorted.count + buckets;
+    sorted.first_row = sorted.first_cell + buckets;
+    sorted.cells = sorted.first_row + buckets;
+    const unsigned blocks = static_cast<unsigned>(chunks);
+    count_choices<<<blocks, kSortThreads, shared, lane.stream()>>>(choices, num_chunks, sorted);
+    PLEAT_CUDA_LAUNCHED();
+    scan<<<1, kScanThreads, shared, lane.stream()>>>(choices.num_buckets(), choices.pieces, num_chunks, most,
+                                                     pad, false, budget, sorted, offsets, dropped, add);
+    PLEAT_CUDA_LAUNCHED();
+    if (most == 0) {
+      place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
+          choices, num_chunks, sorted, offsets + choices.experts, budget, 0, false, row_token, row_slot,
+          token_row);
+    } else {
+      place_cells<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(choices, num_chunks, sorted);
+      PLEAT_CUDA_LAUNCHED();
+      select<<<static_cast<unsigned>(buckets), kSelectThreads, 0, lane.stream()>>>(
+          choices, probs, most, policy == 0, pad, sorted, offsets, budget, row_token, row_slot, token_row);
+    }
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+}  // namespace pleat::kernels

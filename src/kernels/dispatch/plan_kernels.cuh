@@ -1,0 +1,202 @@
+// Kernels that plans of rows share: count, scan and place choices by bucket, and keep some of a bucket's
+// choices. A bucket is a run of rows: an expert, or an expert and a part of the tokens with a capacity of its
+// own.
+//
+// `Choices` gives num_choices, num_buckets(), top_k and, called with a choice, its bucket (-1: no row here).
+#pragma once
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/halt.cuh"
+#include "kernels/dispatch/counting_sort.cuh"
+#include "kernels/router/token.cuh"
+
+namespace pleat::kernels::cuda {
+
+constexpr int kScanThreads = 1024, kScanWarps = kScanThreads / 32;
+constexpr int kSelectThreads = 256;
+
+// Scratch: before [buckets, chunks] first counts, then what lies before a chunk in its bucket; of each bucket
+// its choices, its first cell and its first row.
+struct Sorted {
+  int *before, *count, *first_cell, *first_row, *cells;
+};
+
+template <class Choices>
+__global__ void __launch_bounds__(kSortThreads) count_choices(Choices choices, int num_chunks, Sorted to) {
+  extern __shared__ int counts[];
+  count_chunk(choices.num_choices, choices.num_buckets(), choices, counts);
+  for (int e = threadIdx.x; e < choices.num_buckets(); e += kSortThreads)
+    to.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x] = counts[e];
+}
+
+static __global__ void __launch_bounds__(kScanThreads)
+    scan(int buckets, int pieces, int num_chunks, int capacity, bool pad, bool must_fit, int64_t budget,
+         Sorted at, int32_t* offsets, int64_t* dropped, bool add_dropped) {
+  extern __shared__ int counts[];
+  const int lane = threadIdx.x % 32;
+  for (int e = threadIdx.x / 32; e < buckets; e += kScanWarps) {
+    int* row = at.before + static_cast<int64_t>(e) * num_chunks;
+    int sum = 0;
+    for (int first = 0; first < num_chunks; first += 32) {
+      const int i = first + lane, x = i < num_chunks ? row[i] : 0;
+      int inclusive = x;
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(kAll, inclusive, step);
+        if (lane >= step) inclusive += other;
+      }
+      if (i < num_chunks) row[i] = sum + inclusive - x;
+      sum += __shfl_sync(kAll, inclusive, 31);
+    }
+    if (lane == 0) counts[e] = sum;
+  }
+  __syncthreads();
+  int cells = 0;
+  int64_t rows = 0, kept_rows = 0;
+  for (int first = 0; first < buckets; first += kScanThreads) {
+    const int e = first + threadIdx.x;
+    const int count = e < buckets ? counts[e] : 0, kept = capacity > 0 ? min(count, capacity) : count;
+    const int size = e < buckets ? (pad ? capacity : kept) : 0;
+    PLEAT_HALT_UNLESS(!must_fit || count <= capacity,
+                      "a source kept more choices of an expert than its capacity");
+    int all_cells, all_rows, all_kept;
+    const int cell = cells + block_scan<kScanThreads>(count, all_cells);
+    const int64_t row = rows + block_scan<kScanThreads>(size, all_rows);
+    block_scan<kScanThreads>(kept, all_kept);
+    if (e < buckets) {
+      at.count[e] = count;
+      at.first_cell[e] = cell;
+      at.first_row[e] = static_cast<int>(row);
+      if (e % pieces == 0) offsets[e / pieces] = static_cast<int32_t>(row);
+    }
+    cells += all_cells, rows += all_rows, kept_rows += all_kept;
+  }
+  if (threadIdx.x != 0) return;
+  PLEAT_HALT_UNLESS(rows <= budget,
+                    "routing needs more rows than the budget holds; a larger token budget or a "
+                    "capacity would fit");
+  offsets[buckets / pieces] = static_cast<int32_t>(rows);
+  if (dropped) dropped[0] = (add_dropped ? dropped[0] : 0) + cells - kept_rows;
+}
+
+// Rows of no token behind the plan's last.
+inline __device__ void fill_tail(int64_t num_rows, int64_t budget, int32_t* row_token, int32_t* row_slot) {
+  for (int64_t r = num_rows + blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; r < budget;
+       r += gridDim.x * static_cast<int64_t>(blockDim.x))
+    row_token[r] = row_slot[r] = -1;
+}
+
+// Fillers behind the choices of a bucket of exactly `capacity` rows.
+inline __device__ void fill_bucket(int first_row, int count, int capacity, int32_t* row_token,
+                                   int32_t* row_slot) {
+  for (int i = min(count, capacity) + threadIdx.x; i < capacity; i += blockDim.x)
+    row_token[first_row + i] = row_slot[first_row + i] = -1;
+}
+
+template <class Choices>
+__global__ void __launch_bounds__(kSortThreads)
+    place_rows(Choices choices, int num_chunks, Sorted from, const int32_t* num_rows, int64_t budget,
+               int capacity, bool pad, int32_t* row_token, int32_t* row_slot, int32_t* token_row) {
+  extern __shared__ int counts[];
+  place_chunk(
+      choices.num_choices, choices.num_buckets(), choices,
+      [&](int e) {
+        return from.first_row[e] + from.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x];
+      },
+      counts,
+      [&](int64_t i, int row) {
+        token_row[i] = row;
+        if (row < 0) return;
+        const int t = static_cast<int>(i) / choices.top_k;
+        row_token[row] = t;
+        row_slot[row] = static_cast<int>(i) - t * choices.top_k;
+      });
+  if (pad)
+    for (int e = blockIdx.x; e < choices.num_buckets(); e += gridDim.x)
+      fill_bucket(from.first_row[e], from.count[e], capacity, row_token, row_slot);
+  fill_tail(*num_rows, budget, row_token, row_slot);
+}
+
+template <class Choices>
+__global__ void __launch_bounds__(kSortThreads) place_cells(Choices choices, int num_chunks, Sorted at) {
+  extern __shared__ int counts[];
+  place_chunk(
+      choices.num_choices, choices.num_buckets(), choices,
+      [&](int e) { return at.first_cell[e] + at.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x]; },
+      counts,
+      [&](int64_t i, int cell) {
+        if (cell >= 0) at.cells[cell] = static_cast<int>(i);
+      });
+}
+
+// The rank of the capacity-th largest probability of the cells; `equals` gets how many of that rank are kept.
+inline __device__ uint32_t threshold(const int* cells, int count, int capacity, const float* probs,
+                                     int& equals) {
+  __shared__ int histogram[256];
+  __shared__ int digit, left;
+  uint32_t prefix = 0;
+  int remaining = capacity;
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    for (int i = threadIdx.x; i < 256; i += kSelectThreads) histogram[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += kSelectThreads) {
+      const uint32_t rank = rank_of_key(probs[cells[i]]);
+      if (shift == 24 || rank >> (shift + 8) == prefix >> (shift + 8))
+        atomicAdd(&histogram[rank >> shift & 255], 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      int d = 255, need = remaining;
+      while (histogram[d] < need) need -= histogram[d--];
+      digit = d, left = need;
+    }
+    __syncthreads();
+    prefix |= static_cast<uint32_t>(digit) << shift;
+    remaining = left;
+  }
+  equals = remaining;
+  return prefix;
+}
+
+// Of `count` choices in ascending order, `capacity` at most get rows from first_row on: the most probable, of
+// equal ones the first, or just the first. The others get none. A whole block, one bucket.
+inline __device__ void keep_some(const int* cells, int count, int capacity, bool by_probability,
+                                 const float* probs, int top_k, int first_row, int32_t* row_token,
+                                 int32_t* row_slot, int32_t* token_row) {
+  uint32_t least = 0;  // by default every rank is above it
+  int equals = 0;
+  if (count > capacity && by_probability) {
+    if (capacity > 0)
+      least = threshold(cells, count, capacity, probs, equals);
+    else
+      least = 0xffffffffu;
+  }
+  int row = 0, equals_seen = 0;
+  for (int first = 0; first < count; first += kSelectThreads) {
+    const int i = first + threadIdx.x;
+    const int choice = i < count ? cells[i] : 0;
+    const uint32_t rank = i < count ? rank_of_key(probs[choice]) : 0;
+    int all_equals, all_kept;
+    const int equals_before =
+        equals_seen + block_scan<kSelectThreads>(i < count && rank == least, all_equals);
+    const bool wanted = i < count && (rank > least || (rank == least && equals_before < equals));
+    const int at = row + block_scan<kSelectThreads>(wanted, all_kept);
+    const bool kept = wanted && at < capacity;
+    if (i < count) {
+      const int t = choice / top_k;
+      token_row[choice] = kept ? first_row + at : -1;
+      if (kept) {
+        row_token[first_row + at] = t;
+        row_slot[first_row + at] = choice - t * top_k;
+      }
+    }
+    equals_seen += all_equals, row += all_kept;
+  }
+}
+
+inline void allow_shared(const void* kernel, size_t bytes) {
+  if (bytes > 48 * 1024)
+    PLEAT_CUDA(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
+}  // namespace pleat::kernels::cuda

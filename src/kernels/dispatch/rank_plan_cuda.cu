@@ -1,0 +1,188 @@
+// Row plans of a rank's own experts on the GPU, when the tokens of several ranks meet there: gathered
+// (gather_plan) or exchanged (receive_plan).
+#include "kernels/dispatch/dispatch_cuda.h"
+#include "kernels/dispatch/dispatch_rows.h"
+#include "kernels/dispatch/plan_kernels.cuh"
+#include "kernels/math/require.h"
+#include "kernels/router/router.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+using namespace dispatch;
+
+constexpr int kThreads = 256;
+
+// The kept choices of this rank's experts. With pad every (expert, source) is a bucket of its own.
+struct LocalChoices {
+  const int32_t *idx, *kept;
+  const int64_t* place;  // of this rank in the group
+  int64_t num_choices, choices_per_source;
+  int top_k, experts_per_rank, copies, ranks;
+  bool pad;
+
+  __host__ __device__ int num_buckets() const { return experts_per_rank * (pad ? ranks : 1); }
+  __device__ int operator()(int64_t i) const {
+    const int all = ranks / copies * experts_per_rank;
+    const int first = static_cast<int>(*place) / copies * experts_per_rank;
+    PLEAT_HALT_UNLESS(first >= 0 && first + experts_per_rank <= all,
+                      "[gather_plan] this rank has no experts");
+    PLEAT_HALT_UNLESS(idx[i] >= 0 && idx[i] < all, "[gather_plan] a choice is no expert");
+    const int e = idx[i] - first;
+    if (kept[i] < 0 || e < 0 || e >= experts_per_rank) return -1;
+    return pad ? e * ranks + static_cast<int>(i / choices_per_source) : e;
+  }
+};
+
+// One block per (expert, source): where its rows begin among the sorted and among the received.
+__global__ void __launch_bounds__(kThreads)
+    place_received(const int32_t* all_offsets, const int64_t* place, int ranks, int stride,
+                   int experts_per_rank, int copies, int64_t budget, int32_t* offsets, int32_t* source_row,
+                   int32_t* sorted_row) {
+  const int expert = blockIdx.x / ranks, source = blockIdx.x % ranks;
+  const int first = static_cast<int>(*place) / copies * experts_per_rank;
+  PLEAT_HALT_UNLESS(first >= 0 && first + experts_per_rank < stride,
+                    "[receive_plan] this rank has no experts");
+  const int32_t* mine = all_offsets + first;
+  int64_t sorted = 0, received = 0, all = 0;
+  for (int i = threadIdx.x; i < experts_per_rank * ranks; i += kThreads) {
+    const int e = i / ranks, s = i % ranks;
+    const int32_t* from = mine + static_cast<int64_t>(s) * stride;
+    const int count = from[e + 1] - from[e];
+    PLEAT_HALT_UNLESS(from[0] >= 0 && count >= 0, "[receive_plan] the offsets of a rank are not ascending");
+    all += count;
+    if (e < expert || (e == expert && s < source)) sorted += count;
+    if (s < source || (s == source && e < expert)) received += count;
+  }
+  sorted = block_sum<kThreads>(sorted);
+  received = block_sum<kThreads>(received);
+  all = block_sum<kThreads>(all);
+  PLEAT_HALT_UNLESS(
+      all <= budget,
+      "[receive_plan] routing needs more rows than the budget holds; a larger token budget or a "
+      "capacity would fit");
+  const int32_t* from = mine + static_cast<int64_t>(source) * stride;
+  const int count = from[expert + 1] - from[expert];
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    source_row[sorted + i] = static_cast<int32_t>(received + i);
+    sorted_row[received + i] = static_cast<int32_t>(sorted + i);
+  }
+  if (threadIdx.x == 0 && source == 0) offsets[expert] = static_cast<int32_t>(sorted);
+  if (threadIdx.x == 0 && blockIdx.x == 0) offsets[experts_per_rank] = static_cast<int32_t>(all);
+  fill_tail(all, budget, source_row, sorted_row);
+}
+
+void check_coords(std::string_view kernel, const Arg& coords) {
+  require_dtype(kernel, "coords", coords, tensor::Dtype::I64);
+  require_shape(kernel, "coords", coords, {program::kNumGroups});
+}
+
+int64_t checked_experts(std::string_view kernel, const Invocation& call, int64_t ranks) {
+  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
+  if (copies < 1 || ranks < 1 || ranks % copies != 0)
+    base::fail("[{}] {} ranks with {} copies: needed a positive multiple", kernel, ranks, copies);
+  if (El < 1 || El > kMaxExperts)
+    base::fail("[{}] {} experts per rank, needed 1 to {}", kernel, El, kMaxExperts);
+  return ranks / copies * El;
+}
+
+const int64_t* place_of(const Arg& coords) {
+  return coords.as<int64_t>() + static_cast<size_t>(program::Group::Dispatch);
+}
+
+}  // namespace
+
+CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "gather_plan";
+  const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity");
+  checked_experts(kName, call, ranks);
+  const bool pad = call.integer("pad") != 0;
+  if (pad && capacity < 1) base::fail("[{}] padding needs a capacity, got {}", kName, capacity);
+  check_rank(kName, "idx", call[0], 2);
+  check_rank(kName, "row_token", call[4], 1);
+  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), R = call[4].dim(0);
+  const int64_t El = call.integer("experts_per_rank");
+  if (num_tokens % ranks != 0)
+    base::fail("[{}] {} tokens of {} ranks: needed a multiple", kName, num_tokens, ranks);
+  check_coords(kName, call[2]);
+  require_shape(kName, "kept", call[1], {num_tokens, k});
+  require_shape(kName, "offsets", call[3], {El + 1});
+  require_shape(kName, "row_slot", call[5], {R});
+  require_shape(kName, "token_row", call[6], {num_tokens, k});
+  for (size_t i : {0, 1, 3, 4, 5, 6})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::gather_plan, program::Phase::Forward)[i].name,
+                  call[i], tensor::Dtype::I32);
+  check_index_range(kName, num_tokens * k, std::max(R, pad ? El * ranks * capacity : 0));
+  if (pad && El * ranks > kMaxExperts)
+    base::fail("[{}] {} experts of {} sources with padding, needed at most {} together on the GPU", kName, El,
+               ranks, kMaxExperts);
+
+  LocalChoices choices{};
+  choices.idx = call[0].as<int32_t>();
+  choices.kept = call[1].as<int32_t>();
+  choices.place = place_of(call[2]);
+  choices.num_choices = num_tokens * k;
+  choices.choices_per_source = std::max<int64_t>(1, num_tokens / ranks * k);
+  choices.top_k = static_cast<int>(k);
+  choices.experts_per_rank = static_cast<int>(El);
+  choices.copies = static_cast<int>(call.integer("copies"));
+  choices.ranks = static_cast<int>(ranks);
+  choices.pad = pad;
+  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
+          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+  const int64_t buckets = choices.num_buckets();
+  const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
+  lane.need_scratch(4 * buckets * (chunks + 3));
+  const size_t shared = static_cast<size_t>(buckets) * 4;
+  allow_shared(reinterpret_cast<const void*>(&place_rows<LocalChoices>), shared * kSortWarps);
+  return [=, &lane, num_chunks = static_cast<int>(chunks), most = pad ? static_cast<int>(capacity) : 0] {
+    Sorted sorted{};
+    sorted.before = reinterpret_cast<int*>(lane.scratch());
+    sorted.count = sorted.before + buckets * chunks;
+    sorted.first_cell = sorted.count + buckets;
+    sorted.first_row = sorted.first_cell + buckets;
+    const unsigned blocks = static_cast<unsigned>(chunks);
+    count_choices<<<blocks, kSortThreads, shared, lane.stream()>>>(choices, num_chunks, sorted);
+    PLEAT_CUDA_LAUNCHED();
+    scan<<<1, kScanThreads, shared, lane.stream()>>>(choices.num_buckets(), pad ? choices.ranks : 1,
+                                                     num_chunks, most, pad, pad, R, sorted, offsets, nullptr,
+                                                     false);
+    PLEAT_CUDA_LAUNCHED();
+    place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
+        choices, num_chunks, sorted, offsets + choices.experts_per_rank, R, most, pad, row_token, row_slot,
+        token_row);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+CudaLaunch prepare_receive_plan(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "receive_plan";
+  check_rank(kName, "all_offsets", call[0], 2);
+  check_rank(kName, "source_row", call[3], 1);
+  const int64_t ranks = call[0].dim(0), R = call[3].dim(0), El = call.integer("experts_per_rank");
+  const int64_t E = checked_experts(kName, call, ranks);
+  require_shape(kName, "all_offsets", call[0], {ranks, E + 1});
+  check_coords(kName, call[1]);
+  require_shape(kName, "offsets", call[2], {El + 1});
+  require_shape(kName, "sorted_row", call[4], {R});
+  for (size_t i : {0, 2, 3, 4})
+    require_dtype(kName,
+                  program::arguments_of(program::KernelKind::receive_plan, program::Phase::Forward)[i].name,
+                  call[i], tensor::Dtype::I32);
+  check_index_range(kName, 0, R);
+  const int32_t* all_offsets = call[0].as<int32_t>();
+  const int64_t* place = place_of(call[1]);
+  int32_t *offsets = call[2].as<int32_t>(), *source_row = call[3].as<int32_t>(),
+          *sorted_row = call[4].as<int32_t>();
+  const int copies = static_cast<int>(call.integer("copies"));
+  return [=, stream = lane.stream()] {
+    place_received<<<static_cast<unsigned>(El * ranks), kThreads, 0, stream>>>(
+        all_offsets, place, static_cast<int>(ranks), static_cast<int>(E + 1), static_cast<int>(El), copies, R,
+        offsets, source_row, sorted_row);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+}  // namespace pleat::kernels

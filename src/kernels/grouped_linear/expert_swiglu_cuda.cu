@@ -1,0 +1,164 @@
+// Gated activation of expert rows on the GPU, with the routing probability multiplied in. Forward: one thread
+// takes 16 bytes of gate and of up. Backward: a warp or a block takes a row, since the probability's gradient
+// is a sum over it.
+#include <limits>
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/types.cuh"
+#include "kernels/grouped_linear/expert_swiglu_cuda.h"
+#include "kernels/math/require.h"
+#include "kernels/swiglu/activation.cuh"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr std::string_view kName = "expert_swiglu";
+constexpr int kThreads = 256;
+constexpr int kRowThreads = 128;    // of a backward block
+constexpr int64_t kWideRow = 4096;  // from here a backward block takes one row, below it one per warp
+
+template <class T, int N, class F>
+__global__ void __launch_bounds__(kThreads)
+    forward(const T* gu, const float* row_probs, const int32_t* num_rows, T* a, int width, F f) {
+  const unsigned per_row = static_cast<unsigned>(width) / N;
+  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned row = i / per_row;
+  if (row >= static_cast<unsigned>(*num_rows)) return;
+  const int64_t column = (i - row * per_row) * N, at = static_cast<int64_t>(row) * 2 * width + column;
+  const auto gate = Vec<T, N>::load(gu + at), up = Vec<T, N>::load(gu + at + width);
+  const float p = row_probs[row];
+  Vec<T, N> out;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+    out.at[j] = from_float<T>(f.value(to_float(gate.at[j]), to_float(up.at[j])) * p);
+  out.store(a + static_cast<int64_t>(row) * width + column);
+}
+
+// kPerRow threads take a row: 32 or the whole block.
+template <class T, int N, int kPerRow, class F>
+__global__ void __launch_bounds__(kRowThreads)
+    backward(const T* da, const T* gu, const float* row_probs, const int32_t* num_rows, T* dgu,
+             float* drow_probs, bool add, int width, F f) {
+  const int64_t row = blockIdx.x * static_cast<int64_t>(kRowThreads / kPerRow) + threadIdx.x / kPerRow;
+  if (row >= *num_rows) return;  // of a row that is one block, all threads
+  const int lane = threadIdx.x % kPerRow;
+  const T *gate_row = gu + row * 2 * width, *up_row = gate_row + width, *da_row = da + row * width;
+  T *dgate_row = dgu + row * 2 * width, *dup_row = dgate_row + width;
+  const float p = row_probs[row];
+  float sum = 0;
+#pragma unroll 2
+  for (int c = lane * N; c < width; c += kPerRow * N) {
+    const auto d = Vec<T, N>::load(da_row + c);
+    const auto gate = Vec<T, N>::load(gate_row + c), up = Vec<T, N>::load(up_row + c);
+    Vec<T, N> dgate, dup;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const GatePoint at = f.point(to_float(gate.at[j]), to_float(up.at[j]));
+      const float dj = to_float(d.at[j]);
+      dgate.at[j] = from_float<T>(dj * p * at.dgate);
+      dup.at[j] = from_float<T>(dj * p * at.dup);
+      sum += dj * at.value;
+    }
+    dgate.store(dgate_row + c);
+    dup.store(dup_row + c);
+  }
+  sum = block_sum<kPerRow>(sum);
+  if (lane == 0) drow_probs[row] = add ? drow_probs[row] + sum : sum;
+}
+
+template <class T, int N, class F>
+CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f) {
+  const T* gu = call[0].as<T>();
+  const float* row_probs = call[1].as<float>();
+  const int32_t* num_rows = call[2].as<int32_t>() + call[2].dim(0) - 1;
+  T* a = call[3].as<T>();
+  const int64_t vectors = call[3].size() / N, width = call[3].dim(1);
+  if (vectors > std::numeric_limits<int32_t>::max())
+    base::fail("[{}] {} rows of {} are too many for one launch", kName, call[3].dim(0), width);
+  return [=, stream = lane.stream()] {
+    if (vectors == 0) return;
+    forward<T, N, F><<<static_cast<unsigned>(ceil_div(vectors, kThreads)), kThreads, 0, stream>>>(
+        gu, row_probs, num_rows, a, static_cast<int>(width), f);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+template <class T, int N, int kPerRow, class F>
+CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f) {
+  const T *da = call[0].as<T>(), *gu = call[1].as<T>();
+  const float* row_probs = call[2].as<float>();
+  const int32_t* num_rows = call[3].as<int32_t>() + call[3].dim(0) - 1;
+  T* dgu = call[4].as<T>();
+  float* drow_probs = call[5].as<float>();
+  const bool add = call[5].into() == Into::Accumulate;
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  return [=, stream = lane.stream()] {
+    if (rows == 0) return;
+    backward<T, N, kPerRow, F>
+        <<<static_cast<unsigned>(ceil_div(rows, kRowThreads / kPerRow)), kRowThreads, 0, stream>>>(
+            da, gu, row_probs, num_rows, dgu, drow_probs, add, static_cast<int>(width), f);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_view a_name, const Arg& probs,
+           const Arg& offsets) {
+  require_rank(kName, a_name, a, 2);
+  require_shape(kName, gu_name, gu, {a.dim(0), 2 * a.dim(1)});
+  require_dtype(kName, gu_name, gu, a.dtype);
+  require_shape(kName, "row_probs", probs, {a.dim(0)});
+  require_dtype(kName, "row_probs", probs, tensor::Dtype::F32);
+  require_dtype(kName, "offsets", offsets, tensor::Dtype::I32);
+  if (offsets.shape.size() != 1 || offsets.dim(0) < 2)
+    base::fail("[{}] argument 'offsets' needs one dimension of experts + 1", kName);
+}
+
+CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  check(call[0], "gu", call[3], "a", call[1], call[2]);
+  CudaLaunch out;
+  with_float(call[3].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    with_activation(kName, call, [&](auto f) {
+      out = call[3].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
+                                           : launch_forward<T, 1>(call, lane, f);
+    });
+  });
+  return out;
+}
+
+CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
+  check(call[1], "gu", call[0], "da", call[2], call[3]);
+  check(call[4], "dgu", call[0], "da", call[2], call[3]);
+  require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
+  require_dtype(kName, "drow_probs", call[5], tensor::Dtype::F32);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    with_activation(kName, call, [&](auto f) {
+      if (call[0].dim(1) % kWide<T> != 0)
+        out = launch_backward<T, 1, 32>(call, lane, f);
+      else if (call[0].dim(1) < kWideRow)
+        out = launch_backward<T, kWide<T>, 32>(call, lane, f);
+      else
+        out = launch_backward<T, kWide<T>, kRowThreads>(call, lane, f);
+    });
+  });
+  return out;
+}
+
+}  // namespace
+
+std::span<const CudaBinding> expert_swiglu_cuda_rows() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr CudaBinding rows[] = {
+      {KernelKind::expert_swiglu, Phase::Forward, prepare_forward},
+      {KernelKind::expert_swiglu, Phase::BackwardInput, prepare_backward},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

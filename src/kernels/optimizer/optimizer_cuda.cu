@@ -1,0 +1,186 @@
+// Copies, sums of two gradients, the gradient norm and the decision to commit, on the GPU.
+#include "kernels/optimizer/optimizer_cuda.h"
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/team.cuh"
+#include "kernels/math/coords.h"
+#include "kernels/math/require.h"
+#include "kernels/optimizer/optimizer.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256, kNormThreads = 512;
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) add_grad(const T* x, T* y, int64_t count) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (i + N <= count) {
+    const auto from = Pack<T, N>::load(x + i);
+    auto to = Pack<T, N>::load(y + i);
+    float a[N], b[N];
+    from.get(a);
+    to.get(b);
+#pragma unroll
+    for (int j = 0; j < N; ++j) b[j] += a[j];
+    to.set(b);
+    to.store(y + i);
+  } else {
+    for (int64_t j = i; j < count; ++j) y[j] = from_float<T>(to_float(y[j]) + to_float(x[j]));
+  }
+}
+
+// Block b sums squares of elements [b * kNormBlock, ...) of a tensor; g holds those from `first` on.
+template <class T>
+__global__ void __launch_bounds__(kNormThreads)
+    norm_parts(const T* g, int64_t size, int64_t elements, const int64_t* place, double* parts) {
+  constexpr int N = kWide<T>;
+  const int64_t first = place ? min(elements, *place * size) : 0;
+  const int64_t last = min(first + size, elements);
+  const int64_t block = blockIdx.x * kNormBlock;
+  const int64_t begin = max(block, first) - first, end = min(block + kNormBlock, last) - first;
+  double sum = 0;
+  if (begin < end) {
+    const T* from = g + begin;
+    const int64_t count = end - begin;
+    const bool aligned = reinterpret_cast<uintptr_t>(from) % 16 == 0;
+    const int64_t wide = aligned ? count / N * N : 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x * static_cast<int64_t>(N); i < wide; i += kNormThreads * N) {
+      float a[N];
+      Pack<T, N>::load(from + i).get(a);
+#pragma unroll
+      for (int j = 0; j < N; ++j) sum += static_cast<double>(a[j]) * static_cast<double>(a[j]);
+    }
+    for (int64_t i = wide + threadIdx.x; i < count; i += kNormThreads) {
+      const double a = static_cast<double>(to_float(from[i]));
+      sum += a * a;
+    }
+  }
+  sum = block_sum<kNormThreads>(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(1024)
+    clip_norm(const double* parts, int64_t num_parts, const double* loss, int64_t num_losses,
+              const int64_t* overflow, int64_t num_overflows, double clip, double* grad_scale,
+              int32_t* commit) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < num_parts; i += 1024) sum += parts[i];
+  sum = block_sum<1024>(sum);
+  int bad = 0;
+  for (int64_t i = threadIdx.x; i < num_losses; i += 1024) bad |= !isfinite(loss[i]);
+  for (int64_t i = threadIdx.x; i < num_overflows; i += 1024) bad |= overflow[i] != 0;
+  bad = __syncthreads_or(bad);
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(sum);
+  grad_scale[0] = norm;
+  grad_scale[1] = clip > 0 && norm > clip ? clip / norm : 1.0;
+  *commit = isfinite(norm) && !bad ? 1 : 0;
+}
+
+CudaLaunch prepare_copy(const Invocation& call, device::cuda::Lane& lane) {
+  require_like("copy", "y", call[1], "x", call[0]);
+  const auto bytes = static_cast<size_t>(call[0].size() * tensor::size_of(call[0].dtype));
+  return [bytes, x = static_cast<const void*>(call[0].data), y = call[1].data, stream = lane.stream()] {
+    if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, stream));
+  };
+}
+
+CudaLaunch prepare_add_grad(const Invocation& call, device::cuda::Lane& lane) {
+  require_same_dtype("add_grad", call, {"x", "y"});
+  require_like("add_grad", "y", call[1], "x", call[0]);
+  require_in_place("add_grad", "y", call[1]);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* x = call[0].as<T>();
+    T* y = call[1].as<T>();
+    const int64_t count = call[0].size();
+    out = [=, wide = all_aligned({x, y}), stream = lane.stream()] {
+      if (count == 0) return;
+      const auto blocks = static_cast<unsigned>(ceil_div(count, kThreads * (wide ? kWide<T> : 1)));
+      if (wide)
+        add_grad<T, kWide<T>><<<blocks, kThreads, 0, stream>>>(x, y, count);
+      else
+        add_grad<T, 1><<<blocks, kThreads, 0, stream>>>(x, y, count);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_grad_norm(const Invocation& call, device::cuda::Lane& lane) {
+  require_same_dtype("grad_norm", call, {"g"});
+  require_coords("grad_norm", call, call[1]);
+  int64_t elements = call[0].size();
+  const int64_t* place = nullptr;
+  if (call[1].present) {
+    require_shard("grad_norm", "g", call, call[0]);
+    elements = call.integer("elements");
+    if (elements < 0) base::fail("[grad_norm] attribute 'elements' is {}, needed 0 or more", elements);
+    place = call[1].as<int64_t>() + call.integer("group");
+  }
+  const int64_t blocks = ceil_div(elements, kNormBlock);
+  require_dtype("grad_norm", "parts", call[2], tensor::Dtype::F64);
+  require_shape("grad_norm", "parts", call[2], {blocks});
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out = [=, g = static_cast<const T*>(call[0].as<T>()), size = call[0].size(), parts = call[2].as<double>(),
+           stream = lane.stream()] {
+      if (blocks == 0) return;
+      norm_parts<T>
+          <<<static_cast<unsigned>(blocks), kNormThreads, 0, stream>>>(g, size, elements, place, parts);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_clip(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("clip", "parts", call[0], 1);
+  require_dtype("clip", "parts", call[0], tensor::Dtype::F64);
+  require_dtype("clip", "loss", call[1], tensor::Dtype::F64);
+  if (call[2].present) require_dtype("clip", "overflow", call[2], tensor::Dtype::I64);
+  require_dtype("clip", "grad_scale", call[3], tensor::Dtype::F64);
+  require_shape("clip", "grad_scale", call[3], {2});
+  require_dtype("clip", "commit", call[4], tensor::Dtype::I32);
+  require_shape("clip", "commit", call[4], {1});
+  const double clip = call.attr("clip");
+  if (!(clip >= 0)) base::fail("[clip] attribute 'clip' is {}, needed 0 or more", clip);
+  return [=, parts = call[0].as<double>(), num_parts = call[0].size(), loss = call[1].as<double>(),
+          num_losses = call[1].size(), overflow = call[2].as<int64_t>(),
+          num_overflows = call[2].present ? call[2].size() : 0, grad_scale = call[3].as<double>(),
+          commit = call[4].as<int32_t>(), stream = lane.stream()] {
+    clip_norm<<<1, 1024, 0, stream>>>(parts, num_parts, loss, num_losses, overflow, num_overflows, clip,
+                                      grad_scale, commit);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+}  // namespace
+
+std::span<const CudaBinding> optimizer_cuda_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr CudaBinding rows[] = {
+      {KernelKind::copy, Phase::Forward, prepare_copy},
+      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_grad},
+      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_grad},
+      {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},
+      {KernelKind::clip, Phase::Update, prepare_clip},
+      {KernelKind::adamw, Phase::Update, prepare_adamw},
+      {KernelKind::adamw_round, Phase::Update, prepare_adamw_round},
+      {KernelKind::round_share, Phase::Update, prepare_round_share},
+      {KernelKind::bias_update, Phase::Update, prepare_bias_update},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

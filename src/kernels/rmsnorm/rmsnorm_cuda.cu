@@ -1,0 +1,427 @@
+// Root-mean-square norm on the GPU. A team of warps holds its row in registers between the sum and the
+// result, so every array is read or written once; the weights stay in registers for all rows of a team.
+// Widths that are no multiple of 16 bytes, or too wide to hold, take a loop over the row twice.
+#include "kernels/rmsnorm/rmsnorm_cuda.h"
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/team.cuh"
+#include "kernels/cuda/types.cuh"
+#include "kernels/math/require.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+// Blocks a multiprocessor must have room for, so that this many threads load at once.
+constexpr int blocks_for(int threads, int block) { return threads > block ? threads / block : 1; }
+
+template <class T, int kPer, class Team>
+__global__ void __launch_bounds__(Team::kThreads, blocks_for(640, Team::kThreads))
+    forward_held(const T* x, const T* w, T* y, float* rstd, int64_t rows, int vecs, float eps) {
+  using V = Wide<T>;
+  const int64_t width = static_cast<int64_t>(vecs) * V::kSize;
+  V weight[kPer];
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) {
+    const int v = Team::lane() + i * Team::kLanes;
+    weight[i] = v < vecs ? V::load(w + v * V::kSize) : V::zero();
+  }
+  int phase = 0;
+  for (int64_t row = Team::index(); row < rows; row += Team::count(), phase ^= 1) {
+    const T* from = x + row * width;
+    V in[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
+      in[i] = v < vecs ? V::load(from + v * V::kSize) : V::zero();
+    }
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      float a[V::kSize];
+      in[i].get(a);
+#pragma unroll
+      for (int j = 0; j < V::kSize; ++j) sum += a[j] * a[j];
+      in[i].forget();
+    }
+    const float scale = 1.0f / sqrtf(Team::sum(sum, phase) / static_cast<float>(width) + eps);
+    if (Team::lane() == 0) rstd[row] = scale;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
+      if (v >= vecs) continue;
+      float a[V::kSize], b[V::kSize];
+      weight[i].forget();
+      in[i].get(a);
+      weight[i].get(b);
+#pragma unroll
+      for (int j = 0; j < V::kSize; ++j) a[j] = a[j] * scale * b[j];
+      in[i].set(a);
+      in[i].store(y + row * width + v * V::kSize);
+    }
+  }
+}
+
+constexpr int kLoopThreads = 256;
+
+template <class T>
+__global__ void __launch_bounds__(kLoopThreads)
+    forward_loop(const T* x, const T* w, T* y, float* rstd, int width, float eps) {
+  const int64_t row = blockIdx.x;
+  const T* from = x + row * width;
+  float sum = 0;
+  for (int j = threadIdx.x; j < width; j += kLoopThreads) sum += to_float(from[j]) * to_float(from[j]);
+  const float scale = 1.0f / sqrtf(block_sum<kLoopThreads>(sum) / static_cast<float>(width) + eps);
+  if (threadIdx.x == 0) rstd[row] = scale;
+  for (int j = threadIdx.x; j < width; j += kLoopThreads)
+    y[row * width + j] = from_float<T>(to_float(from[j]) * scale * to_float(w[j]));
+}
+
+template <class T>
+struct BackwardArgs {
+  const T *dy, *x, *w;
+  const float* rstd;
+  const T* dresidual;  // may be null, may be dx
+  T* dx;
+  bool accumulate;
+  int64_t rows, width;
+};
+
+// With kWeights every team leaves its sums of dy x rstd in parts[team].
+template <class T, int kPer, class Team, bool kWeights>
+__global__ void __launch_bounds__(Team::kThreads, blocks_for(kWeights ? 512 : 640, Team::kThreads))
+    backward_held(BackwardArgs<T> a, int vecs, float* parts) {
+  using V = Wide<T>;
+  V weight[kPer];
+  float sums[kWeights ? kPer : 1][V::kSize] = {};
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) {
+    const int v = Team::lane() + i * Team::kLanes;
+    weight[i] = v < vecs ? V::load(a.w + v * V::kSize) : V::zero();
+  }
+  // What is added to the gradient; when there are two, dx itself is read late.
+  const T* others = a.dresidual ? a.dresidual : a.accumulate ? a.dx : nullptr;
+  const bool both = a.dresidual && a.accumulate;
+  int phase = 0;
+  for (int64_t row = Team::index(); row < a.rows; row += Team::count(), phase ^= 1) {
+    const int64_t at = row * a.width;
+    const float scale = a.rstd[row];
+    V dy[kPer], x[kPer], other[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
+      const bool inside = v < vecs;
+      dy[i] = inside ? V::load(a.dy + at + v * V::kSize) : V::zero();
+      x[i] = inside ? V::load(a.x + at + v * V::kSize) : V::zero();
+      other[i] = inside && others ? V::load(others + at + v * V::kSize) : V::zero();
+    }
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      float d[V::kSize], b[V::kSize], w[V::kSize];
+      weight[i].forget();
+      dy[i].get(d);
+      x[i].get(b);
+      weight[i].get(w);
+#pragma unroll
+      for (int j = 0; j < V::kSize; ++j) {
+        const float product = d[j] * b[j];
+        dot += product * w[j];
+        if constexpr (kWeights) sums[i][j] += product * scale;
+      }
+      dy[i].forget();
+      x[i].forget();
+    }
+    const float back = scale * scale * scale * (Team::sum(dot, phase) / static_cast<float>(a.width));
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
+      if (v >= vecs) continue;
+      float d[V::kSize], b[V::kSize], w[V::kSize], o[V::kSize];
+      weight[i].forget();
+      dy[i].get(d);
+      x[i].get(b);
+      weight[i].get(w);
+      other[i].get(o);
+#pragma unroll
+      for (int j = 0; j < V::kSize; ++j) d[j] = o[j] + (d[j] * w[j] * scale - b[j] * back);
+      if (both) {
+        V::load(a.dx + at + v * V::kSize).get(o);
+#pragma unroll
+        for (int j = 0; j < V::kSize; ++j) d[j] += o[j];
+      }
+      dy[i].set(d);
+      dy[i].store(a.dx + at + v * V::kSize);
+    }
+  }
+  if constexpr (kWeights) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
+      if (v >= vecs) continue;
+      float* to = parts + Team::index() * a.width + v * V::kSize;
+#pragma unroll
+      for (int j = 0; j < V::kSize; j += 4)
+        *reinterpret_cast<float4*>(to + j) =
+            make_float4(sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kLoopThreads) backward_loop(BackwardArgs<T> a) {
+  const int64_t at = blockIdx.x * a.width;
+  const float scale = a.rstd[blockIdx.x];
+  float dot = 0;
+  for (int64_t j = threadIdx.x; j < a.width; j += kLoopThreads)
+    dot += to_float(a.dy[at + j]) * to_float(a.x[at + j]) * to_float(a.w[j]);
+  const float back = scale * scale * scale * (block_sum<kLoopThreads>(dot) / static_cast<float>(a.width));
+  for (int64_t j = threadIdx.x; j < a.width; j += kLoopThreads) {
+    float sum = to_float(a.dy[at + j]) * to_float(a.w[j]) * scale - to_float(a.x[at + j]) * back;
+    if (a.dresidual) sum = to_float(a.dresidual[at + j]) + sum;
+    if (a.accumulate) sum = to_float(a.dx[at + j]) + sum;
+    a.dx[at + j] = from_float<T>(sum);
+  }
+}
+
+// Values of the weights' gradient for launch_column_sums.
+template <class T, int N>
+struct WeightTerms {
+  const T *dy, *x;
+  const float* rstd;
+  int64_t width;
+  struct Raw {
+    Pack<T, N> dy, x;
+    float rstd;
+  };
+  __device__ Raw raw(int64_t row, int64_t column) const {
+    return {Pack<T, N>::load(dy + row * width + column), Pack<T, N>::load(x + row * width + column),
+            rstd[row]};
+  }
+  __device__ void add(const Raw& r, float (&sums)[N]) const {
+    float d[N], b[N];
+    r.dy.get(d);
+    r.x.get(b);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += d[j] * b[j] * r.rstd;
+  }
+};
+
+// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors with at most kMax of them a thread;
+// false when a row is too wide to hold.
+template <int kMax, class F>
+bool with_team(int64_t vecs, F&& f) {
+  using std::integral_constant;
+  if (vecs <= 32) return f(integral_constant<int, 1>{}, Team<1, 4>{}), true;
+  if (vecs <= 64) return f(integral_constant<int, 2>{}, Team<1, 4>{}), true;
+  if (vecs <= 128) return f(integral_constant<int, 4>{}, Team<1, 4>{}), true;
+  if constexpr (kMax == 8) {
+    if (vecs <= 256) return f(integral_constant<int, 8>{}, Team<1, 4>{}), true;
+    if (vecs <= 512) return f(integral_constant<int, 8>{}, Team<2, 2>{}), true;
+    if (vecs <= 1024) return f(integral_constant<int, 8>{}, Team<4, 1>{}), true;
+    if (vecs <= 2048) return f(integral_constant<int, 8>{}, Team<8, 1>{}), true;
+    if (vecs <= 4096) return f(integral_constant<int, 8>{}, Team<16, 1>{}), true;
+  } else {
+    if (vecs <= 256) return f(integral_constant<int, 4>{}, Team<2, 2>{}), true;
+    if (vecs <= 512) return f(integral_constant<int, 4>{}, Team<4, 1>{}), true;
+    if (vecs <= 1024) return f(integral_constant<int, 4>{}, Team<8, 1>{}), true;
+    if (vecs <= 2048) return f(integral_constant<int, 4>{}, Team<16, 1>{}), true;
+  }
+  return false;
+}
+
+template <class T>
+CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
+  const T *x = call[0].as<T>(), *w = call[1].as<T>();
+  T* y = call[2].as<T>();
+  float* rstd = call[3].as<float>();
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const auto eps = static_cast<float>(call.attr("eps"));
+  CudaLaunch out;
+  if (width % kWide<T> == 0 && all_aligned({x, w, y}))
+    with_team<8>(width / kWide<T>, [&](auto per, auto team) {
+      using Team = decltype(team);
+      const auto kernel = forward_held<T, decltype(per)::value, Team>;
+      const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(rows, Team::kPerBlock));
+      out = [=, stream = lane.stream(), vecs = static_cast<int>(width / kWide<T>)] {
+        if (blocks == 0) return;
+        kernel<<<blocks, Team::kThreads, 0, stream>>>(x, w, y, rstd, rows, vecs, eps);
+        PLEAT_CUDA_LAUNCHED();
+      };
+    });
+  if (!out)
+    out = [=, stream = lane.stream()] {
+      if (rows == 0) return;
+      forward_loop<T><<<static_cast<unsigned>(rows), kLoopThreads, 0, stream>>>(x, w, y, rstd,
+                                                                                static_cast<int>(width), eps);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  return out;
+}
+
+template <class T>
+BackwardArgs<T> backward_args(const Invocation& call) {
+  return {call[0].as<T>(),
+          call[1].as<T>(),
+          call[2].as<T>(),
+          call[3].as<float>(),
+          call[4].as<T>(),
+          call[5].as<T>(),
+          call[5].into() == Into::Accumulate,
+          call[0].dim(0),
+          call[0].dim(1)};
+}
+template <class T>
+bool holds(const BackwardArgs<T>& a) {
+  return a.width % kWide<T> == 0 && all_aligned({a.dy, a.x, a.w, a.dresidual, a.dx});
+}
+
+template <class T>
+CudaLaunch backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const BackwardArgs<T> a = backward_args<T>(call);
+  CudaLaunch out;
+  if (holds(a))
+    with_team<4>(a.width / kWide<T>, [&](auto per, auto team) {
+      using Team = decltype(team);
+      const auto kernel = backward_held<T, decltype(per)::value, Team, false>;
+      const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
+      out = [=, stream = lane.stream()] {
+        if (blocks == 0) return;
+        kernel<<<blocks, Team::kThreads, 0, stream>>>(a, static_cast<int>(a.width / kWide<T>), nullptr);
+        PLEAT_CUDA_LAUNCHED();
+      };
+    });
+  if (!out)
+    out = [=, stream = lane.stream()] {
+      if (a.rows == 0) return;
+      backward_loop<T><<<static_cast<unsigned>(a.rows), kLoopThreads, 0, stream>>>(a);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  return out;
+}
+
+template <class T, int N>
+CudaLaunch backward_weight_by(const WeightTerms<T, N>& terms, int64_t rows, const Arg& dw,
+                              device::cuda::Lane& lane) {
+  lane.need_scratch(sum_scratch_bytes(rows, terms.width));
+  return [=, &lane, to = SumTarget(dw)] {
+    launch_column_sums<N>(lane.stream(), terms, rows, reinterpret_cast<float*>(lane.scratch()), to);
+  };
+}
+
+template <class T>
+CudaLaunch backward_weight(const T* dy, const T* x, const float* rstd, int64_t rows, int64_t width,
+                           const Arg& dw, device::cuda::Lane& lane) {
+  if (width % kWide<T> == 0 && all_aligned({dy, x}))
+    return backward_weight_by(WeightTerms<T, kWide<T>>{dy, x, rstd, width}, rows, dw, lane);
+  return backward_weight_by(WeightTerms<T, 1>{dy, x, rstd, width}, rows, dw, lane);
+}
+
+template <class T>
+CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
+  const BackwardArgs<T> a = backward_args<T>(call);
+  CudaLaunch out;
+  if (holds(a) && a.rows > 0)
+    with_team<4>(a.width / kWide<T>, [&](auto per, auto team) {
+      using Team = decltype(team);
+      const auto kernel = backward_held<T, decltype(per)::value, Team, true>;
+      const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
+      const int teams = static_cast<int>(blocks) * Team::kPerBlock;
+      lane.need_scratch(teams * a.width * static_cast<int64_t>(sizeof(float)));
+      out = [=, &lane, dw = SumTarget(call[6])] {
+        auto* parts = reinterpret_cast<float*>(lane.scratch());
+        kernel<<<blocks, Team::kThreads, 0, lane.stream()>>>(a, static_cast<int>(a.width / kWide<T>), parts);
+        PLEAT_CUDA_LAUNCHED();
+        launch_reduce_parts(lane.stream(), parts, teams, a.width, dw);
+      };
+    });
+  if (!out) {
+    // dx may be dresidual but never dy or x: the order of the two does not matter.
+    const CudaLaunch input = backward_input<T>(call, lane);
+    const CudaLaunch weight = backward_weight<T>(a.dy, a.x, a.rstd, a.rows, a.width, call[6], lane);
+    out = [=] {
+      weight();
+      input();
+    };
+  }
+  return out;
+}
+
+void require_backward(const Invocation& call) {
+  require_rank("rmsnorm", "dy", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("rmsnorm", "x", call[1], {rows, width});
+  require_shape("rmsnorm", "w", call[2], {width});
+  require_shape("rmsnorm", "rstd", call[3], {rows});
+  require_shape("rmsnorm", "dresidual", call[4], {rows, width});
+  require_shape("rmsnorm", "dx", call[5], {rows, width});
+  require_same_dtype("rmsnorm", call, {"dy", "x", "w", "", "dresidual", "dx"});
+  require_dtype("rmsnorm", "rstd", call[3], tensor::Dtype::F32);
+}
+
+CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("rmsnorm", "x", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("rmsnorm", "w", call[1], {width});
+  require_shape("rmsnorm", "y", call[2], {rows, width});
+  require_shape("rmsnorm", "rstd", call[3], {rows});
+  require_same_dtype("rmsnorm", call, {"x", "w", "y", ""});
+  require_dtype("rmsnorm", "rstd", call[3], tensor::Dtype::F32);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) { out = forward<decltype(zero)>(call, lane); });
+  return out;
+}
+
+CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  require_backward(call);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) { out = backward_input<decltype(zero)>(call, lane); });
+  return out;
+}
+
+CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("rmsnorm", "dy", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("rmsnorm", "x", call[1], {rows, width});
+  require_shape("rmsnorm", "rstd", call[2], {rows});
+  require_shape("rmsnorm", "dw", call[3], {width});
+  require_same_dtype("rmsnorm", call, {"dy", "x"});
+  require_dtype("rmsnorm", "rstd", call[2], tensor::Dtype::F32);
+  CudaLaunch out;
+  if (!is_stored(call[3].dtype)) return out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out =
+        backward_weight<T>(call[0].as<T>(), call[1].as<T>(), call[2].as<float>(), rows, width, call[3], lane);
+  });
+  return out;
+}
+
+}  // namespace
+
+CudaLaunch prepare_rmsnorm_backward(const Invocation& call, device::cuda::Lane& lane) {
+  require_backward(call);
+  require_shape("rmsnorm", "dw", call[6], {call[0].dim(1)});
+  CudaLaunch out;
+  if (!is_stored(call[6].dtype)) return out;
+  with_float(call[0].dtype, [&](auto zero) { out = backward_both<decltype(zero)>(call, lane); });
+  return out;
+}
+
+std::span<const CudaBinding> rmsnorm_cuda_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr CudaBinding rows[] = {
+      {KernelKind::rmsnorm, Phase::Forward, prepare_forward},
+      {KernelKind::rmsnorm, Phase::BackwardInput, prepare_backward_input},
+      {KernelKind::rmsnorm, Phase::BackwardWeight, prepare_backward_weight},
+      {KernelKind::rmsnorm_back, Phase::BackwardInput, prepare_rmsnorm_backward},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

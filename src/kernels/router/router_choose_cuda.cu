@@ -1,0 +1,428 @@
+// Choice of experts on the GPU: one warp per token, the token's experts in registers. Load and statistics go
+// over one partial result per block, added by a second launch, so that nothing needs to be cleared before.
+#include "device/cuda/check.h"
+#include "kernels/cuda/halt.cuh"
+#include "kernels/math/require.h"
+#include "kernels/router/choose.h"
+#include "kernels/router/router_cuda.h"
+#include "kernels/router/sinkhorn.cuh"
+#include "kernels/router/token.cuh"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int64_t kMaxBlocks = 528;  // four per multiprocessor
+constexpr int kMaxGroups = 32;       // one lane each
+
+enum class Key : uint8_t { Logit, Softmax, Sigmoid, Point, Matrix, Given };
+
+struct Choice {
+  int experts, top_k;
+  Key key;
+  Score score, point;
+  Weighting weighting;
+  bool divides;
+  float scale;
+  int groups, group_topk, group_score_topk;  // groups 0: off
+
+  Choice(const ChooseSettings& set, bool given)
+      : experts(static_cast<int>(set.experts)),
+        top_k(static_cast<int>(set.top_k)),
+        score(set.score),
+        point(set.point()),
+        weighting(set.weighting()),
+        divides(set.divides()),
+        scale(static_cast<float>(set.scale)),
+        groups(set.grouped() ? static_cast<int>(set.groups) : 0),
+        group_topk(static_cast<int>(set.group_topk)),
+        group_score_topk(static_cast<int>(set.group_score_topk)) {
+    if (given)
+      key = Key::Given;
+    else if (set.sinkhorn && set.training)
+      key = Key::Matrix;
+    else if (set.chooses_by_logit())
+      key = Key::Logit;
+    else if (set.sinkhorn && set.top_k == 1)
+      key = Key::Sigmoid;
+    else
+      key = set.score == Score::Softmax ? Key::Softmax : Key::Point;
+  }
+};
+
+struct Partial {
+  double largest, squares;
+  int64_t tokens;
+};
+
+template <int P>
+__device__ void make_keys(const Choice& c, const float (&x)[P], const bool (&in)[P], const float* bias,
+                          const float* matrix, int lane, float (&key)[P]) {
+  switch (c.key) {
+    case Key::Softmax:
+      warp_softmax(x, in, key);
+      break;
+    case Key::Matrix:
+      load_row(matrix, c.experts, lane, key);
+      break;
+    case Key::Logit:
+      PLEAT_EACH(j, P) key[j] = x[j];
+      break;
+    default:
+      PLEAT_EACH(j, P) {
+        key[j] = in[j] ? point_value(c.key == Key::Sigmoid ? Score::Sigmoid : c.score, x[j]) : 0.0f;
+        if (bias && in[j]) key[j] = __fadd_rn(key[j], bias[lane + 32 * j]);
+      }
+  }
+}
+
+// Sum of the group_score_topk largest keys of group `lane`, for lanes below groups. `room` [experts] is this
+// warp's own.
+template <int P>
+__device__ double group_score(const Choice& c, const uint32_t (&rank)[P], int lane, uint32_t* room) {
+  const int size = c.experts / c.groups;
+  if (c.group_score_topk > 2) {
+    double mine = 0;
+    for (int g = 0; g < c.groups; ++g) {
+      uint32_t left[P];
+      PLEAT_EACH(j, P) left[j] = (lane + 32 * j) / size == g ? rank[j] : 0;
+      double sum = 0;
+      for (int i = 0; i < c.group_score_topk; ++i) {
+        uint32_t top;
+        const int best = warp_best(left, lane, top);
+        sum += static_cast<double>(key_of_rank(top));
+        PLEAT_EACH(j, P) if (best == lane + 32 * j) left[j] = 0;
+      }
+      if (lane == g) mine = sum;
+    }
+    return mine;
+  }
+  // Few lanes per group look for its two largest, then the first of them asks the others.
+  PLEAT_EACH(j, P) if (lane + 32 * j < c.experts) room[lane + 32 * j] = rank[j];
+  __syncwarp();
+  const int lanes = 32 / c.groups, group = lane / lanes;
+  uint32_t first = 0, second = 0;
+  if (group < c.groups)
+    for (int i = lane % lanes; i < size; i += lanes) {
+      const uint32_t r = room[group * size + i];
+      second = max(second, min(first, r));
+      first = max(first, r);
+    }
+  uint32_t all_first = first, all_second = second;
+  for (int i = 1; i < lanes; ++i) {
+    const uint32_t other_first = __shfl_down_sync(kAll, first, i);
+    const uint32_t other_second = __shfl_down_sync(kAll, second, i);
+    all_second = max(max(all_second, other_second), min(all_first, other_first));
+    all_first = max(all_first, other_first);
+  }
+  __syncwarp();
+  double sum = static_cast<double>(key_of_rank(all_first));
+  if (c.group_score_topk == 2) sum += static_cast<double>(key_of_rank(all_second));
+  return __shfl_sync(kAll, sum, lane * lanes % 32);
+}
+
+// Takes the experts of all but the best groups out of the choice.
+template <int P>
+__device__ void keep_best_groups(const Choice& c, uint32_t (&rank)[P], int lane, uint32_t* room) {
+  double score = group_score(c, rank, lane, room);
+  if (!(score == score)) score = -static_cast<double>(kInfinity);
+  bool open = lane < c.groups;
+  unsigned kept = 0;
+  for (int i = 0; i < c.group_topk; ++i) {
+    const double top = warp_max(open ? score : -static_cast<double>(kInfinity));
+    const int best = __ffs(static_cast<int>(__ballot_sync(kAll, open && score == top))) - 1;
+    kept |= 1u << best;
+    open = open && lane != best;
+  }
+  const int size = c.experts / c.groups;
+  PLEAT_EACH(j, P) {
+    const int expert = lane + 32 * j;
+    if (expert >= c.experts || !(kept >> expert / size & 1)) rank[j] = 0;
+  }
+}
+
+template <int P>
+__device__ void weigh(const Choice& c, const float (&x)[P], const bool (&in)[P], const bool (&chosen)[P],
+                      float (&prob)[P]) {
+  if (c.weighting == Weighting::ChosenSoftmax) {
+    warp_softmax(x, chosen, prob);
+  } else if (c.weighting == Weighting::FullSoftmax) {
+    warp_softmax(x, in, prob);
+  } else {
+    double sum = 0;
+    PLEAT_EACH(j, P) {
+      prob[j] = chosen[j] ? point_value(c.point, x[j]) : 0.0f;
+      sum += static_cast<double>(prob[j]);
+    }
+    if (c.divides) {
+      sum = warp_sum(sum) + 1e-20;
+      PLEAT_EACH(j, P) prob[j] = static_cast<float>(static_cast<double>(prob[j]) / sum);
+    }
+  }
+  PLEAT_EACH(j, P) prob[j] *= c.scale;
+}
+
+template <int P>
+__global__ void __launch_bounds__(kThreads)
+    forward(Choice c, const float* logits, const float* bias, const uint8_t* valid, const int32_t* given,
+            const float* matrix, int num_tokens, int32_t* idx, float* probs, Partial* partial, int* counts) {
+  extern __shared__ uint32_t shared[];
+  int* mine = reinterpret_cast<int*>(shared);  // [experts]
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint32_t* room = shared + c.experts + warp * c.experts;  // with groups only
+  for (int e = threadIdx.x; e < c.experts; e += kThreads) mine[e] = 0;
+  __syncthreads();
+
+  double squares = 0;
+  float largest = 0;
+  int64_t tokens = 0;
+  bool in[P];
+  PLEAT_EACH(j, P) in[j] = lane + 32 * j < c.experts;
+  for (int64_t t = blockIdx.x * kWarps + warp; t < num_tokens; t += gridDim.x * kWarps) {
+    float x[P], work[P];
+    bool chosen[P];
+    load_row(logits + t * c.experts, c.experts, lane, x);
+    if (c.key == Key::Given) {
+      for (int i = lane; i < c.top_k; i += 32) {
+        const int32_t expert = given[t * c.top_k + i];
+        PLEAT_HALT_UNLESS(
+            expert >= 0 && expert < c.experts && (i == 0 || expert > given[t * c.top_k + i - 1]),
+            "[router_choose] stored routing of a token is not a list of ascending experts");
+      }
+      mark_chosen(given + t * c.top_k, c.top_k, lane, chosen);
+    } else {
+      make_keys(c, x, in, bias, matrix + t * c.experts, lane, work);
+      uint32_t rank[P];
+      PLEAT_EACH(j, P) rank[j] = in[j] ? rank_of_key(work[j]) : 0;
+      if (c.groups) keep_best_groups(c, rank, lane, room);
+      warp_choose(rank, c.top_k, lane, chosen);
+    }
+    weigh(c, x, in, chosen, work);
+    const bool counted = valid[t] != 0;
+    for_each_chosen(chosen, lane, [&](int j, int slot) {
+      idx[t * c.top_k + slot] = lane + 32 * j;
+      probs[t * c.top_k + slot] = work[j];
+      if (counted) atomicAdd(&mine[lane + 32 * j], 1);
+    });
+    if (!counted) continue;
+    ++tokens;
+    PLEAT_EACH(j, P) if (in[j]) {
+      largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
+      squares += static_cast<double>(x[j]) * static_cast<double>(x[j]);
+    }
+  }
+
+  __shared__ Partial of_warp[kWarps];
+  squares = warp_sum(squares);
+  largest = warp_max(largest);
+  if (lane == 0) of_warp[warp] = {static_cast<double>(largest), squares, tokens};
+  __syncthreads();
+  for (int e = threadIdx.x; e < c.experts; e += kThreads)
+    counts[static_cast<int64_t>(e) * gridDim.x + blockIdx.x] = mine[e];
+  if (threadIdx.x == 0) {
+    Partial sum = of_warp[0];
+    for (int w = 1; w < kWarps; ++w) {
+      sum.largest = max(sum.largest, of_warp[w].largest);
+      sum.squares += of_warp[w].squares;
+      sum.tokens += of_warp[w].tokens;
+    }
+    partial[blockIdx.x] = sum;
+  }
+}
+
+// The last block takes the statistics, the others one expert per warp.
+__global__ void __launch_bounds__(kThreads)
+    finish(const Partial* partial, const int* counts, int num_blocks, int experts, int64_t* load,
+           bool add_load, double* stats, bool add_stats) {
+  const int lane = threadIdx.x % 32;
+  if (blockIdx.x + 1 < gridDim.x) {
+    const int e = blockIdx.x * kWarps + threadIdx.x / 32;
+    if (e >= experts) return;
+    int sum = 0;
+    for (int b = lane; b < num_blocks; b += 32) sum += counts[static_cast<int64_t>(e) * num_blocks + b];
+    sum = warp_sum(sum);
+    if (lane == 0) load[e] = (add_load ? load[e] : 0) + sum;
+    return;
+  }
+  Partial mine{0, 0, 0};
+  for (int b = threadIdx.x; b < num_blocks; b += kThreads) {
+    mine.largest = max(mine.largest, partial[b].largest);
+    mine.squares += partial[b].squares;
+    mine.tokens += partial[b].tokens;
+  }
+  mine.largest = block_max<kThreads>(mine.largest);
+  mine.squares = block_sum<kThreads>(mine.squares);
+  mine.tokens = block_sum<kThreads>(mine.tokens);
+  if (threadIdx.x != 0) return;
+  stats[0] = add_stats && !(stats[0] < mine.largest) ? stats[0] : mine.largest;
+  stats[1] = (add_stats ? stats[1] : 0) + mine.squares;
+  stats[2] = (add_stats ? stats[2] : 0) + static_cast<double>(mine.tokens * experts);
+  if (!add_stats) stats[3] = 0;
+}
+
+template <int P>
+__global__ void __launch_bounds__(kThreads)
+    backward(Choice c, double scale, const float* dprobs, const float* logits, const int32_t* idx,
+             int num_tokens, float* dlogits, bool add) {
+  const int lane = threadIdx.x % 32;
+  const int64_t t = blockIdx.x * static_cast<int64_t>(kWarps) + threadIdx.x / 32;
+  if (t >= num_tokens) return;
+  float x[P], dp[P], d[P];
+  bool in[P], chosen[P];
+  load_row(logits + t * c.experts, c.experts, lane, x);
+  PLEAT_EACH(j, P) {
+    in[j] = lane + 32 * j < c.experts;
+    chosen[j] = false;
+    dp[j] = 0;
+  }
+  for (int i = 0; i < c.top_k; ++i) {
+    const int expert = idx[t * c.top_k + i];
+    const float gradient = dprobs[t * c.top_k + i];
+    PLEAT_EACH(j, P) if (expert == lane + 32 * j) {
+      chosen[j] = true;
+      dp[j] = gradient;
+    }
+  }
+  double dot = 0;
+  if (c.weighting == Weighting::Point) {
+    double sum = 0;
+    PLEAT_EACH(j, P) {
+      d[j] = chosen[j] ? point_value(c.point, x[j]) : 0.0f;
+      sum += static_cast<double>(d[j]);
+      dot += static_cast<double>(dp[j]) * static_cast<double>(d[j]);
+    }
+    sum = warp_sum(sum) + 1e-20;
+    dot = warp_sum(dot);
+    PLEAT_EACH(j, P) if (chosen[j]) {
+      const double through = c.divides ? (static_cast<double>(dp[j]) - dot / sum) / sum : dp[j];
+      d[j] = static_cast<float>(scale * through * static_cast<double>(point_derivative(c.point, x[j], d[j])));
+    }
+  } else {
+    if (c.weighting == Weighting::ChosenSoftmax)
+      warp_softmax(x, chosen, d);
+    else
+      warp_softmax(x, in, d);
+    PLEAT_EACH(j, P) if (chosen[j]) dot += static_cast<double>(dp[j]) * static_cast<double>(d[j]);
+    dot = warp_sum(dot);
+    // Over all experts, those not chosen have dp = 0.
+    PLEAT_EACH(j, P)
+    d[j] = static_cast<float>(scale * static_cast<double>(d[j]) * (static_cast<double>(dp[j]) - dot));
+  }
+  const bool every = c.weighting == Weighting::FullSoftmax;
+  float* out = dlogits + t * c.experts;
+  PLEAT_EACH(j, P) if (in[j]) {
+    const float value = every || chosen[j] ? d[j] : 0.0f;
+    const int expert = lane + 32 * j;
+    if (!add)
+      out[expert] = value;
+    else if (every || chosen[j])
+      out[expert] += value;
+  }
+}
+
+}  // namespace
+
+CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "router_choose";
+  using tensor::Dtype;
+  check_choose_settings(call, call[1].present);
+  const ChooseSettings set(call);
+  require_rank(kName, "logits", call[0], 2);
+  const int64_t T = call[0].dim(0), E = set.experts, k = set.top_k;
+  require_shape(kName, "logits", call[0], {T, E});
+  require_dtype(kName, "expert_bias", call[1], Dtype::F32);
+  require_shape(kName, "expert_bias", call[1], {E});
+  require_dtype(kName, "valid", call[2], Dtype::U8);
+  require_shape(kName, "valid", call[2], {T});
+  require_dtype(kName, "given", call[3], Dtype::I32);
+  require_shape(kName, "given", call[3], {T, k});
+  require_dtype(kName, "idx", call[4], Dtype::I32);
+  require_shape(kName, "idx", call[4], {T, k});
+  require_dtype(kName, "probs", call[5], Dtype::F32);
+  require_shape(kName, "probs", call[5], {T, k});
+  require_dtype(kName, "load", call[6], Dtype::I64);
+  require_shape(kName, "load", call[6], {E});
+  require_dtype(kName, "stats", call[7], Dtype::F64);
+  require_shape(kName, "stats", call[7], {4});
+  require_dtype(kName, "scratch", call[8], Dtype::F32);
+  require_shape(kName, "scratch", call[8], {T, E});
+  if (set.grouped() && set.groups > kMaxGroups)
+    base::fail("[router_choose] {} groups, needed at most {} on the GPU", set.groups, kMaxGroups);
+  if (call[0].dtype != Dtype::F32) return {};
+
+  const Choice choice(set, call[3].present);
+  if (choice.key == Key::Matrix && !call[8].present)
+    base::fail("[router_choose] Sinkhorn needs the argument 'scratch' of [{}, {}]", T, E);
+  const CudaLaunch balance =
+      choice.key == Key::Matrix
+          ? prepare_sinkhorn(call[0].as<float>(), call[2].as<uint8_t>(), T, E, call[8].as<float>(), lane)
+          : CudaLaunch{};
+  const int64_t blocks = std::max<int64_t>(1, std::min(kMaxBlocks, ceil_div(T, kWarps)));
+  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(Partial)) + blocks * E * 4);
+  const size_t shared = static_cast<size_t>(E * (choice.groups ? 1 + kWarps : 1) * 4);
+  const float *logits = call[0].as<float>(), *bias = call[1].as<float>(), *matrix = call[8].as<float>();
+  const uint8_t* valid = call[2].as<uint8_t>();
+  const int32_t* given = call[3].as<int32_t>();
+  int32_t* idx = call[4].as<int32_t>();
+  float* probs = call[5].as<float>();
+  int64_t* load = call[6].as<int64_t>();
+  double* stats = call[7].as<double>();
+  const bool add_load = call[6].into() == Into::Accumulate, add_stats = call[7].into() == Into::Accumulate;
+  CudaLaunch out;
+  with_elements_per_lane(E, [&](auto per_lane) {
+    constexpr int P = per_lane();
+    if (shared > 48 * 1024)
+      PLEAT_CUDA(cudaFuncSetAttribute(forward<P>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(shared)));
+    out = [=, &lane] {
+      if (balance) balance();
+      Partial* partial = reinterpret_cast<Partial*>(lane.scratch());
+      int* counts = reinterpret_cast<int*>(partial + blocks);
+      forward<P><<<static_cast<unsigned>(blocks), kThreads, shared, lane.stream()>>>(
+          choice, logits, bias, valid, given, matrix, static_cast<int>(T), idx, probs, partial, counts);
+      PLEAT_CUDA_LAUNCHED();
+      finish<<<static_cast<unsigned>(ceil_div(E, kWarps) + 1), kThreads, 0, lane.stream()>>>(
+          partial, counts, static_cast<int>(blocks), static_cast<int>(E), load, add_load, stats, add_stats);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "router_choose";
+  using tensor::Dtype;
+  check_choose_settings(call, false);
+  const ChooseSettings set(call);
+  require_rank(kName, "logits", call[1], 2);
+  const int64_t T = call[1].dim(0);
+  require_shape(kName, "logits", call[1], {T, set.experts});
+  require_dtype(kName, "dprobs", call[0], call[1].dtype);
+  require_shape(kName, "dprobs", call[0], {T, set.top_k});
+  require_dtype(kName, "idx", call[2], Dtype::I32);
+  require_shape(kName, "idx", call[2], {T, set.top_k});
+  require_dtype(kName, "dlogits", call[3], call[1].dtype);
+  require_shape(kName, "dlogits", call[3], {T, set.experts});
+  if (call[1].dtype != Dtype::F32) return {};
+  const Choice choice(set, false);
+  const float *dprobs = call[0].as<float>(), *logits = call[1].as<float>();
+  const int32_t* idx = call[2].as<int32_t>();
+  float* dlogits = call[3].as<float>();
+  const bool add = call[3].into() == Into::Accumulate;
+  const int64_t blocks = ceil_div(T, kWarps);
+  CudaLaunch out;
+  with_elements_per_lane(set.experts, [&](auto per_lane) {
+    constexpr int P = per_lane();
+    out = [=, scale = set.scale, stream = lane.stream()] {
+      if (blocks == 0) return;
+      backward<P><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(choice, scale, dprobs, logits, idx,
+                                                                          static_cast<int>(T), dlogits, add);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+}  // namespace pleat::kernels

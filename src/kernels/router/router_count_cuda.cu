@@ -1,0 +1,83 @@
+// Counters for losses that span microbatches or layers, on the GPU: a warp per token, a histogram per block.
+#include "device/cuda/check.h"
+#include "kernels/math/require.h"
+#include "kernels/router/router.h"
+#include "kernels/router/router_cuda.h"
+#include "kernels/router/token.cuh"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int64_t kMaxBlocks = 528;
+
+__device__ void add_counter(int64_t* counter, int value) {
+  if (value)
+    atomicAdd(reinterpret_cast<unsigned long long*>(counter), static_cast<unsigned long long>(value));
+}
+
+template <int P>
+__global__ void __launch_bounds__(kThreads)
+    count(const float* logits, const uint8_t* valid, int64_t num_tokens, int experts, int top_k,
+          int64_t* counts, int64_t* tokens) {
+  extern __shared__ int mine[];  // [experts]
+  const int lane = threadIdx.x % 32;
+  for (int e = threadIdx.x; e < experts; e += kThreads) mine[e] = 0;
+  __syncthreads();
+  int seen = 0;
+  for (int64_t t = blockIdx.x * kWarps + threadIdx.x / 32; t < num_tokens; t += gridDim.x * kWarps) {
+    if (!valid[t]) continue;
+    ++seen;
+    float x[P];
+    bool chosen[P];
+    load_row(logits + t * experts, experts, lane, x);
+    choose_by_logit(x, experts, top_k, lane, chosen);
+    PLEAT_EACH(j, P) if (chosen[j]) atomicAdd(&mine[lane + 32 * j], 1);
+  }
+  __syncthreads();
+  for (int e = threadIdx.x; e < experts; e += kThreads) add_counter(&counts[e], mine[e]);
+  if (lane == 0) add_counter(tokens, seen);
+}
+
+}  // namespace
+
+CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane) {
+  constexpr std::string_view kName = "router_count";
+  using tensor::Dtype;
+  const int64_t E = call.integer("experts"), k = call.integer("top_k");
+  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
+  if (k < 1 || k > E) base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, k, E);
+  require_rank(kName, "logits", call[0], 2);
+  const int64_t T = call[0].dim(0);
+  require_shape(kName, "logits", call[0], {T, E});
+  require_dtype(kName, "valid", call[1], Dtype::U8);
+  require_shape(kName, "valid", call[1], {T});
+  require_dtype(kName, "counts", call[2], Dtype::I64);
+  require_shape(kName, "counts", call[2], {E});
+  require_dtype(kName, "tokens", call[3], Dtype::I64);
+  require_shape(kName, "tokens", call[3], {1});
+  if (call[0].dtype != Dtype::F32) return {};
+  const float* logits = call[0].as<float>();
+  const uint8_t* valid = call[1].as<uint8_t>();
+  int64_t *counts = call[2].as<int64_t>(), *tokens = call[3].as<int64_t>();
+  const bool clear_counts = call[2].into() == Into::Overwrite,
+             clear_tokens = call[3].into() == Into::Overwrite;
+  const int64_t blocks = std::min(kMaxBlocks, ceil_div(T, kWarps));
+  CudaLaunch out;
+  with_elements_per_lane(E, [&](auto per_lane) {
+    constexpr int P = per_lane();
+    out = [=, stream = lane.stream()] {
+      if (clear_counts) PLEAT_CUDA(cudaMemsetAsync(counts, 0, static_cast<size_t>(E) * 8, stream));
+      if (clear_tokens) PLEAT_CUDA(cudaMemsetAsync(tokens, 0, 8, stream));
+      if (blocks == 0) return;
+      count<P><<<static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(E) * 4, stream>>>(
+          logits, valid, T, static_cast<int>(E), static_cast<int>(k), counts, tokens);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+}  // namespace pleat::kernels

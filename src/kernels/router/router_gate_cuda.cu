@@ -1,0 +1,265 @@
+// The gate on the GPU: which product runs where, the plain multiply-add products, and the sums over runs of
+// tokens. Weight gradients may be wider than the weights.
+#include "device/cuda/check.h"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/types.cuh"
+#include "kernels/math/require.h"
+#include "kernels/router/gate_products.cuh"
+#include "kernels/router/router.h"
+#include "kernels/router/router_cuda.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr std::string_view kName = "router_gate";
+constexpr int kThreads = 256, kTile = 64, kDepth = 16;
+
+// A matrix read by (row, column) through strides.
+template <class T>
+struct Strided {
+  const T* data;
+  int64_t row_stride, column_stride;
+  __device__ float operator()(int64_t r, int64_t c) const {
+    return to_float(data[r * row_stride + c * column_stride]);
+  }
+};
+
+struct WriteLogits {
+  float* logits;
+  const void* bias;
+  bool bias_is_bf16;
+  int64_t experts;
+  __device__ void operator()(int64_t t, int64_t e, float sum) const {
+    if (bias)
+      sum += bias_is_bf16 ? to_float(static_cast<const bf16*>(bias)[e]) : static_cast<const float*>(bias)[e];
+    logits[t * experts + e] = sum;
+  }
+};
+
+template <class T>
+struct WriteRows {
+  T* to;
+  int64_t width;
+  bool add;
+  __device__ void operator()(int64_t r, int64_t c, float sum) const {
+    T& cell = to[r * width + c];
+    cell = from_float<T>(add ? to_float(cell) + sum : sum);
+  }
+};
+
+struct WritePartial {
+  float* partial;
+  int64_t width, size;
+  __device__ void operator()(int64_t r, int64_t c, float sum) const {
+    partial[blockIdx.z * size + r * width + c] = sum;
+  }
+};
+
+// write(m, n, sum over k of a(m, k) b(k, n)); grid z cuts k into runs of per_split.
+template <class A, class B, class Write>
+__global__ void __launch_bounds__(kThreads)
+    multiply(A a, B b, int64_t rows, int64_t columns, int64_t depth, int64_t per_split, Write write) {
+  __shared__ float tile_a[kDepth][kTile + 1], tile_b[kDepth][kTile + 1];
+  const int64_t m0 = blockIdx.x * static_cast<int64_t>(kTile), n0 = blockIdx.y * static_cast<int64_t>(kTile);
+  const int64_t begin = blockIdx.z * per_split, end = min(depth, begin + per_split);
+  const int tm = threadIdx.x / 16, tn = threadIdx.x % 16;
+  // Neighbouring threads read along whichever dimension is contiguous.
+  const bool a_along_k = a.column_stride == 1, b_along_k = b.row_stride == 1;
+  float sum[4][4] = {};
+  for (int64_t k0 = begin; k0 < end; k0 += kDepth) {
+#pragma unroll
+    for (int i = 0; i < kTile * kDepth / kThreads; ++i) {
+      const int at = i * kThreads + threadIdx.x;
+      const int ka = a_along_k ? at % kDepth : at / kTile, ma = a_along_k ? at / kDepth : at % kTile;
+      const int kb = b_along_k ? at % kDepth : at / kTile, nb = b_along_k ? at / kDepth : at % kTile;
+      tile_a[ka][ma] = m0 + ma < rows && k0 + ka < end ? a(m0 + ma, k0 + ka) : 0.0f;
+      tile_b[kb][nb] = n0 + nb < columns && k0 + kb < end ? b(k0 + kb, n0 + nb) : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < kDepth; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          sum[i][j] = fmaf(tile_a[k][tm + 16 * i], tile_b[k][tn + 16 * j], sum[i][j]);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t m = m0 + tm + 16 * i, n = n0 + tn + 16 * j;
+      if (m < rows && n < columns) write(m, n, sum[i][j]);
+    }
+}
+
+template <class A, class B, class Write>
+void launch_multiply(A a, B b, int64_t rows, int64_t columns, int64_t depth, int64_t splits, Write write,
+                     cudaStream_t stream) {
+  if (rows == 0 || columns == 0) return;
+  const dim3 blocks(static_cast<unsigned>(ceil_div(rows, kTile)),
+                    static_cast<unsigned>(ceil_div(columns, kTile)), static_cast<unsigned>(splits));
+  multiply<<<blocks, kThreads, 0, stream>>>(a, b, rows, columns, depth, ceil_div(depth, splits), write);
+  PLEAT_CUDA_LAUNCHED();
+}
+
+// dw (+)= partial[0] + partial[1] + ...
+template <class D>
+__global__ void __launch_bounds__(kThreads)
+    add_partials(const float* partial, int64_t splits, int64_t size, bool add, D* dw) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i >= size) return;
+  float sum = partial[i];
+  for (int64_t s = 1; s < splits; ++s) sum += partial[s * size + i];
+  dw[i] = from_float<D>(add ? to_float(dw[i]) + sum : sum);
+}
+
+// Column sums of dlogits over runs of tokens, in double; block x takes 32 experts, block y a run.
+constexpr int kBiasRuns = 64, kBiasThreads = 256;
+__global__ void __launch_bounds__(kBiasThreads)
+    bias_partials(const float* dlogits, int64_t tokens, int experts, double* partial) {
+  __shared__ double sums[kBiasThreads / 32][33];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, e = blockIdx.x * 32 + lane;
+  const int64_t run = (tokens + kBiasRuns - 1) / kBiasRuns, begin = blockIdx.y * run;
+  double sum = 0;
+  if (e < experts)
+    for (int64_t t = begin + warp; t < min(tokens, begin + run); t += kBiasThreads / 32)
+      sum += static_cast<double>(dlogits[t * experts + e]);
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || e >= experts) return;
+  for (int w = 1; w < kBiasThreads / 32; ++w) sum += sums[w][lane];
+  partial[static_cast<int64_t>(blockIdx.y) * experts + e] = sum;
+}
+
+template <class D>
+__global__ void __launch_bounds__(kThreads) add_bias(const double* partial, int experts, bool add, D* dbias) {
+  const int e = blockIdx.x * kThreads + threadIdx.x;
+  if (e >= experts) return;
+  double sum = add ? static_cast<double>(to_float(dbias[e])) : 0.0;
+  for (int run = 0; run < kBiasRuns; ++run) sum += partial[run * experts + e];
+  dbias[e] = from_float<D>(static_cast<float>(sum));
+}
+
+void check(const GateShape& shape) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (shape.experts < 1 || shape.experts > kMaxExperts)
+    base::fail("[{}] {} experts, needed 1 to {}", kName, shape.experts, kMaxExperts);
+  if (shape.tokens > kMost || shape.width > kMost)
+    base::fail("[{}] [{}, {}] is too large", kName, shape.tokens, shape.width);
+}
+
+}  // namespace
+
+CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank(kName, "x", call[0], 2);
+  require_rank(kName, "w", call[1], 2);
+  const GateShape shape{call[0].dim(0), call[0].dim(1), call[1].dim(0)};
+  check(shape);
+  require_shape(kName, "w", call[1], {shape.experts, shape.width});
+  require_dtype(kName, "w", call[1], call[0].dtype);
+  require_shape(kName, "bias", call[2], {shape.experts});
+  require_dtype(kName, "bias", call[2], call[0].dtype);
+  require_shape(kName, "logits", call[3], {shape.tokens, shape.experts});
+  require_dtype(kName, "logits", call[3], tensor::Dtype::F32);
+  if (gate_on_tensor_cores(call[0].dtype, shape))
+    return prepare_gate_mma_forward(shape, call[0], call[1], call[2], call[3], lane);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using C = decltype(zero);
+    const Strided<C> x{call[0].as<C>(), shape.width, 1}, w{call[1].as<C>(), 1, shape.width};
+    const WriteLogits write{call[3].as<float>(), call[2].as<C>(), std::is_same_v<C, bf16>, shape.experts};
+    out = [=, stream = lane.stream()] {
+      launch_multiply(x, w, shape.tokens, shape.experts, shape.width, 1, write, stream);
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank(kName, "dlogits", call[0], 2);
+  require_rank(kName, "w", call[1], 2);
+  const GateShape shape{call[0].dim(0), call[1].dim(1), call[0].dim(1)};
+  check(shape);
+  require_dtype(kName, "dlogits", call[0], tensor::Dtype::F32);
+  require_shape(kName, "w", call[1], {shape.experts, shape.width});
+  require_shape(kName, "dx", call[2], {shape.tokens, shape.width});
+  require_dtype(kName, "dx", call[2], call[1].dtype);
+  if (gate_on_tensor_cores(call[1].dtype, shape))
+    return prepare_gate_mma_backward_input(shape, call[0], call[1], call[2], lane);
+  CudaLaunch out;
+  with_float(call[1].dtype, [&](auto zero) {
+    using C = decltype(zero);
+    const Strided<float> dlogits{call[0].as<float>(), shape.experts, 1};
+    const Strided<C> w{call[1].as<C>(), shape.width, 1};
+    const WriteRows<C> write{call[2].as<C>(), shape.width, call[2].into() == Into::Accumulate};
+    out = [=, stream = lane.stream()] {
+      launch_multiply(dlogits, w, shape.tokens, shape.width, shape.experts, 1, write, stream);
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank(kName, "dlogits", call[0], 2);
+  require_rank(kName, "x", call[1], 2);
+  const GateShape shape{call[0].dim(0), call[1].dim(1), call[0].dim(1)};
+  check(shape);
+  require_dtype(kName, "dlogits", call[0], tensor::Dtype::F32);
+  require_shape(kName, "x", call[1], {shape.tokens, shape.width});
+  require_shape(kName, "dw", call[2], {shape.experts, shape.width});
+  require_shape(kName, "dbias", call[3], {shape.experts});
+  require_dtype(kName, "dbias", call[3], call[2].dtype);
+
+  // About two blocks per multiprocessor, runs of at least 256 tokens.
+  const int64_t tiles = ceil_div(shape.width, 128) * ceil_div(shape.experts, 128);
+  const int64_t splits = std::max<int64_t>(
+      1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
+  const int64_t size = shape.experts * shape.width;
+  PartialLaunch products;
+  if (gate_on_tensor_cores(call[1].dtype, shape)) {
+    products = prepare_gate_mma_backward_weight(shape, call[0], call[1], splits, lane);
+  } else {
+    with_float(call[1].dtype, [&](auto zero) {
+      using C = decltype(zero);
+      const Strided<float> dlogits{call[0].as<float>(), 1, shape.experts};
+      const Strided<C> x{call[1].as<C>(), shape.width, 1};
+      products = [=, stream = lane.stream()](float* partial) {
+        launch_multiply(dlogits, x, shape.experts, shape.width, shape.tokens, splits,
+                        WritePartial{partial, shape.width, size}, stream);
+      };
+    });
+  }
+  CudaLaunch out;
+  with_float(call[2].dtype, [&](auto zero) {
+    using D = decltype(zero);
+    if (!products) return;
+    lane.need_scratch(std::max(splits * size * 4, kBiasRuns * shape.experts * 8));
+    const float* dlogits = call[0].as<float>();
+    D *dw = call[2].as<D>(), *dbias = call[3].as<D>();
+    const bool add = call[2].into() == Into::Accumulate, add_to_bias = call[3].into() == Into::Accumulate;
+    out = [=, &lane] {
+      if (size == 0) return;
+      float* partial = reinterpret_cast<float*>(lane.scratch());
+      products(partial);
+      add_partials<<<static_cast<unsigned>(ceil_div(size, kThreads)), kThreads, 0, lane.stream()>>>(
+          partial, splits, size, add, dw);
+      PLEAT_CUDA_LAUNCHED();
+      if (!dbias) return;
+      double* sums = reinterpret_cast<double*>(lane.scratch());
+      const int experts = static_cast<int>(shape.experts);
+      bias_partials<<<dim3(static_cast<unsigned>(ceil_div(experts, 32)), kBiasRuns), kBiasThreads, 0,
+                      lane.stream()>>>(dlogits, shape.tokens, experts, sums);
+      PLEAT_CUDA_LAUNCHED();
+      add_bias<<<static_cast<unsigned>(ceil_div(experts, kThreads)), kThreads, 0, lane.stream()>>>(
+          sums, experts, add_to_bias, dbias);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+}  // namespace pleat::kernels

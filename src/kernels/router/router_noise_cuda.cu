@@ -1,0 +1,162 @@
+// Random numbers of the router on the GPU: base/rng.h's streams, number by number, so that jitter and forced
+// logits are those of the CPU.
+#include "base/rng.h"
+#include "device/cuda/check.h"
+#include "kernels/cuda/types.cuh"
+#include "kernels/math/require.h"
+#include "kernels/router/router.h"
+#include "kernels/router/router_cuda.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+
+// base::RandomStream for the device. rng is {seed, step}.
+struct Stream {
+  uint32_t key0, key1, step, layer;
+
+  __device__ Stream(uint64_t seed, base::RandomUse use, uint32_t step_, uint32_t layer_)
+      : key0(static_cast<uint32_t>(seed) ^ (static_cast<uint32_t>(use) * 0x85EBCA6Bu)),
+        key1(static_cast<uint32_t>(seed >> 32)),
+        step(step_),
+        layer(layer_) {}
+
+  __device__ uint4 block(uint64_t index) const {
+    uint4 c = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), step, layer};
+    uint32_t k0 = key0, k1 = key1;
+#pragma unroll
+    for (int round = 0; round < 10; ++round) {
+      const uint32_t low0 = 0xD2511F53u * c.x, high0 = __umulhi(0xD2511F53u, c.x);
+      const uint32_t low1 = 0xCD9E8D57u * c.z, high1 = __umulhi(0xCD9E8D57u, c.z);
+      c = {high1 ^ c.y ^ k0, low1, high0 ^ c.w ^ k1, low0};
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+    return c;
+  }
+  __device__ static double to_unit(uint32_t high, uint32_t low) {
+    return static_cast<double>((static_cast<uint64_t>(high) << 32 | low) >> 11) * 0x1.0p-53;
+  }
+  __device__ double uniform(uint64_t index) const {
+    const uint4 b = block(index);
+    return to_unit(b.x, b.y);
+  }
+  __device__ double normal(uint64_t index) const {
+    const uint4 b = block(index);
+    return sqrt(-2.0 * log1p(-to_unit(b.x, b.y))) * cos(6.283185307179586476925 * to_unit(b.z, b.w));
+  }
+};
+
+// Forward and backward are the same product. N elements of one row per thread.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads)
+    jitter(const T* x, const int64_t* rng, const int64_t* token_index, T* y, int64_t rows, int64_t width,
+           double eps, uint32_t layer, bool add) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (i >= rows * width) return;
+  const Stream stream(static_cast<uint64_t>(rng[0]), base::RandomUse::Jitter, static_cast<uint32_t>(rng[1]),
+                      layer);
+  const int64_t t = i / width, column = i - t * width;
+  const uint64_t first = static_cast<uint64_t>(token_index[t] * width + column);
+  const auto in = Vec<T, N>::load(x + i);
+  Vec<T, N> out;
+  if (add) out = Vec<T, N>::load(y + i);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    const float factor =
+        static_cast<float>(1 - eps + 2 * eps * stream.uniform(first + static_cast<uint64_t>(j)));
+    const float product = to_float(in.at[j]) * factor;
+    out.at[j] = from_float<T>(add ? to_float(out.at[j]) + product : product);
+  }
+  out.store(y + i);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    force(const int64_t* rng, const int64_t* token_index, float* forced, int64_t tokens, int64_t experts,
+          double bias_std, uint32_t layer) {
+  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+  if (i >= tokens * experts) return;
+  const uint64_t seed = static_cast<uint64_t>(rng[0]);
+  const uint32_t step = static_cast<uint32_t>(rng[1]);
+  const Stream noise(seed, base::RandomUse::ForcedLogits, step, layer);
+  const Stream shared(seed, base::RandomUse::ForcedBias, bias_std < 0 ? 0 : step, layer);
+  const int64_t t = i / experts, e = i - t * experts;
+  const double bias = bias_std == 0 ? 0 : fabs(bias_std) * shared.normal(static_cast<uint64_t>(e));
+  forced[i] = static_cast<float>(noise.normal(static_cast<uint64_t>(token_index[t] * experts + e)) + bias);
+}
+
+void check_noise(std::string_view kernel, const Invocation& call, std::string_view input,
+                 std::string_view output) {
+  require_rank(kernel, input, call[0], 2);
+  require_dtype(kernel, "rng", call[1], tensor::Dtype::I64);
+  require_shape(kernel, "rng", call[1], {2});
+  require_dtype(kernel, "token_index", call[2], tensor::Dtype::I64);
+  require_shape(kernel, "token_index", call[2], {call[0].dim(0)});
+  require_dtype(kernel, output, call[3], call[0].dtype);
+  require_shape(kernel, output, call[3], {call[0].dim(0), call[0].dim(1)});
+}
+
+template <class T, int N>
+CudaLaunch launch_jitter(const Invocation& call, device::cuda::Lane& lane) {
+  const T* x = call[0].as<T>();
+  const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
+  T* y = call[3].as<T>();
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const int64_t blocks = ceil_div(rows * width, static_cast<int64_t>(kThreads) * N);
+  const double eps = call.attr("eps");
+  const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
+  const bool add = call[3].into() == Into::Accumulate;
+  return [=, stream = lane.stream()] {
+    if (blocks == 0) return;
+    jitter<T, N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, rng, token_index, y, rows, width,
+                                                                         eps, layer, add);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+CudaLaunch prepare_jitter(const Invocation& call, device::cuda::Lane& lane) {
+  const double eps = call.attr("eps");
+  if (!(eps >= 0 && eps < 1)) base::fail("[jitter] eps is {}, needed 0 <= eps < 1", eps);
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out = call[0].dim(1) % kWide<T> == 0 ? launch_jitter<T, kWide<T>>(call, lane)
+                                         : launch_jitter<T, 1>(call, lane);
+  });
+  return out;
+}
+
+}  // namespace
+
+CudaLaunch prepare_jitter_forward(const Invocation& call, device::cuda::Lane& lane) {
+  check_noise("jitter", call, "x", "y");
+  return prepare_jitter(call, lane);
+}
+
+CudaLaunch prepare_jitter_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  check_noise("jitter", call, "dy", "dx");
+  return prepare_jitter(call, lane);
+}
+
+CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane) {
+  check_noise("router_force", call, "logits", "forced");
+  const int64_t T = call[0].dim(0), E = call[0].dim(1);
+  if (E > kMaxExperts) base::fail("[router_force] {} experts, at most {} are supported", E, kMaxExperts);
+  if (call[0].dtype != tensor::Dtype::F32) return {};
+  const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
+  float* forced = call[3].as<float>();
+  const double bias_std = call.attr("bias_std");
+  const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
+  const int64_t blocks = ceil_div(T * E, kThreads);
+  return [=, stream = lane.stream()] {
+    if (blocks == 0) return;
+    force<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(rng, token_index, forced, T, E, bias_std,
+                                                                  layer);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+}  // namespace pleat::kernels

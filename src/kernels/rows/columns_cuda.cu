@@ -1,0 +1,159 @@
+// Columns cut out of rows and put beside each other, on the GPU: copies of runs of units of 1 to 16 bytes
+// between two row lengths, a thread per unit of the narrower side.
+#include <array>
+
+#include "kernels/math/require.h"
+#include "kernels/rows/gather.cuh"
+#include "kernels/rows/rows_cuda.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+
+// All in units. Index is 32 bits where the launch has less than 2^32 units: a division costs a fifth then.
+struct Runs {
+  int64_t width, from_width, from_begin, to_width, to_begin;
+};
+template <class U, class Index>
+__global__ void __launch_bounds__(kThreads) copy_runs(const U* from, U* to, int64_t total, Runs r) {
+  const auto i = static_cast<Index>(blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= static_cast<Index>(total)) return;
+  const Index row = i / static_cast<Index>(r.width), column = i - row * static_cast<Index>(r.width);
+  to[row * r.to_width + r.to_begin + column] = from[row * r.from_width + r.from_begin + column];
+}
+
+// Index of a whole launch, as a value of the type that holds it.
+template <class F>
+void with_index(int64_t total, F&& f) {
+  if (total < (int64_t{1} << 32) - kThreads)
+    f(uint32_t{});
+  else
+    f(int64_t{});
+}
+
+void launch_runs(CUstream_st* stream, const void* from, void* to, int64_t rows, int64_t unit,
+                 const Runs& bytes) {
+  const Runs r{bytes.width / unit, bytes.from_width / unit, bytes.from_begin / unit, bytes.to_width / unit,
+               bytes.to_begin / unit};
+  const int64_t total = rows * r.width;
+  if (total == 0) return;
+  with_unit(unit, [&](auto zero) {
+    with_index(total, [&](auto index) {
+      using U = decltype(zero);
+      copy_runs<U, decltype(index)>
+          <<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
+              static_cast<const U*>(from), static_cast<U*>(to), total, r);
+      PLEAT_CUDA_LAUNCHED();
+    });
+  });
+}
+
+// Between rows [T, a|b|c] and n blocks [n, T, (a+b+c)/n]; `cut` are the widths of the three in one block.
+struct Heads {
+  int64_t parts, rows, narrow;
+  int64_t cut[3];
+};
+template <class U, class Index, bool kSplit>
+__global__ void __launch_bounds__(kThreads) copy_heads(const U* from, U* to, int64_t total, Heads h) {
+  const auto i = static_cast<Index>(blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x);
+  if (i >= static_cast<Index>(total)) return;
+  const Index of_part = i / static_cast<Index>(h.narrow);  // part * rows + row
+  const int64_t column = i - of_part * static_cast<Index>(h.narrow);
+  const Index part = of_part / static_cast<Index>(h.rows), row = of_part - part * static_cast<Index>(h.rows);
+  const int which = column < h.cut[0] ? 0 : column < h.cut[0] + h.cut[1] ? 1 : 2;
+  const int64_t before = which == 0 ? 0 : which == 1 ? h.cut[0] : h.cut[0] + h.cut[1];
+  const int64_t joined = row * (h.parts * h.narrow) + h.parts * before +
+                         part * (which == 0   ? h.cut[0]
+                                 : which == 1 ? h.cut[1]
+                                              : h.cut[2]) +
+                         (column - before);
+  if (kSplit)
+    to[i] = from[joined];
+  else
+    to[joined] = from[i];
+}
+
+template <bool kSplit>
+CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device::cuda::Lane& lane) {
+  const Arg &joined = call[kSplit ? 0 : 1], &cut = call[kSplit ? 1 : 0];
+  const std::array<int64_t, 3> widths{call.integer("a"), call.integer("b"), call.integer("c")};
+  const int64_t parts = call.integer("parts"), whole = widths[0] + widths[1] + widths[2];
+  if (parts < 1) base::fail("[{}] attribute 'parts' is {}, needed 1 or more", kernel, parts);
+  constexpr std::string_view names[] = {"a", "b", "c"};
+  for (size_t i = 0; i < 3; ++i)
+    if (widths[i] < 0 || widths[i] % parts != 0)
+      base::fail("[{}] attribute '{}' is {}, needed a multiple of the {} parts", kernel, names[i], widths[i],
+                 parts);
+  require_rank(kernel, kSplit ? "x" : "y", joined, 2);
+  const int64_t rows = joined.dim(0), narrow = whole / parts, item = tensor::size_of(joined.dtype);
+  require_shape(kernel, kSplit ? "x" : "y", joined, {rows, whole});
+  if (cut.shape.size() == 2)
+    require_shape(kernel, kSplit ? "y" : "x", cut, {parts * rows, narrow});
+  else
+    require_shape(kernel, kSplit ? "y" : "x", cut, {parts, rows, narrow});
+  require_dtype(kernel, kSplit ? "y" : "x", cut, joined.dtype);
+  const int64_t unit =
+      common_unit({widths[0] / parts * item, widths[1] / parts * item, widths[2] / parts * item},
+                  {joined.data, cut.data});
+  Heads h{parts, rows, narrow * item / unit, {}};
+  for (size_t i = 0; i < 3; ++i) h.cut[i] = widths[i] / parts * item / unit;
+  const int64_t total = parts * rows * h.narrow;
+  return [=, from = static_cast<const void*>(call[0].data), to = call[1].data, stream = lane.stream()] {
+    if (total == 0) return;
+    with_unit(unit, [&](auto zero) {
+      with_index(total, [&](auto index) {
+        using U = decltype(zero);
+        copy_heads<U, decltype(index), kSplit>
+            <<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
+                static_cast<const U*>(from), static_cast<U*>(to), total, h);
+        PLEAT_CUDA_LAUNCHED();
+      });
+    });
+  };
+}
+
+}  // namespace
+
+CudaLaunch prepare_columns_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("columns", "x", call[0], 2);
+  require_rank("columns", "y", call[1], 2);
+  require_shape("columns", "y", call[1], {call[0].dim(0), call[1].dim(1)});
+  require_dtype("columns", "y", call[1], call[0].dtype);
+  const int64_t begin = call.integer("begin"), width = call[1].dim(1), item = tensor::size_of(call[0].dtype);
+  if (begin < 0 || begin + width > call[0].dim(1))
+    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, begin + width, call[0].dim(1));
+  const Runs bytes{width * item, call[0].dim(1) * item, begin * item, width * item, 0};
+  const int64_t unit =
+      common_unit({bytes.width, bytes.from_width, bytes.from_begin}, {call[0].data, call[1].data});
+  return [=, x = static_cast<const void*>(call[0].data), y = call[1].data, rows = call[0].dim(0),
+          stream = lane.stream()] { launch_runs(stream, x, y, rows, unit, bytes); };
+}
+
+CudaLaunch prepare_columns_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("columns", "a", call[0], 2);
+  require_rank("columns", "b", call[1], 2);
+  require_shape("columns", "b", call[1], {call[0].dim(0), call[1].dim(1)});
+  require_shape("columns", "y", call[2], {call[0].dim(0), call[0].dim(1) + call[1].dim(1)});
+  require_dtype("columns", "b", call[1], call[0].dtype);
+  require_dtype("columns", "y", call[2], call[0].dtype);
+  const int64_t item = tensor::size_of(call[0].dtype), a = call[0].dim(1) * item, b = call[1].dim(1) * item;
+  const int64_t unit = common_unit({a, b}, {call[0].data, call[1].data, call[2].data});
+  return [=, from_a = static_cast<const void*>(call[0].data), from_b = static_cast<const void*>(call[1].data),
+          y = call[2].data, rows = call[0].dim(0), stream = lane.stream()] {
+    launch_runs(stream, from_a, y, rows, unit, {a, a, 0, a + b, 0});
+    launch_runs(stream, from_b, y, rows, unit, {b, b, 0, a + b, a});
+  };
+}
+
+CudaLaunch prepare_split_heads(const Invocation& call, device::cuda::Lane& lane) {
+  return prepare_heads<true>("split_heads", call, lane);
+}
+
+CudaLaunch prepare_merge_heads(const Invocation& call, device::cuda::Lane& lane) {
+  return prepare_heads<false>("merge_heads", call, lane);
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,137 @@
+// Sums of rows, zeros, and the rows of this folder in the registry.
+#include "kernels/rows/rows_cuda.h"
+
+#include "device/cuda/check.h"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/team.cuh"
+#include "kernels/math/require.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 256;
+
+// y = ((x + bias) + shared) + residual in float, rounded once.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) add_rows(const T* x, const T* bias, const T* shared,
+                                                     const T* residual, T* y, int64_t total, int64_t width) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
+  if (i >= total) return;
+  float sum[N], other[N];
+  Pack<T, N> first = Pack<T, N>::load(x + i), second = Pack<T, N>::zero(), third = second,
+             per_column = second;
+  if (shared) second = Pack<T, N>::load(shared + i);
+  if (residual) third = Pack<T, N>::load(residual + i);
+  if (bias) per_column = Pack<T, N>::load(bias + i % width);
+  first.get(sum);
+  const auto add = [&](const Pack<T, N>& from) {
+    from.get(other);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] += other[j];
+  };
+  if (bias) add(per_column);
+  if (shared) add(second);
+  if (residual) add(third);
+  first.set(sum);
+  first.store(y + i);
+}
+
+template <class T, int N>
+struct Columns {
+  const T* dy;
+  int64_t width;
+  using Raw = Pack<T, N>;
+  __device__ Raw raw(int64_t row, int64_t column) const { return Raw::load(dy + row * width + column); }
+  __device__ void add(const Raw& r, float (&sums)[N]) const {
+    float d[N];
+    r.get(d);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += d[j];
+  }
+};
+
+}  // namespace
+
+CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("add_rows", "x", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("add_rows", "bias", call[1], {width});
+  require_shape("add_rows", "shared", call[2], {rows, width});
+  require_shape("add_rows", "residual", call[3], {rows, width});
+  require_shape("add_rows", "y", call[4], {rows, width});
+  require_same_dtype("add_rows", call, {"x", "bias", "shared", "residual", "y"});
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *x = call[0].as<T>(), *bias = call[1].as<T>(), *shared = call[2].as<T>(),
+            *residual = call[3].as<T>();
+    T* y = call[4].as<T>();
+    const bool wide = width % kWide<T> == 0 && all_aligned({x, bias, shared, residual, y});
+    const int64_t total = rows * width;
+    out = [=, stream = lane.stream()] {
+      if (total == 0) return;
+      const auto blocks = static_cast<unsigned>(ceil_div(total, kThreads * (wide ? kWide<T> : 1)));
+      if (wide)
+        add_rows<T, kWide<T>><<<blocks, kThreads, 0, stream>>>(x, bias, shared, residual, y, total, width);
+      else
+        add_rows<T, 1><<<blocks, kThreads, 0, stream>>>(x, bias, shared, residual, y, total, width);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("add_rows", "dy", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_shape("add_rows", "dbias", call[1], {width});
+  CudaLaunch out;
+  if (!is_stored(call[1].dtype)) return out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T* dy = call[0].as<T>();
+    lane.need_scratch(sum_scratch_bytes(rows, width));
+    out = [=, &lane, to = SumTarget(call[1]), wide = width % kWide<T> == 0 && all_aligned({dy})] {
+      auto* parts = reinterpret_cast<float*>(lane.scratch());
+      if (wide)
+        launch_column_sums<kWide<T>>(lane.stream(), Columns<T, kWide<T>>{dy, width}, rows, parts, to);
+      else
+        launch_column_sums<1>(lane.stream(), Columns<T, 1>{dy, width}, rows, parts, to);
+    };
+  });
+  return out;
+}
+
+CudaLaunch prepare_fill_zero(const Invocation& call, device::cuda::Lane& lane) {
+  return
+      [to = call[0].data, bytes = call[0].size() * tensor::size_of(call[0].dtype), stream = lane.stream()] {
+        if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
+      };
+}
+
+std::span<const CudaBinding> rows_cuda_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr CudaBinding rows[] = {
+      {KernelKind::add_rows, Phase::Forward, prepare_add_rows_forward},
+      {KernelKind::add_rows, Phase::BackwardWeight, prepare_add_rows_backward_weight},
+      {KernelKind::take_rows, Phase::Forward, prepare_take_rows},
+      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows},
+      {KernelKind::columns, Phase::Forward, prepare_columns_forward},
+      {KernelKind::columns, Phase::BackwardInput, prepare_columns_backward_input},
+      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero},
+      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero},
+      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero},
+      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero},
+      {KernelKind::split_heads, Phase::Forward, prepare_split_heads},
+      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads},
+      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads},
+      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

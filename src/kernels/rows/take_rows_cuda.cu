@@ -1,0 +1,107 @@
+// Rows picked by index on the GPU. Overwriting moves bytes; accumulating adds in the element type (floats:
+// once rounded).
+#include "kernels/math/require.h"
+#include "kernels/rows/gather.cuh"
+#include "kernels/rows/rows_cuda.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+struct Picked {
+  const int32_t *index, *limit;  // limit: the last of the offsets, or null
+  int64_t num_from, max_rows;
+  __device__ int64_t rows() const { return limit ? static_cast<int64_t>(*limit) : max_rows; }
+  __device__ int64_t of(int64_t row) const {
+    const int32_t from = index[row];
+    return from == -1 ? kZeroRow : from < -1 || from >= num_from ? kBadRow : from;
+  }
+};
+
+template <class T>
+__device__ inline T plus(T a, T b) {
+  if constexpr (sizeof(T) == 2)
+    return from_float<T>(to_float(a) + to_float(b));
+  else
+    return static_cast<T>(a + b);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kGatherThreads)
+    gather_add(const T* x, T* y, int64_t max_rows, int64_t width, Picked source) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(kGatherThreads) + threadIdx.x) * N, row = i / width;
+  if (row >= max_rows || row >= source.rows()) return;
+  const int64_t from = source.of(row);
+  if (from == kZeroRow) return;
+  auto to = Vec<T, N>::load(y + i);
+  if (from == kBadRow) {
+    memset(&to, 0xff, sizeof to);
+  } else {
+    const auto add = Vec<T, N>::load(x + from * width + (i - row * width));
+#pragma unroll
+    for (int j = 0; j < N; ++j) to.at[j] = plus(to.at[j], add.at[j]);
+  }
+  to.store(y + i);
+}
+
+template <class T>
+CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picked, device::cuda::Lane& lane) {
+  const auto* x = static_cast<const T*>(call[0].data);
+  auto* y = static_cast<T*>(call[3].data);
+  const int64_t rows = call[3].dim(0);
+  const bool wide = width % kWide<T> == 0 && all_aligned({x, y});
+  return [=, stream = lane.stream()] {
+    const int64_t blocks = ceil_div(rows * width, kGatherThreads * (wide ? kWide<T> : 1));
+    if (blocks == 0) return;
+    if (wide)
+      gather_add<T, kWide<T>>
+          <<<static_cast<unsigned>(blocks), kGatherThreads, 0, stream>>>(x, y, rows, width, picked);
+    else
+      gather_add<T, 1>
+          <<<static_cast<unsigned>(blocks), kGatherThreads, 0, stream>>>(x, y, rows, width, picked);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
+}  // namespace
+
+CudaLaunch prepare_take_rows(const Invocation& call, device::cuda::Lane& lane) {
+  if (call[0].shape.size() != 1) require_rank("take_rows", "x", call[0], 2);
+  require_rank("take_rows", "y", call[3], call[0].shape.size());
+  if (call[0].shape.size() == 2) require_shape("take_rows", "y", call[3], {call[3].dim(0), call[0].dim(1)});
+  require_dtype("take_rows", "y", call[3], call[0].dtype);
+  require_dtype("take_rows", "index", call[1], tensor::Dtype::I32);
+  require_shape("take_rows", "index", call[1], {call[3].dim(0)});
+  require_dtype("take_rows", "offsets", call[2], tensor::Dtype::I32);
+  require_rank("take_rows", "offsets", call[2], 1);
+  if (call[2].present && call[2].dim(0) < 1)
+    base::fail("[take_rows] argument 'offsets' is empty, needed 1 element or more");
+  const int64_t rows = call[3].dim(0), width = call[0].shape.size() == 2 ? call[0].dim(1) : 1;
+  const Picked picked{call[1].as<int32_t>(),
+                      call[2].present ? call[2].as<int32_t>() + call[2].dim(0) - 1 : nullptr, call[0].dim(0),
+                      rows};
+  if (call[3].into() == Into::Overwrite) {
+    const int64_t bytes = width * tensor::size_of(call[0].dtype);
+    return [=, x = static_cast<const void*>(call[0].data), y = call[3].data,
+            unit = common_unit({bytes}, {call[0].data, call[3].data}),
+            stream = lane.stream()] { launch_gather(stream, x, y, rows, bytes, unit, picked); };
+  }
+  switch (call[0].dtype) {
+    case tensor::Dtype::U8:
+      return launch_add<uint8_t>(call, width, picked, lane);
+    case tensor::Dtype::I32:
+      return launch_add<int32_t>(call, width, picked, lane);
+    case tensor::Dtype::I64:
+      return launch_add<int64_t>(call, width, picked, lane);
+    case tensor::Dtype::F32:
+      return launch_add<float>(call, width, picked, lane);
+    case tensor::Dtype::F64:
+      return launch_add<double>(call, width, picked, lane);
+    case tensor::Dtype::BF16:
+      return launch_add<bf16>(call, width, picked, lane);
+  }
+  return {};
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,213 @@
+// A learned gate per token on the GPU. A warp takes a row: its dot products first, then the scaled row, whose
+// second read comes from the cache.
+#include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
+#include "kernels/cuda/column_sum.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/team.cuh"
+#include "kernels/math/require.h"
+
+namespace pleat::kernels {
+namespace {
+
+using namespace cuda;
+
+constexpr int kThreads = 128, kWarps = kThreads / 32;
+
+template <class T>
+struct GateArgs {
+  const T *dout, *x, *w, *y;
+  T *out, *dx, *dy;     // out: forward
+  float* coefficients;  // of backward_weight
+  bool accumulate;      // into dx
+  int64_t rows, width;
+};
+
+// Sum over a row of a[j] b[j], in every lane of its warp.
+template <class T, int N>
+__device__ inline float dot(const T* a, const T* b, int64_t width) {
+  float sum = 0;
+#pragma unroll 4
+  for (int64_t j = threadIdx.x % 32 * N; j < width; j += 32 * N) {
+    float p[N], q[N];
+    Pack<T, N>::load(a + j).get(p);
+    Pack<T, N>::load(b + j).get(q);
+#pragma unroll
+    for (int i = 0; i < N; ++i) sum += p[i] * q[i];
+  }
+  return warp_sum(sum);
+}
+
+// to[j] = scale from[j] (+ to[j])
+template <class T, int N>
+__device__ inline void scale_row(const T* from, float scale, T* to, int64_t width, bool accumulate) {
+#pragma unroll 4
+  for (int64_t j = threadIdx.x % 32 * N; j < width; j += 32 * N) {
+    float a[N], b[N] = {};
+    Pack<T, N>::load(from + j).get(a);
+    if (accumulate) Pack<T, N>::load(to + j).get(b);
+#pragma unroll
+    for (int i = 0; i < N; ++i) a[i] = b[i] + scale * a[i];
+    Pack<T, N> pack;
+    pack.set(a);
+    pack.store(to + j);
+  }
+}
+
+__device__ inline float gate_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline int64_t row_of_warp() {
+  return blockIdx.x * static_cast<int64_t>(kWarps) + threadIdx.x / 32;
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) forward(GateArgs<T> p) {
+  const int64_t row = row_of_warp(), at = row * p.width;
+  if (row >= p.rows) return;
+  scale_row<T, N>(p.y + at, gate_of(dot<T, N>(p.x + at, p.w, p.width)), p.out + at, p.width, false);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) backward(GateArgs<T> p) {
+  const int64_t row = row_of_warp(), at = row * p.width;
+  if (row >= p.rows) return;
+  const float gate = gate_of(dot<T, N>(p.x + at, p.w, p.width));
+  const float slope = dot<T, N>(p.dout + at, p.y + at, p.width) * gate * (1.0f - gate);
+  scale_row<T, N>(p.w, slope, p.dx + at, p.width, p.accumulate);
+  scale_row<T, N>(p.dout + at, gate, p.dy + at, p.width, false);
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) slopes(GateArgs<T> p) {
+  const int64_t row = row_of_warp(), at = row * p.width;
+  if (row >= p.rows) return;
+  const float gate = gate_of(dot<T, N>(p.x + at, p.w, p.width));
+  const float slope = dot<T, N>(p.dout + at, p.y + at, p.width) * gate * (1.0f - gate);
+  if (threadIdx.x % 32 == 0) p.coefficients[row] = slope;
+}
+
+template <class T, int N>
+struct WeightTerms {
+  const T* x;
+  const float* coefficients;
+  int64_t width;
+  struct Raw {
+    Pack<T, N> x;
+    float coefficient;
+  };
+  __device__ Raw raw(int64_t row, int64_t column) const {
+    return {Pack<T, N>::load(x + row * width + column), coefficients[row]};
+  }
+  __device__ void add(const Raw& r, float (&sums)[N]) const {
+    float a[N];
+    r.x.get(a);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sums[j] += r.coefficient * a[j];
+  }
+};
+
+void require_rows(const Invocation& call, std::initializer_list<std::string_view> names, int64_t rows,
+                  int64_t width) {
+  size_t i = 0;
+  for (std::string_view name : names) {
+    if (name == "w" || name == "dw")
+      require_shape("sigmoid_gate", name, call[i], {width});
+    else
+      require_shape("sigmoid_gate", name, call[i], {rows, width});
+    ++i;
+  }
+}
+
+// Calls f(T, N) for the element type and the run that width and addresses allow.
+template <class F>
+CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
+  CudaLaunch out;
+  with_float(call[0].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    bool wide = call[0].dim(1) % kWide<T> == 0;
+    for (size_t i = 0; i < num_wide; ++i) wide = wide && all_aligned({call[i].data});
+    out = wide ? f(zero, std::integral_constant<int, kWide<T>>{}) : f(zero, std::integral_constant<int, 1>{});
+  });
+  return out;
+}
+
+unsigned blocks_of(int64_t rows) { return static_cast<unsigned>(ceil_div(rows, kWarps)); }
+
+CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("sigmoid_gate", "x", call[0], 2);
+  require_rows(call, {"x", "w", "y", "out"}, call[0].dim(0), call[0].dim(1));
+  require_same_dtype("sigmoid_gate", call, {"x", "w", "y", "out"});
+  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
+    using T = decltype(zero);
+    GateArgs<T> p{};
+    p.x = call[0].as<T>(), p.w = call[1].as<T>(), p.y = call[2].as<T>(), p.out = call[3].as<T>();
+    p.rows = call[0].dim(0), p.width = call[0].dim(1);
+    return [p, stream = lane.stream()] {
+      if (p.rows == 0) return;
+      forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+}
+
+CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("sigmoid_gate", "dout", call[0], 2);
+  require_rows(call, {"dout", "x", "w", "y", "dx", "dy"}, call[0].dim(0), call[0].dim(1));
+  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dx", "dy"});
+  return with_run(call, 6, [&](auto zero, auto run) -> CudaLaunch {
+    using T = decltype(zero);
+    GateArgs<T> p{};
+    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
+    p.dx = call[4].as<T>(), p.dy = call[5].as<T>();
+    p.accumulate = call[4].into() == Into::Accumulate;
+    p.rows = call[0].dim(0), p.width = call[0].dim(1);
+    return [p, stream = lane.stream()] {
+      if (p.rows == 0) return;
+      backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+}
+
+CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+  require_rank("sigmoid_gate", "dout", call[0], 2);
+  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  require_rows(call, {"dout", "x", "w", "y", "dw"}, rows, width);
+  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y"});
+  if (!is_stored(call[4].dtype)) return {};
+  // Scratch: a coefficient per row, then the partial sums.
+  const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
+  lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
+  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
+    using T = decltype(zero);
+    constexpr int N = decltype(run)::value;
+    GateArgs<T> p{};
+    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
+    p.rows = rows, p.width = width;
+    return [=, &lane, to = SumTarget(call[4])] {
+      GateArgs<T> now = p;
+      now.coefficients = reinterpret_cast<float*>(lane.scratch());
+      if (rows > 0) {
+        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
+        PLEAT_CUDA_LAUNCHED();
+      }
+      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width}, rows,
+                            reinterpret_cast<float*>(lane.scratch() + parts_at), to);
+    };
+  });
+}
+
+}  // namespace
+
+std::span<const CudaBinding> sigmoid_gate_cuda_bindings() {
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr CudaBinding rows[] = {
+      {KernelKind::sigmoid_gate, Phase::Forward, prepare_forward},
+      {KernelKind::sigmoid_gate, Phase::BackwardInput, prepare_backward_input},
+      {KernelKind::sigmoid_gate, Phase::BackwardWeight, prepare_backward_weight},
+  };
+  return rows;
+}
+
+}  // namespace pleat::kernels

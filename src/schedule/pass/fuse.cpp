@@ -1,0 +1,87 @@
+#include "schedule/pass/fuse.h"
+
+#include <optional>
+
+namespace pleat::schedule {
+namespace {
+
+using program::Op;
+using program::Phase;
+using program::Stage;
+using program::Use;
+
+std::optional<Op> norm_back(Op op) {
+  switch (op) {
+    case Op::attn_norm:
+      return Op::attn_norm_back;
+    case Op::q_norm:
+      return Op::q_norm_back;
+    case Op::kv_norm:
+      return Op::kv_norm_back;
+    case Op::mlp_norm:
+      return Op::mlp_norm_back;
+    case Op::final_norm:
+      return Op::final_norm_back;
+    default:
+      return {};
+  }
+}
+
+bool same_place(const Stage& a, const Stage& b) {
+  return a.lane == b.lane && a.microbatch == b.microbatch && a.layer == b.layer && a.part == b.part;
+}
+
+// dgrad (dy x w rstd dresidual? -> dx+) and wgrad (dy x rstd -> dw+) of one norm.
+std::optional<Stage> both_gradients(const Stage& a, const Stage& b) {
+  const auto op = norm_back(a.op);
+  if (!op || b.op != a.op || !same_place(a, b)) return {};
+  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
+  if (a.uses[0].value != b.uses[0].value || a.uses[1].value != b.uses[1].value ||
+      a.uses[3].value != b.uses[2].value)
+    return {};
+  Stage out = a;
+  out.op = *op;
+  out.uses.push_back(b.uses[3]);
+  return out;
+}
+
+// adamw (g hyper grad_scale commit coords? -> w! m! v!) of a master copy and its rounding (x coords? -> w!).
+std::optional<Stage> update_and_round(const Stage& a, const Stage& b) {
+  if (a.op != Op::adamw || b.op != Op::weight_round || !same_place(a, b)) return {};
+  const Use &master = a.uses[5], &rounded = b.uses[0];
+  if (master.value != rounded.value || a.uses[4].value != program::kNoValue ||
+      b.uses[1].value != program::kNoValue)
+    return {};
+  Stage out = a;
+  out.op = Op::adamw_round;
+  out.uses.push_back(b.uses[2]);
+  return out;
+}
+
+}  // namespace
+
+program::Program fuse(program::Program p) {
+  std::vector<Stage> stages;
+  // Stage::after names stages by position, and positions move.
+  std::vector<program::StageId> moved(p.stages.size(), -1);
+  for (size_t i = 0; i < p.stages.size(); ++i) {
+    moved[i] = static_cast<program::StageId>(stages.size());
+    if (i + 1 < p.stages.size()) {
+      auto one = both_gradients(p.stages[i], p.stages[i + 1]);
+      if (!one) one = update_and_round(p.stages[i], p.stages[i + 1]);
+      if (one) {
+        moved[i + 1] = moved[i];
+        stages.push_back(std::move(*one));
+        ++i;
+        continue;
+      }
+    }
+    stages.push_back(std::move(p.stages[i]));
+  }
+  for (Stage& s : stages)
+    if (s.after >= 0) s.after = moved[static_cast<size_t>(s.after)];
+  p.stages = std::move(stages);
+  return p;
+}
+
+}  // namespace pleat::schedule

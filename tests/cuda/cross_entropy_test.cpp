@@ -1,0 +1,122 @@
+#include "cuda/cuda_support.h"
+
+#include <cmath>
+
+namespace pleat::kernels::testing {
+namespace {
+
+using program::AttrSet;
+using program::KernelKind;
+using program::Phase;
+using tensor::Dtype;
+
+class CudaCrossEntropy : public ::testing::TestWithParam<Dtype> {};
+
+// Rows one by one, held by one block, and shared by clusters of two to eight.
+constexpr std::pair<int, int> kShapes[] = {{1, 1},     {7, 33},    {33, 1000},  {9, 8192},
+                                           {5, 32000}, {5, 50304}, {3, 100352}, {2, 200704}};
+
+struct Rows {
+  Tensor labels, mask;
+};
+Rows rows_of(int rows, int vocabulary) {
+  Rows r{Tensor::zeros(Dtype::I32, {rows}), Tensor::zeros(Dtype::U8, {rows})};
+  for (int t = 0; t < rows; ++t) r.labels.set(t, (t * 977 + 5) % vocabulary), r.mask.set(t, t % 5 != 3);
+  return r;
+}
+
+TEST_P(CudaCrossEntropy, LossAgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [rows, vocabulary] : kShapes)
+    for (const bool accumulate : {false, true}) {
+      Rows r = rows_of(rows, vocabulary);
+      Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3),
+             loss = Tensor::normal(Dtype::F64, {2}, 2);
+      Tensor token_loss = Tensor::nan(Dtype::F32, {rows});
+      expect_agrees(KernelKind::cross_entropy, Phase::Forward,
+                    {in(logits), in(r.labels), in(r.mask), accumulate ? add(loss) : out(loss),
+                     accumulate ? none() : out(token_loss)},
+                    {}, bound(Dtype::F32, vocabulary));
+    }
+}
+
+TEST_P(CudaCrossEntropy, GradientAgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [rows, vocabulary] : kShapes)
+    for (const bool accumulate : {false, true}) {
+      Rows r = rows_of(rows, vocabulary);
+      Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3),
+             loss = Tensor::normal(Dtype::F64, {2}, 2);
+      Tensor norm = Tensor::of(Dtype::F64, {1}, {0.125});
+      expect_agrees(KernelKind::cross_entropy, Phase::BackwardInput,
+                    {in(r.labels), in(r.mask), in(norm), add(logits), accumulate ? add(loss) : out(loss)}, {},
+                    bound(type, vocabulary));
+    }
+}
+
+TEST_P(CudaCrossEntropy, MaskedRowsMayBeNaN) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (const int vocabulary : {33, 4096, 50304}) {
+    Rows r = rows_of(5, vocabulary);
+    Tensor logits = Tensor::normal(type, {5, vocabulary}, 1), loss = Tensor::nan(Dtype::F64, {2});
+    for (int j = 0; j < vocabulary; ++j) logits.set(3 * vocabulary + j, std::nan(""));
+    r.labels.set(3, -7);
+    Tensor norm = Tensor::of(Dtype::F64, {1}, {1});
+    expect_agrees(KernelKind::cross_entropy, Phase::BackwardInput,
+                  {in(r.labels), in(r.mask), in(norm), add(logits), out(loss)}, {}, bound(type, vocabulary));
+    EXPECT_EQ(logits.at(3 * vocabulary), 0);
+  }
+}
+
+TEST_P(CudaCrossEntropy, BadLabelMakesTheLossNaN) {
+  PLEAT_NEEDS_GPU();
+  Rows r = rows_of(2, 64);
+  r.labels.set(0, 64);
+  Tensor logits = Tensor::normal(GetParam(), {2, 64}, 1), loss = Tensor::zeros(Dtype::F64, {2});
+  call_cuda(KernelKind::cross_entropy, Phase::Forward,
+            {in(logits), in(r.labels), in(r.mask), out(loss), none()});
+  EXPECT_TRUE(std::isnan(loss.at(0)));
+}
+
+// Three pieces of a vocabulary, the last one with padding.
+TEST_P(CudaCrossEntropy, PiecesOfTheVocabularyAgreeWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [rows, columns, vocabulary] :
+       {std::tuple{7, 33, 90}, {9, 64, 150}, {5, 20480, 61000}, {3, 8, 8}}) {
+    Rows r = rows_of(rows, vocabulary);
+    const int ranks = 3;
+    Tensor all = Tensor::zeros(Dtype::F64, {ranks, rows, 3});
+    std::vector<Tensor> logits;
+    for (int rank = 0; rank < ranks; ++rank) {
+      logits.push_back(Tensor::normal(type, {rows, columns}, 10 + static_cast<uint64_t>(rank), 3));
+      Tensor coords = Tensor::zeros(Dtype::I64, {program::kNumGroups}),
+             stats = Tensor::nan(Dtype::F64, {rows, 3});
+      coords.set(3, rank);
+      expect_agrees(KernelKind::vocab_stats, Phase::Forward,
+                    {in(logits.back()), in(r.labels), in(r.mask), in(coords), out(stats)},
+                    {{"group", 3}, {"vocabulary", 1.0 * vocabulary}}, bound(Dtype::F32, columns));
+      for (int64_t i = 0; i < rows * 3; ++i) all.set(rank * rows * 3 + i, stats.at(i));
+    }
+    Tensor loss = Tensor::nan(Dtype::F64, {2}), token_loss = Tensor::nan(Dtype::F32, {rows});
+    expect_agrees(KernelKind::vocab_loss, Phase::Forward, {in(all), in(r.mask), out(loss), out(token_loss)},
+                  {}, bound(Dtype::F32));
+    Tensor norm = Tensor::of(Dtype::F64, {1}, {0.25});
+    for (int rank = 0; rank < ranks; ++rank) {
+      Tensor coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+      coords.set(3, rank);
+      expect_agrees(KernelKind::vocab_loss, Phase::BackwardInput,
+                    {in(all), in(r.labels), in(r.mask), in(norm), in(coords),
+                     add(logits[static_cast<size_t>(rank)]), add(loss)},
+                    {{"group", 3}, {"vocabulary", 1.0 * vocabulary}}, bound(type, columns));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaCrossEntropy, ::testing::Values(Dtype::F32, Dtype::BF16));
+
+}  // namespace
+}  // namespace pleat::kernels::testing

@@ -1,0 +1,157 @@
+// Row plans equal to the CPU's, element by element, and the permutations with their gradients.
+#include <cmath>
+
+#include "cuda/routing_support.h"
+
+namespace pleat::kernels::testing {
+namespace {
+
+using program::KernelKind;
+using program::Phase;
+using tensor::Dtype;
+
+struct Case {
+  int64_t T, k, E;
+  bool one = false;
+};
+const Case kCases[] = {{0, 2, 8},    {1, 1, 1},     {7, 2, 8},     {129, 3, 9},       {500, 8, 128},
+                       {3000, 2, 8}, {1300, 6, 64}, {700, 4, 300}, {600, 1, 8, true}, {2100, 2, 16, true}};
+
+TEST(CudaDispatchPlan, IsThePlanOfTheCpu) {
+  PLEAT_NEEDS_GPU();
+  for (const Case& c : kCases)
+    for (int capacity : {0, 1, 7, 40, 5000})
+      for (int policy : {0, 1})
+        for (int pad : {0, 1}) {
+          if ((pad && !capacity) || (policy && !capacity)) continue;
+          if (pad && capacity == 5000 && c.E > 16) continue;
+          SCOPED_TRACE("T " + std::to_string(c.T) + " k " + std::to_string(c.k) + " E " +
+                       std::to_string(c.E) + " capacity " + std::to_string(capacity) + " policy " +
+                       std::to_string(policy) + " pad " + std::to_string(pad));
+          const int64_t R = pad ? c.E * capacity + 5 : c.T * c.k + 5;
+          Tensor idx = random_choice(c.T, c.k, c.E, 3, c.one),
+                 probs = Tensor::normal(Dtype::F32, {c.T, c.k}, 4);
+          for (int64_t i = 0; i < probs.size(); ++i) probs.set(i, std::round(4 * probs.at(i)) / 4);
+          Tensor offsets = Tensor::nan(Dtype::I32, {c.E + 1}), row_token = Tensor::nan(Dtype::I32, {R}),
+                 row_slot = Tensor::nan(Dtype::I32, {R}), token_row = Tensor::nan(Dtype::I32, {c.T, c.k}),
+                 dropped = Tensor::zeros(Dtype::I64, {1});
+          dropped.set(0, 9);
+          expect_agrees(KernelKind::dispatch_plan, Phase::Forward,
+                        {in(idx), in(probs), none(), out(offsets), out(row_token), out(row_slot),
+                         out(token_row), policy ? add(dropped) : out(dropped)},
+                        {{"capacity", double(capacity)},
+                         {"experts", double(c.E)},
+                         {"pad", double(pad)},
+                         {"policy", double(policy)},
+                         {"top_k", double(c.k)}},
+                        {});
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+}
+
+TEST(CudaDispatchPlan, CapacityOfPieces) {
+  PLEAT_NEEDS_GPU();
+  const int64_t T = 400, k = 3, E = 12, pieces = 4;
+  for (int pad : {0, 1})
+    for (int policy : {0, 1}) {
+      const int64_t capacity = 21, R = pad ? E * pieces * capacity : T * k;
+      Tensor idx = random_choice(T, k, E, 3), probs = Tensor::normal(Dtype::F32, {T, k}, 4);
+      Tensor piece = Tensor::zeros(Dtype::I32, {T});
+      for (int64_t t = 0; t < T; ++t) piece.set(t, static_cast<double>(t * 7 % pieces));
+      Tensor offsets = Tensor::nan(Dtype::I32, {E + 1}), row_token = Tensor::nan(Dtype::I32, {R}),
+             row_slot = Tensor::nan(Dtype::I32, {R}), token_row = Tensor::nan(Dtype::I32, {T, k}),
+             dropped = Tensor::nan(Dtype::I64, {1});
+      expect_agrees(KernelKind::dispatch_plan, Phase::Forward,
+                    {in(idx), in(probs), in(piece), out(offsets), out(row_token), out(row_slot),
+                     out(token_row), out(dropped)},
+                    {{"capacity", double(capacity)},
+                     {"experts", double(E)},
+                     {"pad", double(pad)},
+                     {"pieces", double(pieces)},
+                     {"policy", double(policy)},
+                     {"top_k", double(k)}},
+                    {});
+    }
+}
+
+class CudaPermute : public ::testing::TestWithParam<Dtype> {};
+
+TEST_P(CudaPermute, AgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [T, k, E, width, capacity, pad] : {std::tuple{1, 1, 1, 1, 0, 0},
+                                               {7, 2, 8, 33, 0, 0},
+                                               {65, 3, 9, 64, 10, 1},
+                                               {65, 4, 9, 129, 10, 0},
+                                               {40, 8, 64, 2048, 0, 0},
+                                               {33, 6, 16, 4096, 0, 0},
+                                               {20, 2, 8, 7168, 3, 0},
+                                               {50, 10, 32, 72, 0, 0}}) {
+    const int64_t R = (pad ? E * capacity : T * k) + 3;
+    RowPlan p = cpu_plan(T, k, E, R, capacity, pad != 0);
+    Tensor x = Tensor::normal(type, {T, width}, 1), rows = Tensor::nan(type, {R, width}),
+           row_probs = Tensor::nan(Dtype::F32, {R});
+    expect_agrees(
+        KernelKind::permute, Phase::Forward,
+        {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)}, {},
+        {});
+    Tensor drows = Tensor::normal(type, {R, width}, 2), drow_probs = Tensor::normal(Dtype::F32, {R}, 3);
+    for (bool update : {false, true}) {
+      Tensor dx = Tensor::normal(type, {T, width}, 4), dprobs = Tensor::nan(Dtype::F32, {T, k});
+      expect_agrees(KernelKind::permute, Phase::BackwardInput,
+                    {in(drows), in(drow_probs), in(p.token_row), update ? add(dx) : out(dx), out(dprobs)}, {},
+                    bound(type, k));
+    }
+    Tensor residual = Tensor::normal(type, {T, width}, 5), shared = Tensor::normal(type, {T, width}, 6);
+    for (int with = 0; with < 4; ++with) {
+      Tensor y = Tensor::nan(type, {T, width});
+      expect_agrees(KernelKind::combine, Phase::Forward,
+                    {in(drows), in(p.token_row), with & 1 ? in(residual) : none(),
+                     with & 2 ? in(shared) : none(), out(y)},
+                    {}, bound(type, k));
+    }
+    Tensor back = Tensor::nan(type, {R, width});
+    expect_agrees(KernelKind::combine, Phase::BackwardInput,
+                  {in(x), in(p.row_token), in(p.offsets), out(back)}, {}, {});
+  }
+}
+
+TEST_P(CudaPermute, LeavesRowsBehindThePlanAlone) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  const int64_t T = 9, k = 2, E = 4, R = 30, width = 40;
+  RowPlan p = cpu_plan(T, k, E, R);
+  Tensor x = Tensor::normal(type, {T, width}, 1), rows = Tensor::nan(type, {R, width}),
+         row_probs = Tensor::nan(Dtype::F32, {R});
+  call_cuda(KernelKind::permute, Phase::Forward,
+            {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)});
+  for (int64_t i = T * k * width; i < R * width; ++i) ASSERT_TRUE(std::isnan(rows.at(i)));
+  for (int64_t r = T * k; r < R; ++r) ASSERT_TRUE(std::isnan(row_probs.at(r)));
+}
+
+TEST_P(CudaPermute, SumsOverRanks) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [ranks, El, copies, k, width] :
+       {std::tuple{1, 4, 1, 2, 33}, {4, 2, 1, 3, 64}, {3, 5, 2, 4, 129}, {8, 8, 1, 8, 512}}) {
+    const int64_t T = 31, E = ranks * El, R = T * k * copies + 4;
+    RowPlan p = cpu_plan(T, k, E, T * k);
+    const program::AttrSet attrs{{"copies", double(copies)}, {"experts_per_rank", double(El)}};
+    Tensor rows = Tensor::normal(type, {R, width}, 1), y = Tensor::nan(type, {T, width});
+    expect_agrees(KernelKind::combine_ranks, Phase::Forward,
+                  {in(rows), in(p.token_row), in(p.offsets), out(y)}, attrs, bound(type, k * copies));
+    Tensor drow_probs = Tensor::normal(Dtype::F32, {R}, 2);
+    for (bool update : {false, true}) {
+      Tensor dx = Tensor::normal(type, {T, width}, 3), dprobs = Tensor::nan(Dtype::F32, {T, k});
+      expect_agrees(
+          KernelKind::permute_ranks, Phase::BackwardInput,
+          {in(rows), in(drow_probs), in(p.token_row), in(p.offsets), update ? add(dx) : out(dx), out(dprobs)},
+          attrs, bound(type, k * copies));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaPermute, ::testing::Values(Dtype::F32, Dtype::BF16));
+
+}  // namespace
+}  // namespace pleat::kernels::testing

@@ -1,0 +1,101 @@
+#include <algorithm>
+
+#include "cuda/cuda_support.h"
+
+namespace pleat::kernels::testing {
+namespace {
+
+using program::KernelKind;
+using program::Phase;
+using tensor::Dtype;
+
+struct Shape {
+  std::vector<int> rows;  // per expert
+  int in, out;
+};
+
+Tensor offsets_of(const Shape& s) {
+  std::vector<double> at = {0};
+  for (int n : s.rows) at.push_back(at.back() + n);
+  return Tensor::of(Dtype::I32, {static_cast<int64_t>(at.size())}, at);
+}
+
+int64_t num_rows(const Shape& s, int spare) {
+  int64_t n = spare;
+  for (int r : s.rows) n += r;
+  return n;
+}
+
+// Rows past the last expert hold NaN: nothing may read them into a result.
+Tensor rows_with_rest(Dtype type, int64_t used, int64_t rows, int64_t width, uint64_t seed) {
+  Tensor t = Tensor::normal(type, {rows, width}, seed);
+  for (int64_t i = used * width; i < rows * width; ++i) t.set(i, std::nan(""));
+  return t;
+}
+
+const std::vector<Shape> kShapes = {
+    {{5}, 8, 8},
+    {{0, 3, 0, 130, 1, 0}, 64, 64},
+    {{1, 127, 128, 129, 64, 63}, 72, 520},  // widths that fill no tile
+    {{257, 0, 65}, 192, 768},               // 192-wide tiles
+    {{0, 0, 0}, 64, 128},                   // nobody came
+    {{700, 30, 300}, 1024, 512},
+    {{300, 20}, 33, 41},  // not a multiple of 16 bytes: plain products
+};
+
+class CudaGrouped : public ::testing::TestWithParam<std::pair<Dtype, Dtype>> {};
+
+TEST_P(CudaGrouped, AgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const auto [type, grad] = GetParam();
+  for (const Shape& s : kShapes) {
+    const int64_t E = static_cast<int64_t>(s.rows.size()), used = num_rows(s, 0), rows = used + 70;
+    SCOPED_TRACE(::testing::Message() << "in " << s.in << " out " << s.out << " rows " << used);
+    Tensor offsets = offsets_of(s), w = Tensor::normal(type, {E, s.out, s.in}, 3);
+    Tensor x = rows_with_rest(type, used, rows, s.in, 1), y = Tensor::nan(type, {rows, s.out});
+    expect_agrees(KernelKind::grouped_linear, Phase::Forward,
+                  {in(x), in(w), in(offsets), none(), none(), out(y)}, {}, bound(type, s.in));
+    Tensor dy = rows_with_rest(type, used, rows, s.out, 2), dx = Tensor::nan(type, {rows, s.in});
+    expect_agrees(KernelKind::grouped_linear, Phase::BackwardInput,
+                  {in(dy), in(w), in(offsets), none(), out(dx), none()}, {}, bound(type, s.out));
+    const int longest = *std::max_element(s.rows.begin(), s.rows.end());
+    Tensor dw = Tensor::nan(grad, {E, s.out, s.in});
+    expect_agrees(KernelKind::grouped_linear, Phase::BackwardWeight,
+                  {in(dy), in(x), in(offsets), none(), out(dw), none()}, {}, bound(grad, longest));
+    Tensor more = Tensor::normal(grad, {E, s.out, s.in}, 7, 10.0);
+    Compare twice = bound(grad, longest);  // the product and the sum are rounded
+    twice.norm *= 2, twice.element *= 2;
+    expect_agrees(KernelKind::grouped_linear, Phase::BackwardWeight,
+                  {in(dy), in(x), in(offsets), none(), add(more), none()}, {}, twice);
+  }
+}
+
+TEST_P(CudaGrouped, Biases) {
+  PLEAT_NEEDS_GPU();
+  const auto [type, grad] = GetParam();
+  const Shape s{{40, 0, 7, 100}, 64, 96};
+  const int64_t E = 4, rows = num_rows(s, 0);
+  Tensor offsets = offsets_of(s), w = Tensor::normal(type, {E, s.out, s.in}, 3),
+         b = Tensor::normal(type, {E, s.out}, 4);
+  Tensor scale = Tensor::normal(Dtype::F32, {rows}, 5);
+  Tensor x = Tensor::normal(type, {rows, s.in}, 1), y = Tensor::nan(type, {rows, s.out});
+  Compare twice = bound(type, s.in);
+  twice.norm *= 2, twice.element *= 2;
+  expect_agrees(KernelKind::grouped_linear, Phase::Forward,
+                {in(x), in(w), in(offsets), in(b), in(scale), out(y)}, {}, twice);
+  Tensor dy = Tensor::normal(type, {rows, s.out}, 2), dx = Tensor::nan(type, {rows, s.in});
+  Tensor dscale = Tensor::normal(Dtype::F32, {rows}, 6);
+  expect_agrees(KernelKind::grouped_linear, Phase::BackwardInput,
+                {in(dy), in(w), in(offsets), in(b), out(dx), add(dscale)}, {}, bound(type, s.out));
+  Tensor dw = Tensor::nan(grad, {E, s.out, s.in}), db = Tensor::nan(grad, {E, s.out});
+  expect_agrees(KernelKind::grouped_linear, Phase::BackwardWeight,
+                {in(dy), in(x), in(offsets), in(scale), out(dw), out(db)}, {}, bound(grad, 100));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaGrouped,
+                         ::testing::Values(std::pair{Dtype::F32, Dtype::F32},
+                                           std::pair{Dtype::BF16, Dtype::F32},
+                                           std::pair{Dtype::BF16, Dtype::BF16}));
+
+}  // namespace
+}  // namespace pleat::kernels::testing

@@ -1,0 +1,158 @@
+// Whole training steps on the GPU: against the CPU, against themselves, and as a graph.
+#include <cmath>
+#include <cstring>
+
+#include "base/hash.h"
+#include "cuda/cuda_support.h"
+#include "train/bench_step.h"
+#include "train/programs.h"
+
+namespace pleat::train {
+namespace {
+
+using kernels::testing::no_gpu;
+
+config::Config small_model(const std::string& what) {
+  config::Config c;
+  c.model.vocab_size = 320;
+  c.model.hidden_size = 128;
+  c.model.num_layers = 2;
+  c.model.num_heads = 4;
+  c.model.num_kv_heads = 2;
+  c.model.head_dim = 32;
+  c.moe.num_experts = 8;
+  c.moe.top_k = 2;
+  c.moe.ffn_hidden_size = 64;
+  c.moe.load_balancing = {"aux"};
+  c.moe.aux_coef = {0.01};
+  if (what == "qk_norm, shared experts") {
+    c.model.qk_norm = true;
+    c.moe.shared_ffn_hidden_size = 64;
+    c.moe.z_coef = 1e-3;
+  } else if (what == "latent attention, bias balancing") {
+    c.model.attention = "mla";
+    c.model.num_kv_heads = 0, c.model.head_dim = 0;
+    c.model.q_lora_rank = 48, c.model.kv_lora_rank = 32;
+    c.model.qk_nope_head_dim = 32, c.model.qk_rope_head_dim = 16, c.model.v_head_dim = 32;
+    c.moe.score = "sigmoid";
+    c.moe.load_balancing = {"bias"};
+    c.moe.aux_coef = {};
+    c.moe.scaling_factor = 2.5;
+  } else if (what == "full norm, tied") {
+    c.model.qk_norm = true;
+    c.model.qk_norm_full = true;
+    c.model.tie_embeddings = true;
+  }
+  c.train.seq_len = 64;
+  c.train.micro_batch = 2;
+  c.train.num_microbatches = 2;
+  c.optimizer.lr = 1e-2;
+  c.optimizer.schedule = "constant";
+  c.device.threads = 2;
+  return c;
+}
+
+config::Config on(config::Config c, const std::string& device, const std::string& dtype) {
+  c.device.kind = device;
+  c.model.dtype = dtype;
+  config::validate(c);
+  return config::resolve(c);
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::string state;  // digest
+};
+
+Trained train(const config::Config& c, int steps) {
+  ProgramChoice choice;
+  choice.evaluate = false;
+  Programs programs(c, choice);
+  programs.initialize();
+  Trained out;
+  for (int step = 1; step <= steps; ++step) {
+    write_random_batch(programs.train(), c,
+                       1 + step % 4);  // a few batches again and again: something to learn
+    programs.train().run();
+    const double* loss = static_cast<const double*>(programs.train().data("loss"));
+    out.losses.push_back(loss[0] / loss[1]);
+  }
+  base::Sha256 hash;
+  for (const checkpoint::TensorRef& t : programs.tensors()) hash.update(t.bytes);
+  out.state = hash.hex();
+  return out;
+}
+
+const char* const kModels[] = {"plain", "qk_norm, shared experts", "latent attention, bias balancing",
+                               "full norm, tied"};
+
+TEST(CudaStep, Float32AgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  for (const char* what : kModels) {
+    SCOPED_TRACE(what);
+    const Trained cpu = train(on(small_model(what), "cpu", "float32"), 8);
+    const Trained gpu = train(on(small_model(what), "cuda", "float32"), 8);
+    for (size_t i = 0; i < cpu.losses.size(); ++i)
+      EXPECT_NEAR(gpu.losses[i], cpu.losses[i], (i == 0 ? 1e-5 : 2e-3) * cpu.losses[i]) << "step " << i;
+  }
+}
+
+TEST(CudaStep, Bfloat16FollowsTheCpu) {
+  PLEAT_NEEDS_GPU();
+  for (const char* what : kModels)
+    for (const char* grad : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(std::string(what) + ", gradients " + grad);
+      config::Config narrow = small_model(what);
+      narrow.optimizer.grad_dtype = grad;
+      const Trained cpu = train(on(small_model(what), "cpu", "float32"), 30);
+      const Trained gpu = train(on(narrow, "cuda", "bfloat16"), 30);
+      EXPECT_NEAR(gpu.losses[0], cpu.losses[0], 5e-3 * cpu.losses[0]);
+      EXPECT_LT(gpu.losses.back(), 0.98 * gpu.losses.front()) << "it learns";
+      double a = 0, b = 0;
+      for (size_t i = 20; i < 30; ++i) a += cpu.losses[i], b += gpu.losses[i];
+      EXPECT_NEAR(b, a, 0.02 * a);
+    }
+}
+
+TEST(CudaStep, GraphAndStagesAndRepetitionGiveTheSameBits) {
+  PLEAT_NEEDS_GPU();
+  for (const char* what : kModels)
+    for (const char* type : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(std::string(what) + " " + type);
+      config::Config stages = small_model(what);
+      stages.device.graph = false;
+      const Trained graph = train(on(small_model(what), "cuda", type), 100);
+      const Trained again = train(on(small_model(what), "cuda", type), 100);
+      const Trained eager = train(on(stages, "cuda", type), 100);
+      EXPECT_EQ(graph.losses, eager.losses);
+      EXPECT_EQ(graph.losses, again.losses);
+      EXPECT_EQ(graph.state, eager.state);
+      EXPECT_EQ(graph.state, again.state);
+    }
+}
+
+TEST(CudaStep, NonFiniteNumbersAreFoundAtTheirStage) {
+  PLEAT_NEEDS_GPU();
+  const config::Config c = on(small_model("plain"), "cuda", "bfloat16");
+  ProgramChoice choice;
+  choice.evaluate = false;
+  Programs programs(c, choice);
+  programs.initialize();
+  for (const checkpoint::Target& t : programs.targets())
+    if (t.name == "layers.1.attn.qkv.weight") {
+      programs.pull_state();
+      const uint16_t infinity = 0x7F80;
+      std::memcpy(t.bytes.data(), &infinity, 2);
+      programs.push_state();
+    }
+  write_random_batch(programs.train(), c, 1);
+  interpret::RunOptions look;
+  look.find_non_finite = true;
+  programs.train().run(look);
+  ASSERT_TRUE(programs.train().non_finite());
+  EXPECT_NE(programs.train().non_finite()->text.find("L1 qkv"), std::string::npos)
+      << programs.train().non_finite()->text;
+}
+
+}  // namespace
+}  // namespace pleat::train
