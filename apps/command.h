@@ -54,6 +54,9 @@ struct ModelArgument {
 };
 void add_model_argument(CLI::App& command, ModelArgument& argument);
 
+// Writes a file whole; throws (storage) when that fails.
+void write_text(const std::string& path, const std::string& text);
+
 // The footer every --help ends in.
 void add_example(CLI::App& command, const std::string& example);
 

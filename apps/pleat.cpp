@@ -1,6 +1,7 @@
 // One binary, one sub-command per job.
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "command.h"
@@ -26,6 +27,12 @@ void add_model_argument(CLI::App& command, ModelArgument& a) {
       ->check(CLI::IsMember({"float32", "float64"}));
   command.add_option("--threads", a.options.threads, "Worker threads (0: all cores)")
       ->check(CLI::NonNegativeNumber);
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", path);
 }
 
 void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }

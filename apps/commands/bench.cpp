@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -122,11 +121,7 @@ int run_bench(const Arguments& a) {
       "here; whole step {:.1f} %\n",
       100 * r.gemm_share, r.gemm_stage_rate / 1e9, 100 * r.gemm_stage_rate / r.gemm_rate, r.gemm_rate / 1e9,
       100 * r.hardware_flops / r.median_seconds / r.gemm_rate);
-  if (!a.out.empty()) {
-    std::ofstream out(a.out);
-    out << result.dump();
-    if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", a.out);
-  }
+  if (!a.out.empty()) write_text(a.out, result.dump());
   fmt::print("RESULT {}\n", result.dump());
   return 0;
 }

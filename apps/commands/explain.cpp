@@ -16,7 +16,7 @@ namespace {
 
 struct Arguments {
   ConfigArgument config;
-  std::string which = "train";
+  std::string which = "train", svg;
   bool stages_only = false, grid = false;
   int64_t ranks = 0, stage = 0;
 };
@@ -39,6 +39,7 @@ void add_explain(CLI::App& app, Action& chosen) {
       ->check(CLI::IsMember({"train", "evaluate", "logits"}));
   c->add_flag("--stages-only", a->stages_only, "Leave out lanes, attributes and values");
   c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");
+  c->add_option("--svg", a->svg, "With --grid: write it as a picture to this file");
   c->add_option("--ranks", a->ranks, "For this many ranks, laid out as [parallel] says")
       ->check(CLI::PositiveNumber);
   c->add_option("--stage", a->stage, "Whose program to print, a pipeline rank")
@@ -53,9 +54,14 @@ void add_explain(CLI::App& app, Action& chosen) {
       if (a->grid) {
         if (a->which != "train") base::fail("--grid draws the training step, got --program {}", a->which);
         const auto ranks = schedule::build_ranks(config, a->ranks > 0 ? a->ranks : 1);
-        fmt::print("{}", interpret::grid(interpret::network_of_roles(ranks.programs)));
+        const interpret::Network network = interpret::network_of_roles(ranks.programs);
+        if (a->svg.empty())
+          fmt::print("{}", interpret::grid(network));
+        else
+          write_text(a->svg, interpret::grid_svg(network));
         return 0;
       }
+      if (!a->svg.empty()) base::fail("--svg draws what --grid shows: give both");
       const auto table = model::make_parameters(config);
       program::Program program =
           a->ranks > 0          ? of_stage(config, *a)

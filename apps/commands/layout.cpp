@@ -5,6 +5,7 @@
 
 #include "command.h"
 #include "layout/from_config.h"
+#include "layout/picture.h"
 #include "report/table.h"
 
 namespace pleat::apps {
@@ -132,6 +133,7 @@ void add_layout(CLI::App& app, Action& chosen) {
     ConfigArgument config;
     int64_t num_ranks = 1;
     bool json = false;
+    std::string svg;
   };
   auto o = std::make_shared<Options>();
   CLI::App* c = app.add_subcommand(
@@ -139,15 +141,20 @@ void add_layout(CLI::App& app, Action& chosen) {
   add_config_argument(*c, o->config);
   c->add_option("--ranks", o->num_ranks, "Ranks to divide")->required()->check(CLI::PositiveNumber);
   c->add_flag("--json", o->json, "Print JSON instead of tables");
-  add_example(*c,
-              "pleat layout configs/demo.toml --ranks 16 --set parallel.tp=2 --set parallel.pp=2 --set "
-              "parallel.ep=4");
+  c->add_option("--svg", o->svg, "Write a picture of both meshes to this file instead");
+  add_example(
+      *c,
+      "pleat layout configs/demo.toml --ranks 16 --set parallel.tp=2 --set parallel.pp=2 --set "
+      "parallel.ep=4\n"
+      "  pleat layout configs/demo.toml --ranks 8 --set parallel.tp=2 --set parallel.ep=8 --svg layout.svg");
   c->callback([o, &chosen] {
     chosen = [o] {
       const config::Config config = o->config.resolved();
       const layout::Layout layout(layout::sizes_of(config, o->num_ranks));
       const layout::PipelineLayout pipeline = layout::pipeline_of(config);
-      if (o->json)
+      if (!o->svg.empty())
+        write_text(o->svg, layout::picture(layout));
+      else if (o->json)
         fmt::print("{}\n", to_json(layout, pipeline).dump());
       else
         print_layout(layout, pipeline);

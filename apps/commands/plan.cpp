@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -10,6 +11,8 @@
 #include "interpret/check/check_network.h"
 #include "interpret/plan/alive.h"
 #include "interpret/plan/plan.h"
+#include "interpret/plan/routed.h"
+#include "model/overflow.h"
 #include "model/parameters.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -45,6 +48,47 @@ std::vector<Row> rows_of(const config::Config& config) {
   return rows;
 }
 
+nlohmann::json routed_json(const std::vector<interpret::RoutedRows>& routed) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const interpret::RoutedRows& r : routed)
+    out.push_back({{"layers", r.layers},
+                   {"prediction", r.prediction},
+                   {"expected_rows", r.expected},
+                   {"budget_rows", r.budget},
+                   {"maximum_rows", r.maximum},
+                   {"values", r.values}});
+  return out;
+}
+
+// Empty where nothing is routed.
+std::string routed_text(const std::vector<interpret::RoutedRows>& routed) {
+  if (routed.empty()) return "";
+  constexpr auto kRight = report::Align::Right;
+  report::Table table({{"routed rows of a microbatch"},
+                       {"layers", kRight},
+                       {"expected", kRight},
+                       {"budget", kRight},
+                       {"maximum", kRight},
+                       {"budget / expected", kRight},
+                       {"values"}});
+  for (const interpret::RoutedRows& r : routed) {
+    std::string names;
+    size_t shown = 0;
+    for (const std::string& name : r.values) {
+      if (shown++ == 3) {
+        names += fmt::format(", {} more", r.values.size() - 3);
+        break;
+      }
+      names += (names.empty() ? "" : ", ") + name;
+    }
+    table.add_row({r.prediction ? "prediction layers" : "MoE layers", fmt::format("{}", r.layers.size()),
+                   fmt::format("{}", r.expected), fmt::format("{}", r.budget), fmt::format("{}", r.maximum),
+                   fmt::format("{:.3g}", double(r.budget) / double(std::max<int64_t>(r.expected, 1))),
+                   names});
+  }
+  return "\n" + table.text();
+}
+
 nlohmann::json to_json(const config::Config& config, const std::vector<Row>& rows) {
   const Row& last = rows.back();
   nlohmann::json out = {
@@ -64,6 +108,7 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
                              {"stages", row.program.stages.size()}});
   const auto count = model::count_parameters(config, model::make_parameters(config));
   out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
+  out["routed"] = routed_json(interpret::routed_rows({&last.program, 1}, config.model.num_layers));
   out["model_flops_per_token"] = cost::model_flops(config, 1, double(config.train.seq_len)).total();
   return out;
 }
@@ -106,12 +151,17 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
                            : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) /
                                                                    double(rows[i - 1].plan.arena_bytes) -
                                                                1))});
-  fmt::print("{}", passes.text());
+  fmt::print("{}{}", passes.text(),
+             routed_text(interpret::routed_rows({&last.program, 1}, config.model.num_layers)));
 }
 
-// A layout: what every pipeline rank holds, on each of the ranks of its stage.
-int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
-  const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
+struct RanksReport {
+  nlohmann::json rows = nlohmann::json::array();
+  std::string table, tensors;
+};
+
+// What every pipeline rank holds, on each of the ranks of its stage.
+RanksReport report_ranks(const schedule::RankPrograms& ranks, int64_t tensors_of) {
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   const interpret::NetworkReport together = interpret::check_network(network);
   if (!together.ok())
@@ -119,8 +169,7 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
                     together.faults.front());
   if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
     base::fail("--tensors {}: the pipeline has stages 0 to {}", tensors_of, ranks.programs.size() - 1);
-  nlohmann::json out = {{"ranks", num_ranks}};
-  std::string tensors;
+  RanksReport out;
   report::Table table({{"stage"},
                        {"weights", report::Align::Right},
                        {"gradients", report::Align::Right},
@@ -172,16 +221,34 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
       alive.add_rule();
       alive.add_row(
           {"live peak", "", "", fmt::format("{}", plan.live_peak_bytes), text(plan.live_peak_bytes)});
-      tensors = alive.text();
+      out.tensors = "\n" + alive.text();
     }
-    out["pipeline"].push_back(row);
+    out.rows.push_back(row);
+  }
+  out.table = table.text();
+  return out;
+}
+
+int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
+  const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
+  const RanksReport step = report_ranks(ranks, tensors_of);
+  const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
+  nlohmann::json out = {{"ranks", num_ranks}, {"pipeline", step.rows}, {"routed", routed_json(routed)}};
+  std::string again;
+  const bool may_overflow = std::any_of(routed.begin(), routed.end(),
+                                        [](const interpret::RoutedRows& r) { return r.budget < r.maximum; });
+  if (config.moe.overflow == "rerun" && may_overflow) {
+    // Both programs lie in one arena, as large as the larger.
+    const RanksReport rerun = report_ranks(schedule::build_ranks(model::rerun_config(config), num_ranks), -1);
+    out["pipeline_rerun"] = rerun.rows;
+    again = "\na step past its budget, run again with experts recomputed\n\n" + rerun.table;
   }
   if (as_json) {
     fmt::print("{}\n", out.dump(1));
-  } else {
-    fmt::print("{} ranks, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}",
-               num_ranks, num_ranks / ranks.mesh.pp, table.text());
+    return 0;
   }
+  fmt::print("{} ranks, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}{}{}{}",
+             num_ranks, num_ranks / ranks.mesh.pp, step.table, step.tensors, routed_text(routed), again);
   return 0;
 }
 

@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <ctime>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -109,9 +108,7 @@ int simulate_ranks(const Arguments& a) {
     std::vector<interpret::NamedTimeline> nodes;
     for (size_t i = 0; i < s.nodes.size(); ++i)
       nodes.push_back({network.nodes[i].name, network.nodes[i].program, &s.nodes[i].timeline});
-    std::ofstream out(a.out);
-    out << interpret::to_chrome_json(nodes);
-    if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", a.out);
+    write_text(a.out, interpret::to_chrome_json(nodes));
   }
   const double peak = static_cast<double>(train::process_memory().peak_bytes);
   if (a.json) {

@@ -1,7 +1,5 @@
 #include <CLI/CLI.hpp>
-#include <fstream>
 
-#include "base/error.h"
 #include "command.h"
 #include "report/table.h"
 #include "train/bench_step.h"
@@ -32,13 +30,8 @@ void add_trace(CLI::App& app, Action& chosen) {
       options.steps = a->steps;
       const train::BenchResult result = train::bench_step(programs, options);
       const program::Program& program = programs.train_plan().program;
-      const auto write = [](const std::string& path, const std::string& text) {
-        std::ofstream out(path);
-        out << text;
-        if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", path);
-      };
-      write(a->out, interpret::to_chrome_json(program, result.timeline));
-      if (!a->svg.empty()) write(a->svg, interpret::to_svg(program, result.timeline));
+      write_text(a->out, interpret::to_chrome_json(program, result.timeline));
+      if (!a->svg.empty()) write_text(a->svg, interpret::to_svg(program, result.timeline));
       report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
       for (const auto& [region, seconds] : result.breakdown.regions)
         table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),

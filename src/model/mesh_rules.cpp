@@ -33,10 +33,10 @@ void attention_rules(const config::Config& c, const Mesh& m, Faults& f) {
   if (m.cp == 1) return;
   f.divides("train.seq_len", c.train.seq_len, "2 x parallel.cp", 2 * m.cp);
   if (m.context != ContextKind::AllToAll) return;
-  f.divides("model.num_heads over context", c.model.num_heads, "parallel.tp x parallel.cp", m.tp * m.cp);
+  constexpr const char* kHeadRanks = "parallel.tp x parallel.cp (parallel.context = \"alltoall\")";
+  f.divides("model.num_heads over context", c.model.num_heads, kHeadRanks, m.tp * m.cp);
   if (c.model.attention != "mla")
-    f.divides("model.num_kv_heads over context", c.model.num_kv_heads, "parallel.tp x parallel.cp",
-              m.tp * m.cp);
+    f.divides("model.num_kv_heads over context", c.model.num_kv_heads, kHeadRanks, m.tp * m.cp);
   if (c.model.attention_sinks)
     f.add("model.attention_sinks",
           "attention sinks need parallel.context = \"allgather\" or \"ring\" with several context ranks");
@@ -82,8 +82,17 @@ void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {
 
 void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
   const int64_t tokens = c.train.micro_batch * c.train.seq_len / m.cp;
-  f.divides("tokens of a microbatch", tokens, "parallel.tp", m.tp);
-  f.divides("train.num_microbatches", c.train.num_microbatches, "data replicas", m.dp);
+  if (tokens % m.tp != 0)
+    f.add("tokens of a microbatch",
+          fmt::format("rows of a microbatch on one context rank = train.micro_batch x train.seq_len / "
+                      "parallel.cp = {} x {} / {} = {} do not divide by parallel.tp = {}",
+                      c.train.micro_batch, c.train.seq_len, m.cp, tokens, m.tp));
+  if (c.train.num_microbatches % m.dp != 0)
+    f.add(
+        "train.num_microbatches",
+        fmt::format("train.num_microbatches = {}, the number of the whole step, does not divide by the data "
+                    "replicas = ranks / (tp x cp x pp) = {} / ({} x {} x {}) = {}",
+                    c.train.num_microbatches, m.world(), m.tp, m.cp, m.pp, m.dp));
   if (m.vpp > 1 && m.pp == 1)
     f.add("parallel.vpp", fmt::format("parallel.vpp = {} needs a pipeline: parallel.pp = 1", m.vpp));
   if (m.pp > 1 && c.train.order == "gpipe")

@@ -1,6 +1,7 @@
 #include "schedule/ranks.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "base/error.h"
@@ -13,6 +14,41 @@ namespace pleat::schedule {
 
 using layout::GroupKind;
 using program::Group;
+
+namespace {
+
+// The groups of a program on the meshes of a layout, each with the mesh that orders its members.
+struct Kind {
+  Group group;
+  GroupKind kind;
+  bool expert = false;
+};
+constexpr Kind kKinds[] = {
+    {Group::Tensor, GroupKind::Tensor},
+    {Group::Context, GroupKind::Context},
+    {Group::Data, GroupKind::Data},
+    {Group::Pipeline, GroupKind::Pipeline},
+    {Group::TensorContext, GroupKind::TensorContext},
+    {Group::DataContext, GroupKind::DataContext},
+    {Group::TensorDataContext, GroupKind::TensorContextData},
+    {Group::Ends, GroupKind::Embedding},
+    {Group::ExpertTensor, GroupKind::ExpertTensor, true},
+    {Group::Expert, GroupKind::Expert, true},
+    {Group::ExpertData, GroupKind::ExpertData, true},
+    {Group::Dispatch, GroupKind::Dispatch, true},
+};
+
+std::tuple<int64_t, int64_t, int64_t, int64_t> order_key(const layout::Layout& layout, int rank,
+                                                         bool expert) {
+  if (expert) {
+    const layout::ExpertPlace p = layout.expert(rank);
+    return {p.pp, p.edp, p.ep, p.etp};
+  }
+  const layout::AttentionPlace p = layout.attention(rank);
+  return {p.pp, p.dp, p.cp, p.tp};
+}
+
+}  // namespace
 
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) {
   const config::ParallelConfig& p = config.parallel;
@@ -53,9 +89,6 @@ std::vector<model::Role> roles_of(const config::Config& config) {
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, roles_of(config), {}};
   out.mesh = mesh_of(config, out.layout);
-  if (config.train.num_microbatches % out.mesh.dp != 0)
-    base::fail("train.num_microbatches = {} do not divide over {} data ranks", config.train.num_microbatches,
-               out.mesh.dp);
   model::require_layout(config, out.mesh);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
@@ -64,65 +97,38 @@ RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   return out;
 }
 
-namespace {
-
-// A group cut into runs of owners, neighbours along tp, cp and dp in this order, whatever parallel.order is.
-std::vector<int> part(const layout::Layout& layout, int rank, GroupKind kind, bool inside) {
-  std::vector<int> all = layout.group(kind, rank);
-  const auto key = [&](int r) {
-    const layout::AttentionPlace a = layout.attention(r);
-    return kind == GroupKind::ExpertData ? std::tuple(layout.expert(r).edp, int64_t{0}, int64_t{0})
-                                         : std::tuple(a.dp, a.cp, a.tp);
-  };
-  std::sort(all.begin(), all.end(), [&](int a, int b) { return key(a) < key(b); });
-  const int64_t index = std::find(all.begin(), all.end(), rank) - all.begin();
-  const int64_t num_parts = static_cast<int64_t>(all.size()) / layout.num_owners(kind);
-  return inside ? layout::inside_part(all, index, num_parts) : layout::across_parts(all, index, num_parts);
-}
-
-}  // namespace
-
 std::vector<int> group_members(const layout::Layout& layout, int rank, Group group) {
-  switch (group) {
-    case Group::None:
-      return {rank};
-    case Group::Tensor:
-      return layout.group(GroupKind::Tensor, rank);
-    case Group::Context:
-      return layout.group(GroupKind::Context, rank);
-    case Group::Data:
-      return layout.group(GroupKind::Data, rank);
-    case Group::Pipeline:
-      return layout.group(GroupKind::Pipeline, rank);
-    case Group::Expert:
-      return layout.group(GroupKind::Expert, rank);
-    case Group::ExpertTensor:
-      return layout.group(GroupKind::ExpertTensor, rank);
-    case Group::ExpertData:
-      return layout.group(GroupKind::ExpertData, rank);
-    case Group::World:
-      return layout.group(GroupKind::World, rank);
-    case Group::TensorContext:
-      return layout.group(GroupKind::TensorContext, rank);
-    case Group::DataContext:
-      return layout.group(GroupKind::DataContext, rank);
-    case Group::TensorDataContext:
-      return layout.group(GroupKind::TensorContextData, rank);
-    case Group::Dispatch:
-      return layout.group(GroupKind::Dispatch, rank);
-    case Group::Ends:
-      return layout.group(GroupKind::Embedding, rank);
-    case Group::DataContextInside:
-    case Group::DataContextAcross:
-      return part(layout, rank, GroupKind::DataContext, group == Group::DataContextInside);
-    case Group::TensorDataContextInside:
-    case Group::TensorDataContextAcross:
-      return part(layout, rank, GroupKind::TensorContextData, group == Group::TensorDataContextInside);
-    case Group::ExpertDataInside:
-    case Group::ExpertDataAcross:
-      return part(layout, rank, GroupKind::ExpertData, group == Group::ExpertDataInside);
+  if (group == Group::None) return {rank};
+  // Replicas of a parameter cut into runs of owners, neighbours in the order of the whole group.
+  struct Parts {
+    Group whole, inside, across;
+    GroupKind kind;
+  };
+  for (const Parts& p :
+       {Parts{Group::DataContext, Group::DataContextInside, Group::DataContextAcross, GroupKind::DataContext},
+        Parts{Group::TensorDataContext, Group::TensorDataContextInside, Group::TensorDataContextAcross,
+              GroupKind::TensorContextData},
+        Parts{Group::ExpertData, Group::ExpertDataInside, Group::ExpertDataAcross, GroupKind::ExpertData}}) {
+    if (group != p.inside && group != p.across) continue;
+    const std::vector<int> whole = group_members(layout, rank, p.whole);
+    const int64_t index = std::find(whole.begin(), whole.end(), rank) - whole.begin();
+    const int64_t num_parts = static_cast<int64_t>(whole.size()) / layout.num_owners(p.kind);
+    return group == p.inside ? layout::inside_part(whole, index, num_parts)
+                             : layout::across_parts(whole, index, num_parts);
   }
-  return {rank};
+  if (group == Group::World) {
+    std::vector<int> all(static_cast<size_t>(layout.world()));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+  const auto kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.group == group; });
+  PLEAT_CHECK(kind != std::end(kKinds), "group {} has no place in a layout", name_of(group));
+  std::vector<int> ranks = layout.group(kind->kind, rank);
+  std::sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return order_key(layout, a, kind->expert) < order_key(layout, b, kind->expert);
+  });
+  return ranks;
 }
 
 }  // namespace pleat::schedule

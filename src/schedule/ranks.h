@@ -11,6 +11,7 @@
 
 namespace pleat::schedule {
 
+// The sizes of the axes and how dispatch and context work.
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout);
 // What each pipeline rank holds, from parallel.pipeline_layout or evenly.
 std::vector<model::Role> roles_of(const config::Config& config);
@@ -21,11 +22,14 @@ struct RankPrograms {
   std::vector<model::Role> roles;
   std::vector<program::Program> programs;  // per pipeline rank, after all passes
 };
-// `config` must be resolved. Throws when the ranks do not make the layout, or when the microbatches do not
-// divide over its data ranks.
+// `config` must be resolved. Throws when the ranks do not make the layout, or when model or batch break one
+// of its rules (model/mesh_rules.h).
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks);
 
-// World ranks of the group of `rank`, in the order of its reductions.
+// World ranks of the group of `rank`, in the order of its reductions: they count up along the axes tp, cp,
+// dp, pp (experts: etp, ep, edp, pp), the first fastest, whatever parallel.order says. So an order that only
+// moves the pipeline changes no bit; one that folds the meshes differently lets other tokens meet in an
+// expert.
 std::vector<int> group_members(const layout::Layout& layout, int rank, program::Group group);
 
 }  // namespace pleat::schedule

@@ -94,6 +94,9 @@ class Run {
       if (how.timing) write_timeline();
       if (outcome.committed && !outcome.culprit.empty())
         progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
+      if (!outcome.overflow.empty())
+        progress.message(
+            fmt::format("step {} was run again with room for every row: {}", step, outcome.overflow));
       if (!outcome.committed)
         progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;

@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "interpret/check/check.h"
+#include "model/overflow.h"
 #include "model/rope.h"
 #include "schedule/pass/pass.h"
 #include "train/initialize.h"
@@ -27,6 +28,13 @@ Planned checked(program::Program program) {
   out.plan = interpret::plan(out.program);
   interpret::require_ok(interpret::check_plan(out.program, out.plan), "plan of program " + out.program.name);
   return out;
+}
+
+// Whether a step can ask for more rows than there are, and is then to be run again.
+bool may_rerun(const config::Config& config, const program::Program& program) {
+  return config.moe.overflow == "rerun" &&
+         std::any_of(program.values.begin(), program.values.end(),
+                     [](const program::Value& v) { return v.name == "overflow"; });
 }
 
 }  // namespace
@@ -60,6 +68,13 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
   if (choice.train)
     train_plan_ = plan_training_step(config_, table_, choice), any_ = &train_plan_,
     bytes = train_plan_.plan.arena_bytes;
+  const bool reruns = choice.train && may_rerun(config_, train_plan_.program);
+  if (reruns) {
+    rerun_config_ = model::rerun_config(config_);
+    rerun_plan_ = plan_training_step(rerun_config_, table_, choice);
+    bytes = std::max(bytes, rerun_plan_.plan.arena_bytes);
+    require_same_state();
+  }
   if (choice.evaluate) {
     evaluate_plan_ = checked(schedule::build_evaluation(config_, table_, choice.build));
     any_ = &evaluate_plan_, bytes = std::max(bytes, evaluate_plan_.plan.arena_bytes);
@@ -91,6 +106,7 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
               : interpret::FindGroup{});
   };
   if (choice.train) train_ = bind(train_plan_);
+  if (reruns) rerun_ = bind(rerun_plan_);
   if (choice.evaluate) evaluate_ = bind(evaluate_plan_);
   if (choice.logits) logits_ = bind(logits_plan_);
   if (choice.train && crew_) gather_ = bind(gather_plan_);
@@ -101,7 +117,7 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
 void Programs::open_groups() {
   if (!crew_) return;
   std::set<Crew::Lane> lanes;
-  for (const Planned* p : {&train_plan_, &evaluate_plan_, &gather_plan_})
+  for (const Planned* p : {&train_plan_, &rerun_plan_, &evaluate_plan_, &gather_plan_})
     for (const program::Stage& s : p->program.stages) {
       const program::OpClass kind = class_of(s.op);
       if (kind == program::OpClass::Transfer)
@@ -114,6 +130,19 @@ void Programs::open_groups() {
 
 void Programs::gather_weights() {
   if (gather_) gather_->run();
+}
+
+void Programs::require_same_state() const {
+  std::map<std::string, int64_t> offsets;
+  for (size_t i = 0; i < rerun_plan_.program.values.size(); ++i)
+    offsets[rerun_plan_.program.values[i].name] = rerun_plan_.plan.offset[i];
+  for (size_t i = 0; i < train_plan_.program.values.size(); ++i) {
+    const program::Value& v = train_plan_.program.values[i];
+    if (v.life != Life::Persistent) continue;
+    const auto other = offsets.find(v.name);
+    PLEAT_CHECK(other != offsets.end() && other->second == train_plan_.plan.offset[i],
+                "{} lies elsewhere when a step is run again", v.name);
+  }
 }
 
 void Programs::write_constants() {

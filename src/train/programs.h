@@ -52,6 +52,9 @@ class Programs {
   void gather_weights();
 
   interpret::Executor& train() { return *train_; }
+  // The training step with room for every routed row (model::rerun_config), for a step that train() refused
+  // because it was past its token budget; nullptr unless moe.overflow = "rerun" has something to do.
+  interpret::Executor* rerun() { return rerun_.get(); }
   interpret::Executor& evaluate() { return *evaluate_; }
   interpret::Executor& logits() { return *logits_; }
   const Planned& train_plan() const { return train_plan_; }
@@ -76,15 +79,17 @@ class Programs {
  private:
   void write_constants();
   void open_groups();
+  void require_same_state() const;
   config::Config config_;
   Crew* crew_;
   RankSetup setup_;
   std::vector<model::Parameter> table_;
   device::Pool pool_;
-  Planned train_plan_, evaluate_plan_, logits_plan_, gather_plan_;
+  config::Config rerun_config_;
+  Planned train_plan_, rerun_plan_, evaluate_plan_, logits_plan_, gather_plan_;
   std::unique_ptr<interpret::CudaMachine> machine_;
   std::unique_ptr<device::Arena> arena_;  // everything; on a GPU the host's copy of the state
-  std::unique_ptr<interpret::Executor> train_, evaluate_, logits_, gather_;
+  std::unique_ptr<interpret::Executor> train_, rerun_, evaluate_, logits_, gather_;
   const Planned* any_ = nullptr;  // one that exists; state lies the same in all
   std::map<std::string, checkpoint::Target> targets_;
 };

@@ -24,8 +24,7 @@ struct RankPlace {
   }
 };
 
-// Members count up along the axes tp, cp, dp, pp (experts: etp, ep, edp, pp), the first fastest, whatever
-// parallel.order says: it moves ranks, not sums, so a run's bits do not depend on it.
+// Groups as schedule::group_members orders them.
 RankPlace rank_place(const layout::Layout& layout, int rank);
 
 struct RankSetup {

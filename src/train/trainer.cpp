@@ -95,9 +95,6 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
-  if (config_.moe.token_budget > 0 && config_.moe.overflow == "rerun")
-    base::fail(
-        "moe.overflow = \"rerun\" is there for pleat verify-layout; training takes \"stop\" or \"drop\"");
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
   run_.data = train_data_.start();
@@ -169,20 +166,21 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
                     std::max(allocations_.largest, seen.largest)};
   }
 
-  const auto& values = executor.program().values;
-  if (config_.moe.overflow == "stop" &&
-      std::any_of(values.begin(), values.end(),
-                  [](const program::Value& v) { return v.name == "overflow"; })) {
-    // Refused by all ranks alike: a step that would have needed more rows than were planned.
-    const std::span<const int64_t> overflow{static_cast<const int64_t*>(executor.data("overflow")),
-                                            static_cast<size_t>(config::num_all_layers(config_))};
-    const std::string fault = model::overflow_fault(overflow, config_, crew_.setup().mesh);
-    if (!fault.empty()) base::fail("step {}: {}", run_.step + 1, fault);
-  }
   StepOutcome out;
-  out.committed = committed(executor);
-  read_results(executor, out.record);
-  if (!out.committed) look_again(out);
+  interpret::Executor* ran = &executor;
+  if (const std::string fault = past_budget(); !fault.empty()) {
+    if (!programs_.rerun()) base::fail("step {}: {}", run_.step + 1, fault);
+    // No weight was touched, and all ranks know it: the same inputs for the program with room for all rows.
+    out.overflow = fault;
+    ran = programs_.rerun();
+    data::MixturePosition again = run_.data;
+    BatchCounts ignored;
+    write_inputs(*ran, again, ignored);
+    ran->run(options);
+  }
+  out.committed = committed(*ran);
+  read_results(*ran, out.record);
+  if (!out.committed) look_again(*ran, out);
   ++run_.step;
   run_.data = position;
   run_.refused_in_row = out.committed ? 0 : run_.refused_in_row + 1;
@@ -200,9 +198,19 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   return out;
 }
 
-void Trainer::look_again(StepOutcome& out) {
-  // The same inputs again (memory of the step may have been reused), with a look at every value.
+std::string Trainer::past_budget() {
   interpret::Executor& executor = programs_.train();
+  const auto& values = executor.program().values;
+  if (std::none_of(values.begin(), values.end(),
+                   [](const program::Value& v) { return v.name == "overflow"; }))
+    return "";
+  const std::span<const int64_t> overflow{static_cast<const int64_t*>(executor.data("overflow")),
+                                          static_cast<size_t>(config::num_all_layers(config_))};
+  return model::overflow_fault(overflow, config_, crew_.setup().mesh);
+}
+
+void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
+  // The same inputs again (memory of the step may have been reused), with a look at every value.
   data::MixturePosition again = run_.data;
   BatchCounts ignored;
   write_inputs(executor, again, ignored);

@@ -3,7 +3,9 @@
 // A step is a transaction: inputs are written, the program runs, and only its update stages touch weights,
 // each predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more
 // with a look at every value to name the culprit, and is counted; the data moves on. A fault that does not
-// repeat leaves no trace: the second run is then the step.
+// repeat leaves no trace: the second run is then the step. A step that needs more rows than moe.token_budget
+// has room for stops the run, loses rows, or is run again by a program with room for all, as moe.overflow
+// says.
 //
 // With several ranks each has a trainer, and all make the same calls. Microbatch i dp + d of a step is the
 // i-th of data replica d; every rank moves its data position over all of them, so the position belongs to no
@@ -35,6 +37,8 @@ struct StepOutcome {
   bool committed = true;
   std::string
       culprit;  // of a step that was refused at first: stage, value, element, or that it did not repeat
+  std::string
+      overflow;  // of a step that was run again because it was past its token budget: layer, rank, rows
 };
 
 struct EvalOutcome {
@@ -99,8 +103,10 @@ class Trainer {
  private:
   void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
   void read_results(interpret::Executor& executor, report::StepRecord& record);
+  // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.
+  std::string past_budget();
   // After a refused step: runs it once more and says what was wrong.
-  void look_again(StepOutcome& out);
+  void look_again(interpret::Executor& executor, StepOutcome& out);
   checkpoint::StateView scalars() const;
   // What the data is, one line per source; compared on resume.
   std::string data_identity() const;

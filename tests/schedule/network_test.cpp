@@ -73,6 +73,25 @@ interpret::Duration uneven_times() {
   };
 }
 
+size_t find_stage(const Program& p, const std::function<bool(const Stage&)>& is, size_t nth = 0) {
+  for (size_t i = 0; i < p.stages.size(); ++i)
+    if (is(p.stages[i]) && nth-- == 0) return i;
+  ADD_FAILURE() << "no such stage";
+  return 0;
+}
+
+void remove_stage(Program& p, size_t at) {
+  p.stages.erase(p.stages.begin() + static_cast<std::ptrdiff_t>(at));
+  for (Stage& s : p.stages) {
+    if (s.after == static_cast<StageId>(at)) s.after = -1;
+    if (s.after > static_cast<StageId>(at)) --s.after;
+  }
+}
+
+auto is_op(Op op, Phase phase) {
+  return [=](const Stage& s) { return s.op == op && s.phase == phase; };
+}
+
 TEST(Networks, FitAndCannotHangOnRolesAndOnRanks) {
   for (const Layouts& l : layouts()) {
     SCOPED_TRACE(joined(l.sets));
@@ -89,6 +108,37 @@ TEST(Networks, FitAndCannotHangOnRolesAndOnRanks) {
     EXPECT_EQ(a.num_messages > 0, r.mesh.pp > 1);
     EXPECT_EQ(b.num_messages, a.num_messages * static_cast<size_t>(l.ranks / r.mesh.pp));
   }
+}
+
+// Steady 1F1B sends and receives at once: fine on one lane as long as both are one call.
+TEST(Networks, OneForwardOneBackwardNeedsOneLaneOnly) {
+  for (const int pp : {2, 3, 4, 8})
+    for (const int microbatches : {1, 2, 8, 12}) {
+      RankPrograms r = build_ranks(make_config(pipeline(pp, 1, pp, microbatches)), pp);
+      EXPECT_EQ(check_network(interpret::network_of_roles(r.programs)).single_lane_hang, "");
+      if (microbatches == 1) continue;
+      // With something between them they are two calls, and both ends send first.
+      for (Program& p : r.programs)
+        for (size_t i = 1; i < p.stages.size(); ++i)
+          if (kernel_of(p.stages[i - 1].op) == KernelKind::send &&
+              kernel_of(p.stages[i].op) == KernelKind::receive) {
+            for (Stage& s : p.stages)
+              if (s.after >= static_cast<StageId>(i)) ++s.after;
+            Stage between;
+            between.op = Op::zero;
+            between.part = static_cast<int>(1000 + i);
+            p.stages.insert(p.stages.begin() + static_cast<std::ptrdiff_t>(i), between);
+          }
+      EXPECT_NE(check_network(interpret::network_of_roles(r.programs)).single_lane_hang, "");
+    }
+}
+
+// Interleaved chunks go round the ring while others wait: their lanes are needed.
+TEST(Networks, InterleavedNeedsItsLanes) {
+  const RankPrograms r = build_ranks(make_config(pipeline(2, 2, 4, 4)), 2);
+  const NetworkReport report = check_network(interpret::network_of_roles(r.programs));
+  EXPECT_EQ(joined(report.faults), "");
+  EXPECT_NE(report.single_lane_hang, "");
 }
 
 TEST(Networks, RunAtTheSameTimesOnRolesAndOnRanks) {
@@ -110,25 +160,6 @@ TEST(Networks, RunAtTheSameTimesOnRolesAndOnRanks) {
 }
 
 // ---- planted faults: both views must see them.
-
-size_t find_stage(const Program& p, const std::function<bool(const Stage&)>& is, size_t nth = 0) {
-  for (size_t i = 0; i < p.stages.size(); ++i)
-    if (is(p.stages[i]) && nth-- == 0) return i;
-  ADD_FAILURE() << "no such stage";
-  return 0;
-}
-
-void remove_stage(Program& p, size_t at) {
-  p.stages.erase(p.stages.begin() + static_cast<std::ptrdiff_t>(at));
-  for (Stage& s : p.stages) {
-    if (s.after == static_cast<StageId>(at)) s.after = -1;
-    if (s.after > static_cast<StageId>(at)) --s.after;
-  }
-}
-
-auto is_op(Op op, Phase phase) {
-  return [=](const Stage& s) { return s.op == op && s.phase == phase; };
-}
 
 void expect_caught(const std::function<void(RankPrograms&)>& plant, const std::string& text) {
   RankPrograms r =

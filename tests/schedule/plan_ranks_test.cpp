@@ -12,6 +12,7 @@
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"
 #include "interpret/plan/alive.h"
+#include "interpret/plan/routed.h"
 #include "interpret/simulate/grid.h"
 #include "interpret/simulate/simulate.h"
 #include "program/turns.h"
@@ -114,6 +115,41 @@ TEST(GoldenGrid, Interleaved) {
   const auto r = build_ranks(
       make_config({"parallel.pp=4", "parallel.vpp=2", "model.num_layers=8", "train.num_microbatches=8"}), 4);
   expect_golden("interleaved_p4_v2_m8.txt", interpret::grid(interpret::network_of_roles(r.programs)));
+}
+
+TEST(GoldenGrid, PictureHasEveryTurn) {
+  const auto r = build_ranks(
+      make_config({"parallel.pp=4", "parallel.vpp=2", "model.num_layers=8", "train.num_microbatches=8"}), 4);
+  const std::string svg = interpret::grid_svg(interpret::network_of_roles(r.programs));
+  for (int stage = 0; stage < 4; ++stage)
+    for (int mb = 0; mb < 8; ++mb)
+      for (int chunk = 0; chunk < 2; ++chunk)
+        for (const char way : {'F', 'B'}) {
+          const std::string title = fmt::format("<title>stage {}: {}{}.{}</title>", stage, way, mb, chunk);
+          const size_t at = svg.find(title);
+          ASSERT_NE(at, std::string::npos) << title;
+          EXPECT_EQ(svg.find(title, at + 1), std::string::npos) << title;
+        }
+}
+
+TEST(RoutedRows, AreListedByKindOfLayer) {
+  const auto r = build_ranks(
+      make_config({"parallel.pp=2", "parallel.ep=2", "model.num_layers=4", "model.leading_dense_layers=1",
+                   "model.ffn_hidden_size=32", "model.num_mtp_layers=1", "train.num_microbatches=4",
+                   "moe.token_budget=1.25"}),
+      4);
+  const auto rows = interpret::routed_rows(r.programs, 4);
+  int experts = 0;
+  for (const interpret::RoutedRows& kind : rows) {
+    EXPECT_EQ(kind.layers, kind.prediction ? std::set<int>{4} : (std::set<int>{1, 2, 3}));
+    EXPECT_LE(kind.expected, kind.budget);
+    EXPECT_LE(kind.budget, kind.maximum);
+    if (!kind.values.contains("expert_gate_up")) continue;
+    ++experts;
+    EXPECT_EQ(kind.budget, (kind.expected * 5 + 3) / 4);
+    EXPECT_LT(kind.budget, kind.maximum);
+  }
+  EXPECT_EQ(experts, 2);  // layers, and prediction layers
 }
 
 config::Config deepseek_v3(const Words& sets) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "verify/grid.h"
 
 namespace pleat::verify {
 namespace {
@@ -49,18 +50,7 @@ std::string text_of(const model::Mesh& m) {
 }
 
 LayoutRun run_on(const config::Config& c, const model::Mesh& m, const RunOptions& options) {
-  std::vector<model::Role> roles;
-  for (int64_t s = 0; s < m.pp && m.pp > 1; ++s) {
-    model::Role& r = roles.emplace_back();
-    r.pipeline_rank = static_cast<int>(s);
-    model::Chunk chunk;
-    chunk.embedding = s == 0;
-    chunk.head = s == m.pp - 1;
-    for (int64_t l = s * c.model.num_layers / m.pp; l < (s + 1) * c.model.num_layers / m.pp; ++l)
-      chunk.layers.push_back(static_cast<int>(l));
-    r.chunks.push_back(chunk);
-  }
-  return run_layout(c, m, roles, options);
+  return run_layout(c, m, even_roles(c, m), options);
 }
 
 std::string difference(const config::Config& c, const LayoutRun& reference, const LayoutRun& run,

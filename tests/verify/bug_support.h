@@ -1,4 +1,4 @@
-// What the tests of users' bugs share: small models, layouts, and batches made of documents.
+// What the tests of layouts share: the one small model, layouts, and batches made of documents.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -13,11 +13,6 @@
 namespace pleat::verify {
 namespace {
 
-bool whole_grid() {
-  const char* asked = std::getenv("PLEAT_GRID");
-  return asked && std::string(asked) == "all";
-}
-
 void expect_refused(const std::vector<GridCase>& all, const std::string& file, const char* what) {
   std::map<std::string, int> by_rule;
   int passing = 0;
@@ -81,30 +76,6 @@ void expect_equal(const std::vector<GridCase>& all, size_t sample, size_t first,
 
 TEST(Grid, LayoutsEqualOneRank) { expect_equal(grid(), 41, 7, "layouts"); }
 TEST(Grid, RingsEqualOneRank) { expect_equal(ring_grid(), 23, 5, "rings"); }
-
-// In float32: pipelines and the choice of dispatcher change no bit.
-TEST(Grid, PipelinesAndDispatchersAreBitwiseInFloat32) {
-  const std::vector<GridCase> all = grid();
-  int compared = 0;
-  for (size_t i = 0; i < all.size(); ++i) {
-    GridCase c = all[i];
-    if (c.mesh.pp == 1 || c.mesh.world() > 8 || !refusal(c).empty() || (!whole_grid() && i % 67 != 11))
-      continue;
-    const config::Config config = grid_config(c, "float32");
-    SCOPED_TRACE(c.name());
-    // The same ranks without the pipeline, and with the other dispatcher.
-    model::Mesh flat = c.mesh;
-    flat.pp = flat.vpp = 1;
-    flat.dispatcher = c.mesh.dispatcher == model::Dispatcher::AllToAll ? model::Dispatcher::AllGather
-                                                                       : model::Dispatcher::AllToAll;
-    const LayoutRun a = run_layout(config, flat, {}, {});
-    const LayoutRun b = run_layout(config, c.mesh, even_roles(config, c.mesh), {});
-    EXPECT_TRUE(compare(a, b, model::make_parameters(config)).bitwise);
-    ++compared;
-  }
-  EXPECT_GT(compared, 3);
-  if (whole_grid()) fmt::print("{} pipelines bitwise equal to none, with the other dispatcher\n", compared);
-}
 
 }  // namespace
 }  // namespace pleat::verify

@@ -1,40 +1,19 @@
 // Layouts against one rank, in double.
 #include <gtest/gtest.h>
 
+#include "verify/bug_support.h"
 #include "verify/grid.h"
 
 namespace pleat::verify {
 namespace {
 
-const char* const kBase = R"(
-[model]
-vocab_size = 64
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 4
-head_dim = 8
-qk_norm = true
-dtype = "float64"
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 24
-shared_ffn_hidden_size = 16
-load_balancing = ["aux", "seq_aux"]
-aux_coef = [0.01, 0.02]
-z_coef = 0.001
-[train]
-micro_batch = 2
-num_microbatches = 4
-seq_len = 16
-loss_chunk = 24
-[optimizer]
-clip = 0.5
-)";
-
 config::Config make(const std::vector<std::string>& sets = {}) {
-  return config::resolve(config::parse(kBase, sets, "test.toml"));
+  std::vector<std::string> all = {"model.qk_norm=true",       "moe.shared_ffn_hidden_size=16",
+                                  "moe.ffn_hidden_size=24",   "moe.load_balancing=[\"aux\",\"seq_aux\"]",
+                                  "moe.aux_coef=[0.01,0.02]", "moe.z_coef=0.001",
+                                  "train.micro_batch=2",      "train.loss_chunk=24"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return small_model(all);
 }
 
 void expect_equal(const config::Config& c, const model::Mesh& mesh, double bound = 1e-10,
@@ -46,12 +25,7 @@ void expect_equal(const config::Config& c, const model::Mesh& mesh, double bound
   EXPECT_TRUE(!bitwise || result.bitwise);
 }
 
-model::Mesh mesh(int tp, int cp, int dp, int ep, int etp) {
-  model::Mesh m;
-  m.tp = tp, m.cp = cp, m.dp = dp, m.ep = ep, m.etp = etp;
-  m.edp = tp * cp * dp / (ep * etp);
-  return m;
-}
+model::Mesh mesh(int tp, int cp, int dp, int ep, int etp) { return mesh_of({tp, cp, dp, 1, ep, etp}); }
 
 TEST(Layout, Data) { expect_equal(make(), mesh(1, 1, 2, 1, 1)); }
 TEST(Layout, Tensor) { expect_equal(make(), mesh(2, 1, 1, 1, 1)); }

@@ -11,8 +11,9 @@ namespace pleat::interpret {
 
 struct NetworkReport {
   std::vector<std::string> faults;  // name the stages and nodes
-  // The hang there would be if each node had one lane for all its communication, in issue order (a single
-  // NCCL stream without grouped calls); empty: none. Not a fault by itself.
+  // The hang there would be if each node had one lane for all its communication, in issue order, with
+  // messages side by side as one call (a single NCCL stream with grouped sends and receives); empty: none.
+  // Not a fault by itself.
   std::string single_lane_hang;
   size_t num_messages = 0, num_collectives = 0;  // that cross nodes
   bool ok() const { return faults.empty(); }

@@ -13,11 +13,63 @@ namespace {
 struct Waits {
   const EdgeList* edges;
   std::vector<StageId> lane, shared;  // previous on the lane; previous on what lanes share
+  // LaneUse::OneForCommunication: everything, stage by stage in one list.
+  std::vector<size_t> begin;
+  std::vector<StageId> all;
 };
+
+bool communicates(const Stage& stage) {
+  const OpClass kind = class_of(stage.op);
+  return kind == OpClass::Collective || kind == OpClass::Transfer;
+}
+
+// Per stage the first and the end of the messages that are one call with it: those beside it in the list, on
+// other lanes, none of which carries what another of them brought.
+std::vector<std::pair<StageId, StageId>> calls_of(const Program& program, const EdgeList& edges) {
+  std::vector<std::pair<StageId, StageId>> out;
+  const StageId n = static_cast<StageId>(program.stages.size());
+  const auto at = [&](StageId s) -> const Stage& { return program.stages[static_cast<size_t>(s)]; };
+  const auto joins = [&](StageId s, StageId first) {
+    if (class_of(at(s).op) != OpClass::Transfer || class_of(at(first).op) != OpClass::Transfer) return false;
+    for (const StageId before : edges[static_cast<size_t>(s)])
+      if (before >= first) return false;
+    for (StageId other = first; other < s; ++other)
+      if (at(other).lane == at(s).lane) return false;
+    return true;
+  };
+  for (StageId first = 0; first < n;) {
+    StageId end = first + 1;
+    while (end < n && joins(end, first)) ++end;
+    for (StageId s = first; s < end; ++s) out.emplace_back(first, end);
+    first = end;
+  }
+  return out;
+}
+
+// A call of several messages starts when all of them can, and has ended when all of them have.
+void wait_by_calls(const Program& program, Waits& w) {
+  const auto calls = calls_of(program, *w.edges);
+  const auto take = [&](StageId before, StageId own_first) {
+    if (before < 0 || before >= own_first) return;
+    const auto [first, end] = calls[static_cast<size_t>(before)];
+    for (StageId s = first; s < end; ++s) w.all.push_back(s);
+  };
+  w.begin.assign(1, 0);
+  for (size_t s = 0; s < calls.size(); ++s) {
+    const auto [first, end] = calls[s];
+    for (StageId member = first; member < end; ++member) {
+      const size_t m = static_cast<size_t>(member);
+      take(w.lane[m], first);
+      take(w.shared[m], first);
+      for (const StageId before : (*w.edges)[m]) take(before, first);
+    }
+    w.begin.push_back(w.all.size());
+  }
+}
 
 Waits waits_of(const Node& node, LaneUse use) {
   const Program& program = *node.program;
-  Waits out{node.edges.get(), {}, {}};
+  Waits out{node.edges.get(), {}, {}, {}, {}};
   const size_t n = program.stages.size();
   out.lane.assign(n, -1);
   out.shared.assign(n, -1);
@@ -28,15 +80,15 @@ Waits waits_of(const Node& node, LaneUse use) {
     StageId& before = last[static_cast<size_t>(stage.lane)];
     out.lane[s] = before;
     before = static_cast<StageId>(s);
-    const OpClass kind = class_of(stage.op);
-    const bool shares =
-        use == LaneUse::OneForCommunication ? kind == OpClass::Collective || kind == OpClass::Transfer
-        : use == LaneUse::OneForCompute ? program.lanes[static_cast<size_t>(stage.lane)].resource == "compute"
-                                        : false;
+    const bool shares = use == LaneUse::OneForCommunication ? communicates(stage)
+                        : use == LaneUse::OneForCompute
+                            ? program.lanes[static_cast<size_t>(stage.lane)].resource == "compute"
+                            : false;
     if (!shares) continue;
     out.shared[s] = last_shared;
     last_shared = static_cast<StageId>(s);
   }
+  if (use == LaneUse::OneForCommunication) wait_by_calls(program, out);
   return out;
 }
 
@@ -89,6 +141,7 @@ class Walker {
   StageId wait(At at, uint32_t i) const {
     const Waits& w = *waits_[static_cast<size_t>(at.node)];
     const size_t s = static_cast<size_t>(at.stage);
+    if (!w.begin.empty()) return w.begin[s] + i < w.begin[s + 1] ? w.all[w.begin[s] + i] : -2;
     if (i == 0) return w.lane[s];
     if (i == 1) return w.shared[s];
     const auto edges = (*w.edges)[s];

@@ -10,9 +10,11 @@
 namespace pleat::interpret {
 
 enum class LaneUse : uint8_t {
-  AsDeclared,           // lanes of a node wait for each other by data only
-  OneForCommunication,  // all messages and collectives of a node also run one after the other, as issued
-  OneForCompute,        // lanes on the compute resource share it, as issued
+  AsDeclared,  // lanes of a node wait for each other by data only
+  // All messages and collectives of a node also run one after the other, as issued; messages that stand side
+  // by side in the list, on different lanes and independent, are one call that begins and ends together.
+  OneForCommunication,
+  OneForCompute,  // lanes on the compute resource share it, as issued
 };
 
 // How long a meeting or a single stage takes; called with one of its stages. Absent: no time at all.

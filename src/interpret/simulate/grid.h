@@ -16,5 +16,8 @@ struct GridTimes {
 // bubble of the schedule itself. F3.1 is the forward of microbatch 3 through chunk 1; without chunks F3.
 // Below, per node: forwards before the first backward, the most chunks and layers in flight, the bubble.
 std::string grid(const Network& network, const GridTimes& times = {});
+// The same cells as an SVG document: a shade per microbatch, blue forward and orange backward, the chunk as a
+// number behind the microbatch.
+std::string grid_svg(const Network& network, const GridTimes& times = {});
 
 }  // namespace pleat::interpret
