@@ -60,6 +60,7 @@ bool make_smaller(Call& call, int member) {
     case Operation::Send:
     case Operation::Receive:
     case Operation::SendReceive:
+    case Operation::Shift:
       break;
   }
   const int64_t less = call.operation == Operation::AllReduce ? element : 1;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -48,10 +49,16 @@ std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& pr
     const auto read = [&](const auto* logits) {
       for (int64_t v = 0; v < vocab; ++v) row[size_t(v)] = static_cast<double>(logits[last * vocab + v]);
     };
-    if (config.model.dtype == "float64")
+    if (config.model.dtype == "float64") {
       read(static_cast<const double*>(executor.data("mb0.logits")));
-    else
+    } else if (config.model.dtype == "bfloat16") {
+      // The upper half of a float.
+      const auto* narrow = static_cast<const uint16_t*>(executor.data("mb0.logits")) + last * vocab;
+      for (int64_t v = 0; v < vocab; ++v)
+        row[size_t(v)] = static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(narrow[v]) << 16));
+    } else {
       read(static_cast<const float*>(executor.data("mb0.logits")));
+    }
     const int32_t token = choose_token(row, options, random.uniform(static_cast<uint64_t>(i)));
     if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end())
       break;

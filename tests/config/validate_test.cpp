@@ -33,7 +33,7 @@ TEST(ConfigRange, ValuesOutOfRange) {
           {"optimizer.schedule = \"cosin\"",
            "needed is one of \"cosine\", \"linear\", \"wsd\", \"constant\"; the nearest is \"cosine\""},
           {"recompute.modules = [\"norms\"]", "recompute.modules = \"norms\" is not known"},
-          {"device.kind = \"cuda\"", "device.kind = \"cuda\" is not known: needed is one of \"cpu\""},
+          {"device.kind = \"tpu\"", "device.kind = \"tpu\" is not known: needed is one of \"cpu\", \"cuda\""},
       });
 }
 
