@@ -160,8 +160,8 @@ TEST_F(TrainingFaults, ThreadRanks) {
       stalled(call("[a-z_]+@[a-z_]+:0", "reduce_scatter", "wgrad [^\n]*grad_reduce[.0-9]*"), 0, 1));
   add(data, "throw:0:update norm_reduce:2", 75,
       failed(call("world@compute:0", "all_reduce", "update norm_reduce"), 1, 0));
-  add(data, "size:1:weight_gather:2", 65,
-      differ("[a-z_]+@[a-z_]+:0", "update [^\n]*weight_gather[.0-9]*", "update [^\n]*weight_gather[.0-9]*"));
+  add(data, "size:1:bucket_gather:2", 65,
+      differ("[a-z_]+@[a-z_]+:0", "update [^\n]*bucket_gather[.0-9]*", "update [^\n]*bucket_gather[.0-9]*"));
   add(data, "sleep:1:loop.stop", 75, stalled(call("run", "all_reduce", "loop.stop"), 0, 1));
   add(data, "throw:1:state.digest", 75, failed(call("run", "[a-z_]+", "state.digest"), 0, 1));
   add(folded, "throw:3:fwd mb0 L1 dispatch_exchange", 75,

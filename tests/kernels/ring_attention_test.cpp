@@ -326,8 +326,8 @@ TEST(RingAttention, RefusesWhatDoesNotFit) {
                  "[ring_attention] step 2 of a ring of 2: needed 0 to 1");
   expect_refused([&] { forward(none(), none(), in(row), none(), 0); },
                  "[ring_attention] argument 'key_row' is [4], needed [8]");
-  expect_refused([&] { forward(none(), none(), in(key_row), none(), 0, 2, 14); },
-                 "[ring_attention] attribute 'group' is 14");
+  expect_refused([&] { forward(none(), none(), in(key_row), none(), 0, 2, program::kNumGroups); },
+                 fmt::format("[ring_attention] attribute 'group' is {}", program::kNumGroups));
   expect_refused([&] { forward(in(prior), in(lse), in(row), none(), 1); },
                  "[ring_attention] argument 'key_row' is [4], needed [8]");
   Tensor dq = Tensor::zeros(Dtype::F32, {4, 32}), dkv = Tensor::zeros(Dtype::F32, {4, 28});

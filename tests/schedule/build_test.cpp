@@ -87,8 +87,8 @@ INSTANTIATE_TEST_SUITE_P(Configs, BuildTest, ::testing::ValuesIn(cases()),
 void expect_golden(const std::string& file, const Words& sets, const model::Mesh& mesh = {}) {
   const std::string root = PLEAT_SOURCE_DIR, path = root + "/tests/interpret/golden/" + file;
   const config::Config config = config::resolve(config::load(root + "/configs/tiny.toml", sets));
-  const std::string text = interpret::print(build_training_step(
-      config, model::make_parameters(config), {model::RoutingUse::Choose, mesh, {}}));
+  const std::string text = interpret::print(
+      build_training_step(config, model::make_parameters(config), {model::RoutingUse::Choose, mesh, {}}));
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path, std::ios::binary) << text;
   std::ifstream in(path, std::ios::binary);
   std::ostringstream golden;

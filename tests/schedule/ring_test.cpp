@@ -248,7 +248,8 @@ TEST(Ring, RulesAreSaid) {
   EXPECT_NE(refusal(2, {"parallel.cp=2", "parallel.context=\"rings\""}).find("ring"), std::string::npos);
   // More ranks than heads: what the other form refuses.
   EXPECT_EQ(refusal(8, ring(8)), "");
-  EXPECT_NE(refusal(8, ring(8, {"parallel.context=\"alltoall\""})).find("parallel.tp x parallel.cp = 8"),
+  EXPECT_NE(refusal(8, ring(8, {"parallel.context=\"alltoall\""}))
+                .find("parallel.tp x parallel.cp (parallel.context = \"alltoall\") = 8"),
             std::string::npos);
   EXPECT_NE(
       refusal(2, ring(2, {"parallel.context=\"alltoall\"", "model.attention_sinks=true"})).find("\"ring\""),
