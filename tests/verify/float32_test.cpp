@@ -174,8 +174,9 @@ std::map<std::string, Family> families() {
   for (size_t i = 0; i < all.size(); ++i) {
     if (!refusal(all[i]).empty() || (!whole_grid() && i % 53 != 11)) continue;
     const GridCase flat = flat_of(all[i]);
-    Family& f = out[fmt::format("{} {} {}", flat.name(), static_cast<int>(flat.mesh.context),
-                                grid_config(all[i], "float32").model.num_layers)];
+    // Groups of owners that meet a gradient in another order give other bits.
+    Family& f = out[fmt::format("{} {} {} {}", flat.name(), static_cast<int>(flat.mesh.context),
+                                flat.mesh.optimizer_group, grid_config(all[i], "float32").model.num_layers)];
     f.flat = flat;
     f.members.push_back(all[i]);
   }
