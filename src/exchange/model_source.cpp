@@ -8,6 +8,7 @@
 #include "base/posix_vfs.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
+#include "safetensors/convert.h"
 #include "train/vocabulary.h"
 
 namespace pleat::exchange {
@@ -101,7 +102,9 @@ ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) 
 template <class To>
 void widen(std::span<const std::byte> from, std::span<std::byte> to) {
   const size_t n = to.size() / sizeof(To);
-  if (from.size() / n == 8)
+  if (from.size() / n == 2)  // a run of narrow weights
+    safetensors::decode(safetensors::ElementType::BF16, from, std::span(reinterpret_cast<To*>(to.data()), n));
+  else if (from.size() / n == 8)
     std::copy_n(reinterpret_cast<const double*>(from.data()), n, reinterpret_cast<To*>(to.data()));
   else
     std::copy_n(reinterpret_cast<const float*>(from.data()), n, reinterpret_cast<To*>(to.data()));

@@ -46,7 +46,7 @@ struct alignas(N * sizeof(T)) Vec {
 template <class T>
 inline constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
-// Calls f with a value of the storage type: with_type(dtype, [&](auto zero) { using T = decltype(zero); ...
+// Calls f with a value of the storage type: with_float(dtype, [&](auto zero) { using T = decltype(zero); ...
 // }). Returns false for a type that CUDA kernels do not store.
 template <class F>
 bool with_float(tensor::Dtype dtype, F&& f) {

@@ -6,7 +6,7 @@
 
 namespace pleat::kernels::cuda {
 
-// y[r] += bias[e] * scale[r]; absent bias: an empty launch list entry (returns a function that does nothing).
+// y[r] += bias[e] * scale[r]; scale may be absent (1).
 CudaLaunch add_group_bias(const Arg& y, const Arg& bias, const Arg& scale, const Arg& offsets,
                           device::cuda::Lane& lane);
 // dscale[r] (+)= dy[r] . bias[e]
