@@ -53,6 +53,9 @@ KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats
         case tensor::Dtype::F64:
           put(x);
           break;
+        case tensor::Dtype::I16:
+          put(static_cast<int16_t>(x));
+          break;
         case tensor::Dtype::BF16:
           base::fail("bf16 arguments of benchmarks are random");
       }

@@ -282,12 +282,12 @@ void add_streams(std::vector<KernelCase>& all) {
                  0,
                  2 * double(n)});
   all.push_back({"stream",
-                 "adamw bf16 gradient",
-                 KernelKind::adamw,
+                 "adamw bf16 weight and gradient",
+                 KernelKind::adamw_narrow,
                  Phase::Update,
                  {in(Dtype::BF16, {n}), in(Dtype::F64, {4}, {1e-4, 1, 0, 0}), in(Dtype::F64, {2}, {1, 1}),
-                  in(Dtype::I32, {1}, {1}), none(), update(Dtype::F32, {n}), update(Dtype::F32, {n}),
-                  Argument{Dtype::F32, {n}, Access::Update, {0.01}, true}},
+                  in(Dtype::I32, {1}, {1}), none(), update(Dtype::BF16, {n}), update(Dtype::F32, {n}),
+                  Argument{Dtype::F32, {n}, Access::Update, {0.01}, true}, update(Dtype::I16, {n})},
                  {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"lr_mult", 1}},
                  0,
                  26 * double(n)});

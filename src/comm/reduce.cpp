@@ -99,6 +99,7 @@ void reduce_in_order(std::span<const std::byte* const> ins, std::span<std::byte*
       return reduce_typed<int64_t>(ins, outs, count, reduce);
     case tensor::Dtype::U8:
     case tensor::Dtype::BF16:
+    case tensor::Dtype::I16:
       break;
   }
   PLEAT_CHECK(false, "{} cannot be reduced", tensor::name_of(dtype));

@@ -130,7 +130,8 @@ std::vector<Key> optimizer_keys() {
           .when(narrow)
           .see({"optimizer.moment_dtype", "model.dtype"}));
   keys.push_back(key("moment_dtype", &O::moment_dtype,
-                     "Element type of AdamW's two moments. The master weights stay float32.")
+                     "Element type of AdamW's two moments. The weights it moves stay float32: the bfloat16 "
+                     "weight and the 16 bits it leaves out.")
                      .one_of({"float32", "bfloat16"})
                      .when(narrow)
                      .see({"optimizer.grad_dtype", "model.dtype"}));

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "safetensors/convert.h"
+#include "tensor/halves.h"
 
 namespace pleat::exchange {
 namespace {
@@ -127,11 +128,10 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
   for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
-    // A narrow weight is rounded from its wide copy, which the optimizer keeps where there is one.
+    // A narrow weight is rounded from a float; the optimizer, where there is one, keeps the rest.
     const bool narrow = target->dtype == tensor::Dtype::BF16;
-    const checkpoint::Target* master = narrow ? find(targets, p->name + ".master") : nullptr;
-    std::vector<std::byte> own(narrow && !master ? target->bytes.size() * 2 : 0);
-    const std::span<std::byte> wide = master ? master->bytes : narrow ? std::span(own) : target->bytes;
+    std::vector<std::byte> own(narrow ? target->bytes.size() * 2 : 0);
+    const std::span<std::byte> wide = narrow ? std::span(own) : target->bytes;
     for (const Piece& piece : pieces) {
       if (target->dtype == tensor::Dtype::F64)
         read_piece<double>(folder, piece, *p, wide);
@@ -139,10 +139,16 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
         read_piece<float>(folder, piece, *p, wide);
       ++report.num_tensors;
     }
-    if (narrow)
-      safetensors::encode(safetensors::ElementType::BF16,
-                          std::span(reinterpret_cast<const float*>(wide.data()), wide.size() / sizeof(float)),
-                          target->bytes);
+    if (!narrow) continue;
+    const auto* floats = reinterpret_cast<const float*>(wide.data());
+    auto* high = reinterpret_cast<uint16_t*>(target->bytes.data());
+    const checkpoint::Target* kept = find(targets, p->name + model::kRest);
+    auto* rest = kept ? reinterpret_cast<int16_t*>(kept->bytes.data()) : nullptr;
+    for (size_t i = 0; i < target->bytes.size() / sizeof(uint16_t); ++i) {
+      const tensor::Halves halves = tensor::split(floats[i]);
+      high[i] = halves.high;
+      if (rest) rest[i] = halves.rest;
+    }
   }
   for (int layer = 0; layer < config::num_all_layers(model.config); ++layer) {
     const std::string name = family::correction_bias_name(model.config, layer);

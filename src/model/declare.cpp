@@ -84,7 +84,7 @@ void declare_state(Decoder& d) {
     v.moment1 = d.b.value(p.name + ".moment1", d.moments, shape, Owner::Optimizer, Life::Persistent);
     v.moment2 = d.b.value(p.name + ".moment2", d.moments, shape, Owner::Optimizer, Life::Persistent);
     if (d.wide != d.compute)
-      v.master = d.b.value(p.name + ".master", d.wide, shape, Owner::Optimizer, Life::Persistent);
+      v.rest = d.b.value(p.name + kRest, Dtype::I16, shape, Owner::Optimizer, Life::Persistent);
   }
   d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))

@@ -274,18 +274,14 @@ void update(Decoder& d) {
   each([&](size_t i, ParameterValues& v) {
     const bool shared = v.own.num_owners > 1;
     const program::AttrSet share = share_attrs(v.own, v.own.inside);
-    const bool narrow = v.master != kNoValue;
-    // A share of the moments beside all of the weight needs to know which; beside a share of the master not.
-    const bool cut = shared && !narrow;
+    const bool narrow = v.rest != kNoValue;
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
-    if (cut) attrs.insert(attrs.end(), share.begin(), share.end());
-    d.b.update(Op::adamw,
-               {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), cut ? r(d.coords) : none(),
-                u(narrow ? v.master : v.weight), u(v.moment1), u(v.moment2)},
-               attrs);
-    if (narrow)
-      d.b.update(Op::weight_round, {r(v.master), shared ? r(d.coords) : none(), u(v.weight)},
-                 shared ? share : program::AttrSet{});
+    if (shared) attrs.insert(attrs.end(), share.begin(), share.end());
+    std::vector<program::Use> uses = {
+        r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), shared ? r(d.coords) : none(),
+        u(v.weight),  u(v.moment1),    u(v.moment2)};
+    if (narrow) uses.push_back(u(v.rest));
+    d.b.update(narrow ? Op::adamw_narrow : Op::adamw, uses, attrs);
   });
   if (!alone) sum_routing(d);
   for (size_t layer = 0; layer < d.routing.size(); ++layer) {

@@ -25,7 +25,7 @@ using program::ValueId;
 // with several, only this rank's share of the elements.
 struct ParameterValues {
   ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue, reduced = kNoValue;
-  ValueId master = kNoValue;  // where weights are narrow: the wide copy the optimizer works on
+  ValueId rest = kNoValue;  // where weights are narrow: what they leave of the floats the optimizer moves
   bool here = false;
   Ownership own;
 };

@@ -18,14 +18,16 @@ std::string_view name_of(Dtype dtype) {
       return "f64";
     case Dtype::BF16:
       return "bf16";
+    case Dtype::I16:
+      return "i16";
   }
   PLEAT_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
 }
 
 Dtype dtype_named(std::string_view name) {
-  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64, Dtype::BF16})
+  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64, Dtype::BF16, Dtype::I16})
     if (name_of(d) == name) return d;
-  base::fail("unknown element type '{}'; known: u8 i32 i64 f32 f64 bf16", name);
+  base::fail("unknown element type '{}'; known: u8 i16 i32 i64 f32 f64 bf16", name);
 }
 
 }  // namespace pleat::tensor

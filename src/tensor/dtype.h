@@ -6,14 +6,16 @@
 
 namespace pleat::tensor {
 
-// BF16 is described only: programs may hold it, the CPU has no arithmetic for it.
-enum class Dtype : uint8_t { U8, I32, I64, F32, F64, BF16 };
+// BF16 is described only: programs may hold it, the CPU has no arithmetic for it. I16 is what a BF16 weight
+// leaves of its float (halves.h).
+enum class Dtype : uint8_t { U8, I32, I64, F32, F64, BF16, I16 };
 
 constexpr int64_t size_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::U8:
       return 1;
     case Dtype::BF16:
+    case Dtype::I16:
       return 2;
     case Dtype::I32:
     case Dtype::F32:

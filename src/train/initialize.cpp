@@ -1,12 +1,12 @@
 #include "train/initialize.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "tensor/halves.h"
 
 namespace pleat::train {
 namespace {
@@ -24,13 +24,12 @@ void initialize(const model::Parameter& p, uint64_t seed, const std::vector<mode
   const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
   constexpr int64_t kTile = 16384;
   const auto element = [](double x) {
-    if constexpr (std::is_same_v<T, uint16_t>) {
-      // bf16: through float, to nearest, ties to even, as the master copy of the weight is rounded.
-      const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(x));
-      return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
-    } else {
+    if constexpr (std::is_same_v<T, uint16_t>)
+      return tensor::split(static_cast<float>(x)).high;
+    else if constexpr (std::is_same_v<T, int16_t>)
+      return tensor::split(static_cast<float>(x)).rest;
+    else
       return static_cast<T>(x);
-    }
   };
   for (const model::Run& run : runs) {
     T* to = out + run.local_begin;
@@ -53,6 +52,8 @@ void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vecto
     initialize(p, seed, runs, reinterpret_cast<double*>(out), pool);
   } else if (dtype == tensor::Dtype::BF16) {
     initialize(p, seed, runs, reinterpret_cast<uint16_t*>(out), pool);
+  } else if (dtype == tensor::Dtype::I16) {
+    initialize(p, seed, runs, reinterpret_cast<int16_t*>(out), pool);
   } else {
     initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
   }

@@ -37,6 +37,19 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
                      [](const program::Value& v) { return v.name == "overflow"; });
 }
 
+// What an owner of a share of a tensor holds of the tensor's runs, counted from the start of its share.
+std::vector<model::Run> owned_runs(const std::vector<model::Run>& runs, const model::Ownership& own,
+                                   const RankPlace& place) {
+  if (own.num_owners == 1) return runs;
+  const int64_t begin = own.share * place.at(own.inside), end = begin + own.share;
+  std::vector<model::Run> out;
+  for (const model::Run& r : runs) {
+    const int64_t from = std::max(r.local_begin, begin), to = std::min(r.local_begin + r.count, end);
+    if (from < to) out.push_back({r.logical_begin + from - r.local_begin, from - begin, to - from});
+  }
+  return out;
+}
+
 }  // namespace
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
@@ -164,11 +177,11 @@ void Programs::write_constants() {
 
 void Programs::initialize() {
   const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
-  constexpr std::string_view kMaster = ".master";
+  constexpr std::string_view kRest = model::kRest;
   for (const checkpoint::Target& t : targets()) {
-    const bool master = t.name.ends_with(kMaster);
+    const bool rest = t.name.ends_with(kRest);
     const int p =
-        model::find_parameter(table_, master ? t.name.substr(0, t.name.size() - kMaster.size()) : t.name);
+        model::find_parameter(table_, rest ? t.name.substr(0, t.name.size() - kRest.size()) : t.name);
     const int64_t at = t.bytes.data() - arena_->data(), count = static_cast<int64_t>(t.bytes.size());
     if (machine_ && p < 0) {
       machine_->fill(at, 0, count);
@@ -176,9 +189,10 @@ void Programs::initialize() {
     }
     std::memset(t.bytes.data(), 0, t.bytes.size());  // padding stays zero
     if (p >= 0) {
-      initialize_slice(table_[size_t(p)], seed,
-                       model::local_runs(table_[size_t(p)], setup_.mesh, setup_.place.weights()), t.dtype,
-                       t.bytes.data(), pool_);
+      const model::Parameter& parameter = table_[size_t(p)];
+      std::vector<model::Run> runs = model::local_runs(parameter, setup_.mesh, setup_.place.weights());
+      if (rest) runs = owned_runs(runs, model::ownership(parameter, setup_.mesh), setup_.place);
+      initialize_slice(parameter, seed, runs, t.dtype, t.bytes.data(), pool_);
     }
     if (machine_) {
       machine_->write(at, t.bytes.data(), count);

@@ -14,14 +14,19 @@ using program::Group;
 
 std::vector<LogicalTensor> logical_tensors(const config::Config& c,
                                            const std::vector<model::Parameter>& table) {
-  const tensor::Dtype compute = c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32;
+  using tensor::Dtype;
+  const bool narrow = c.model.dtype == "bfloat16";
+  const Dtype wide = c.model.dtype == "float64" ? Dtype::F64 : Dtype::F32;
+  const Dtype moments = narrow && c.optimizer.moment_dtype == "bfloat16" ? Dtype::BF16 : wide;
   std::vector<LogicalTensor> out;
   for (size_t i = 0; i < table.size(); ++i) {
     const model::Parameter& p = table[i];
     if (!p.tied_to.empty()) continue;
-    out.push_back({p.name, compute, p.shape, StateKind::Weight, static_cast<int>(i)});
+    out.push_back({p.name, narrow ? Dtype::BF16 : wide, p.shape, StateKind::Weight, static_cast<int>(i)});
     for (const char* moment : {".moment1", ".moment2"})
-      out.push_back({p.name + moment, compute, p.shape, StateKind::Moment, static_cast<int>(i)});
+      out.push_back({p.name + moment, moments, p.shape, StateKind::Moment, static_cast<int>(i)});
+    if (narrow)
+      out.push_back({p.name + model::kRest, Dtype::I16, p.shape, StateKind::Moment, static_cast<int>(i)});
   }
   for (int layer = 0; model::balances_by(c, "bias") && layer < config::num_all_layers(c); ++layer)
     if (config::is_moe_layer(c, layer))

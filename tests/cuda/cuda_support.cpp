@@ -21,8 +21,7 @@ device::cuda::Lane& lane() {
 
 // Arguments whose type the contract fixes, whatever the compute type is.
 bool fixed_type(program::KernelKind kind, const std::string& name) {
-  return name == "expert_bias" || (kind == program::KernelKind::bias_update && name == "bias") ||
-         kind == program::KernelKind::round_share;
+  return name == "expert_bias" || (kind == program::KernelKind::bias_update && name == "bias");
 }
 
 void fill_nan(Tensor& t) { t = Tensor::nan(t.dtype, t.shape); }

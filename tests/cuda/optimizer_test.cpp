@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "device/cuda/cuda.h"
-#include "kernels/optimizer/optimizer_cuda.h"
+#include "tensor/halves.h"
 
 namespace pleat::kernels::testing {
 namespace {
@@ -104,22 +104,6 @@ TEST_P(CudaOptimizer, AdamwOfAPieceAgreesWithTheCpu) {
     }
 }
 
-TEST(CudaRoundShare, RoundsToTheNearest) {
-  PLEAT_NEEDS_GPU();
-  for (const int count : {1, 7, 4096, 70001}) {
-    Tensor x = Tensor::normal(Dtype::F32, {count}, 1), w = Tensor::zeros(Dtype::BF16, {count});
-    call_cuda(KernelKind::round_share, Phase::Update, {in(x), none(), add(w)});
-    EXPECT_EQ(w.numbers(), Tensor::of(Dtype::BF16, {count}, x.numbers()).numbers());
-  }
-  Tensor x = Tensor::normal(Dtype::F32, {50}, 1), w = Tensor::zeros(Dtype::BF16, {120});
-  Tensor coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
-  coords.set(1, 2);
-  call_cuda(KernelKind::round_share, Phase::Update, {in(x), in(coords), add(w)},
-            {{"group", 1}, {"shard", 50}});
-  const std::vector<double> rounded = Tensor::of(Dtype::BF16, {50}, x.numbers()).numbers();
-  for (int i = 0; i < 120; ++i) EXPECT_EQ(w.at(i), i < 100 ? 0 : rounded[static_cast<size_t>(i - 100)]);
-}
-
 TEST(CudaBiasUpdate, AgreesWithTheCpu) {
   PLEAT_NEEDS_GPU();
   for (const int experts : {1, 8, 257})
@@ -132,46 +116,49 @@ TEST(CudaBiasUpdate, AgreesWithTheCpu) {
     }
 }
 
-// The fused pass gives the bits of adamw followed by round_share.
-TEST_P(CudaOptimizer, AdamwRoundIsAdamwThenRound) {
+// Narrow weights move as the floats do that they and their rests make, bit for bit; a share as well as all.
+TEST_P(CudaOptimizer, NarrowWeightsMoveAsFloats) {
   PLEAT_NEEDS_GPU();
   for (const int count : {5, 4096, 70001})
-    for (const Dtype moment : {Dtype::F32, Dtype::BF16}) {
-      Tensor g = Tensor::normal(GetParam(), {count}, 1),
-             hyper = Tensor::of(Dtype::F64, {4}, {1e-2, 17, 0, 0});
-      Tensor scale = Tensor::of(Dtype::F64, {2}, {3, 0.75}), commit = Tensor::of(Dtype::I32, {1}, {1});
-      Tensor w = Tensor::normal(Dtype::F32, {count}, 2), m = Tensor::normal(moment, {count}, 3, 0.1);
-      Tensor v = positive(moment, count, 4), low = Tensor::zeros(Dtype::BF16, {count});
-      Tensor w2 = w, m2 = m, v2 = v, low2 = low;
-      call_cuda(KernelKind::adamw, Phase::Update,
-                {in(g), in(hyper), in(scale), in(commit), none(), add(w), add(m), add(v)}, kAdam);
-      call_cuda(KernelKind::round_share, Phase::Update, {in(w), none(), add(low)});
-      device::cuda::Lane lane;
-      std::vector<std::unique_ptr<device::cuda::Memory>> memory;
-      std::vector<Arg> args;
-      Tensor* const tensors[] = {&g, &hyper, &scale, &commit, nullptr, &w2, &m2, &v2, &low2};
-      for (Tensor* t : tensors) {
-        Arg arg;
-        if (t) {
-          const auto bytes = static_cast<int64_t>(t->bytes.size());
-          memory.push_back(std::make_unique<device::cuda::Memory>(bytes));
-          lane.copy_in(memory.back()->data(), t->bytes.data(), bytes);
-          arg = {memory.back()->data(), t->dtype, t->shape,
-                 args.size() < 5 ? program::Access::Read : program::Access::Update, true};
+    for (const int shard : {0, 3, 4096})
+      for (const Dtype moment : {Dtype::F32, Dtype::BF16}) {
+        const int size = shard ? shard : count;
+        Tensor g = Tensor::normal(GetParam(), {size}, 1),
+               hyper = Tensor::of(Dtype::F64, {4}, {1e-2, 17, 0, 0});
+        Tensor scale = Tensor::of(Dtype::F64, {2}, {3, 0.75}), commit = Tensor::of(Dtype::I32, {1}, {1});
+        Tensor w = Tensor::normal(Dtype::F32, {count}, 2), m = Tensor::normal(moment, {size}, 3, 0.1);
+        Tensor v = positive(moment, size, 4), coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+        coords.set(2, 1);
+        const int first = shard ? std::min(count, shard) : 0,
+                  end = shard ? std::min(count, 2 * shard) : count;
+        Tensor narrow = Tensor::zeros(Dtype::BF16, {count}), rest = Tensor::zeros(Dtype::I16, {size});
+        const auto floats = [&] { return reinterpret_cast<const float*>(w.bytes.data()); };
+        const auto highs = [&] { return reinterpret_cast<uint16_t*>(narrow.bytes.data()); };
+        const auto rests = [&] { return reinterpret_cast<int16_t*>(rest.bytes.data()); };
+        for (int i = 0; i < count; ++i) {
+          const tensor::Halves halves = tensor::split(floats()[i]);
+          highs()[i] = halves.high;
+          if (i >= first && i < end) rests()[i - first] = halves.rest;
         }
-        args.push_back(arg);
+        program::AttrSet attrs = kAdam;
+        if (shard) attrs.push_back({"group", 2}), attrs.push_back({"shard", static_cast<double>(shard)});
+        const Pass place = shard ? in(coords) : none();
+        Tensor m2 = m, v2 = v;
+        call_cuda(KernelKind::adamw, Phase::Update,
+                  {in(g), in(hyper), in(scale), in(commit), place, add(w), add(m), add(v)}, attrs);
+        call_cuda(KernelKind::adamw_narrow, Phase::Update,
+                  {in(g), in(hyper), in(scale), in(commit), place, add(narrow), add(m2), add(v2), add(rest)},
+                  attrs);
+        EXPECT_EQ(m2.bytes, m.bytes);
+        EXPECT_EQ(v2.bytes, v.bytes);
+        int different = 0;
+        for (int i = 0; i < count; ++i) {
+          const bool moved = i >= first && i < end;
+          const tensor::Halves now = tensor::split(floats()[i]);
+          different += highs()[i] != now.high || (moved && rests()[i - first] != now.rest);
+        }
+        EXPECT_EQ(different, 0) << count << " " << shard;
       }
-      const CudaLaunch launch = prepare_adamw_round(Invocation{args, &kAdam, nullptr}, lane);
-      ASSERT_TRUE(launch);
-      launch();
-      for (size_t i = 5; i < 9; ++i)
-        lane.copy_out(tensors[i]->bytes.data(), args[i].data, static_cast<int64_t>(tensors[i]->bytes.size()));
-      lane.synchronize();
-      EXPECT_EQ(w2.bytes, w.bytes);
-      EXPECT_EQ(m2.bytes, m.bytes);
-      EXPECT_EQ(v2.bytes, v.bytes);
-      EXPECT_EQ(low2.bytes, low.bytes);
-    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaOptimizer, ::testing::Values(Dtype::F32, Dtype::BF16));

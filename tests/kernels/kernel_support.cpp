@@ -58,6 +58,8 @@ double Tensor::at(int64_t i) const {
   switch (dtype) {
     case tensor::Dtype::U8:
       return get(uint8_t{});
+    case tensor::Dtype::I16:
+      return get(int16_t{});
     case tensor::Dtype::I32:
       return get(int32_t{});
     case tensor::Dtype::I64:
@@ -79,6 +81,8 @@ void Tensor::set(int64_t i, double number) {
   switch (dtype) {
     case tensor::Dtype::U8:
       return put(static_cast<uint8_t>(number));
+    case tensor::Dtype::I16:
+      return put(static_cast<int16_t>(number));
     case tensor::Dtype::I32:
       return put(static_cast<int32_t>(number));
     case tensor::Dtype::I64:

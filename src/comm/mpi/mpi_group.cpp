@@ -25,6 +25,7 @@ MPI_Datatype type_of(tensor::Dtype dtype) {
       return MPI_INT64_T;
     case tensor::Dtype::U8:
     case tensor::Dtype::BF16:
+    case tensor::Dtype::I16:
       break;
   }
   return MPI_UINT8_T;

@@ -32,6 +32,8 @@ ncclDataType_t type_of(tensor::Dtype dtype) {
       return ncclBfloat16;
     case tensor::Dtype::U8:
       break;
+    case tensor::Dtype::I16:
+      base::fail_with(base::ExitCode::Internal, "i16 elements are halves of floats and cannot be reduced");
   }
   return ncclUint8;
 }

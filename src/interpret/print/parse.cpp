@@ -108,8 +108,8 @@ class Parser {
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
-    if (!find_named(type.substr(0, open), tensor::Dtype::BF16, v.dtype))
-      bad("a dtype (u8, i32, i64, f32, f64 or bf16)", type);
+    if (!find_named(type.substr(0, open), tensor::Dtype::I16, v.dtype))
+      bad("a dtype (u8, i16, i32, i64, f32, f64 or bf16)", type);
     std::string_view dims = type.substr(open + 1, type.size() - open - 2);
     while (!dims.empty()) {
       const size_t comma = dims.find(',');

@@ -184,6 +184,55 @@ __global__ void __launch_bounds__(384, 1)
       if (lane < 2) barrier_arrive_at(&empty[used], lane);
     };
     float sum[kN / 2];
+    // Pieces of 64 rows by 128 bytes leave through two buffers by turns.
+    constexpr int kPiece = 128 / static_cast<int>(sizeof(T)), kPieces = kN / kPiece;
+    const auto claim = [&](int piece) {  // what was in this buffer has left
+      if (thread == 0) store_wait_read<1>();
+      named_barrier(1 + half, 128);
+      return pieces + piece % 2 * 8192;
+    };
+    const auto send = [&](const std::byte* out, int column, int row, int group) {
+      if (thread == 0) {
+        if (kWhat != Grouped::Depth)
+          store_2d(&map_out, out, column, row);
+        else if (shape.accumulate)
+          add_3d(&map_out, out, column, row, group);
+        else
+          store_3d(&map_out, out, column, row, group);
+        store_commit();
+      }
+    };
+    // A whole tile of bf16 waits in registers, rounded, and leaves during the first steps of the next.
+    constexpr bool kWaits = sizeof(T) == 2;
+    uint32_t waiting[kWaits ? kN / 4 : 1];
+    bool any_waits = false;
+    int to_column = 0, to_row = 0, to_group = 0;
+    const int lane_row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
+    const auto stage_waiting = [&](int piece) {
+      std::byte* const out = claim(piece);
+      const uint32_t row_address = shared_address(out) + lane_row * 128;
+#pragma unroll
+      for (int j = 0; j < 8; j += 2) {
+        const int at = (piece * 8 + j) * 2, chunk = j + lane / 16;  // chunks of 8 columns, swizzled
+        store_tiles(row_address + (chunk ^ (lane_row % 8)) * 16, waiting[at], waiting[at + 1],
+                    waiting[at + 2], waiting[at + 3]);
+      }
+      fence_async_proxy();
+      named_barrier(1 + half, 128);
+      return out;
+    };
+    const auto send_waiting = [&](int piece) {
+      send(stage_waiting(piece), to_column + piece * kPiece, to_row, to_group);
+    };
+    const auto send_all_waiting = [&] {
+      if constexpr (kWaits) {
+        if (any_waits) {
+#pragma unroll
+          for (int piece = 0; piece < kPieces; ++piece) send_waiting(piece);
+        }
+        any_waits = false;
+      }
+    };
     for (bool more = items.find(0); more; more = items.find(stride)) {
       const int steps = steps_of();
       const int tile_rows = (kWhat == Grouped::Depth ? shape.m : items.rows) - first_row();
@@ -208,18 +257,37 @@ __global__ void __launch_bounds__(384, 1)
         wgmma_commit();
       };
       wgmma_pin(sum);
-      // No branch may lie between products in flight, so the step that is cut (Depth) comes after the others.
+      // No branch may lie between products in flight, so the step that is cut (Depth) comes after the others,
+      // and the steps that send the former tile are a loop of their own, unrolled.
       const int whole = kWhat == Grouped::Depth ? items.rows / kTileK : steps;
       int former = 0;
-      for (int k = 0; k < whole; ++k, advance()) {
-        barrier_wait(&full[stage], parity);
-        multiply();
-        wgmma_wait<1>();
-        if (k > 0) release(former);  // its products are done
-        former = stage;
+      const auto multiply_from = [&](int first) {
+        for (int k = first; k < whole; ++k, advance()) {
+          barrier_wait(&full[stage], parity);
+          multiply();
+          wgmma_wait<1>();
+          if (k > 0) release(former);  // its products are done
+          former = stage;
+        }
+        wgmma_wait<0>();
+        if (whole > 0) release(former);
+      };
+      if (kWaits && any_waits && whole >= kPieces) {
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece, advance()) {
+          barrier_wait(&full[stage], parity);
+          multiply();
+          if constexpr (kWaits) send_waiting(piece);
+          wgmma_wait<1>();
+          if (piece > 0) release(former);
+          former = stage;
+        }
+        multiply_from(kPieces);
+        any_waits = false;
+      } else {
+        send_all_waiting();
+        multiply_from(0);
       }
-      wgmma_wait<0>();
-      if (whole > 0) release(former);
       if (kWhat == Grouped::Depth && whole < steps) {
         barrier_wait(&full[stage], parity);
         std::byte* const a = tiles_a + stage * kBytesA + half * kHalfBytes;
@@ -242,28 +310,33 @@ __global__ void __launch_bounds__(384, 1)
       const int n0 = first_column(), m0 = first_row() + half * 64;
       if (n0 >= shape.n) continue;
       if (kWhat == Grouped::Depth && shape.accumulate && steps == 0) continue;
-      // Pieces of 64 rows by 128 bytes, in two buffers by turns.
-      constexpr int kPiece = 128 / static_cast<int>(sizeof(T));
       const int valid = kWhat == Grouped::Depth ? 64 : min(64, tile_rows - half * 64);
+      if constexpr (kWaits) {
 #pragma unroll
-      for (int piece = 0; piece < kN / kPiece; ++piece) {
-        std::byte* const out = pieces + piece % 2 * 8192;
-        if (thread == 0) store_wait_read<1>();  // what was in this buffer has left
-        named_barrier(1 + half, 128);
-        if constexpr (sizeof(T) == 2) {
-          const int row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
-          const uint32_t row_address = shared_address(out) + row * 128;
-          const auto pack = [&](int i) {
-            const __nv_bfloat162 two = __floats2bfloat162_rn(sum[i], sum[i + 1]);
-            return *reinterpret_cast<const uint32_t*>(&two);
-          };
+        for (int i = 0; i < kN / 4; ++i) {
+          const __nv_bfloat162 two = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
+          waiting[i] = *reinterpret_cast<const uint32_t*>(&two);
+        }
+        to_column = n0, to_row = kWhat == Grouped::Depth ? m0 : items.row_begin + m0, to_group = items.group;
+        any_waits = valid == 64;
+        if (any_waits) continue;
+        // The group ends inside this half: row by row.
 #pragma unroll
-          for (int j = 0; j < 8; j += 2) {
-            const int at = (piece * 8 + j) * 4, chunk = j + lane / 16;  // chunks of 8 columns, swizzled
-            store_tiles(row_address + (chunk ^ (row % 8)) * 16, pack(at), pack(at + 2), pack(at + 4),
-                        pack(at + 6));
+        for (int piece = 0; piece < kPieces; ++piece) {
+          const std::byte* const out = stage_waiting(piece);
+          const int column = n0 + piece * kPiece;
+          for (int i = thread; i < valid * 8; i += 128) {
+            const int row = i / 8, chunk = i % 8;
+            if (column + chunk * 8 < shape.n)
+              *reinterpret_cast<uint4*>(shape.out + static_cast<int64_t>(to_row + row) * shape.n + column +
+                                        chunk * 8) =
+                  *reinterpret_cast<const uint4*>(out + row * 128 + (chunk ^ (row % 8)) * 16);
           }
-        } else {
+        }
+      } else {
+#pragma unroll
+        for (int piece = 0; piece < kPieces; ++piece) {
+          std::byte* const out = claim(piece);
 #pragma unroll
           for (int j = 0; j < 4; ++j)
 #pragma unroll
@@ -273,32 +346,13 @@ __global__ void __launch_bounds__(384, 1)
               *reinterpret_cast<float2*>(out + row * 128 + (chunk ^ (row % 8)) * 16 + lane % 2 * 8) = {
                   sum[at], sum[at + 1]};
             }
-        }
-        fence_async_proxy();
-        named_barrier(1 + half, 128);
-        const int column = n0 + piece * kPiece;
-        if (valid == 64) {
-          if (thread == 0) {
-            if (kWhat != Grouped::Depth)
-              store_2d(&map_out, out, column, items.row_begin + m0);
-            else if (shape.accumulate)
-              add_3d(&map_out, out, column, m0, items.group);
-            else
-              store_3d(&map_out, out, column, m0, items.group);
-            store_commit();
-          }
-        } else {
-          // The group ends inside this half: row by row.
-          for (int i = thread; i < valid * 8; i += 128) {
-            const int row = i / 8, chunk = i % 8;
-            if (column + chunk * 8 < shape.n)
-              *reinterpret_cast<uint4*>(
-                  shape.out + static_cast<int64_t>(items.row_begin + m0 + row) * shape.n + column +
-                  chunk * 8) = *reinterpret_cast<const uint4*>(out + row * 128 + (chunk ^ (row % 8)) * 16);
-          }
+          fence_async_proxy();
+          named_barrier(1 + half, 128);
+          send(out, n0 + piece * kPiece, m0, items.group);
         }
       }
     }
+    send_all_waiting();
     if (thread == 0) store_wait_read<0>();
   }
   // No block leaves while its neighbour may still write to its shared memory or arrive at its barriers.

@@ -176,8 +176,7 @@ std::span<const CudaBinding> optimizer_cuda_bindings() {
       {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},
       {KernelKind::clip, Phase::Update, prepare_clip},
       {KernelKind::adamw, Phase::Update, prepare_adamw},
-      {KernelKind::adamw_round, Phase::Update, prepare_adamw_round},
-      {KernelKind::round_share, Phase::Update, prepare_round_share},
+      {KernelKind::adamw_narrow, Phase::Update, prepare_adamw_narrow},
       {KernelKind::bias_update, Phase::Update, prepare_bias_update},
   };
   return rows;

@@ -1,4 +1,4 @@
-// AdamW, its rounding to bf16, and the router-bias rule on the GPU: the kernels that write persistent values,
+// AdamW, on wide and on narrow weights, and the router-bias rule on the GPU: the kernels that write persistent values,
 // each obeying `commit`. Pure streams: a thread takes eight elements of every array, all loads before the
 // first use. The scalars of the step, which need double precision, are made once by a thread of their own.
 #include "device/cuda/check.h"
@@ -8,6 +8,7 @@
 #include "kernels/math/coords.h"
 #include "kernels/math/require.h"
 #include "kernels/optimizer/optimizer_cuda.h"
+#include "tensor/halves.h"
 
 namespace pleat::kernels {
 namespace {
@@ -82,29 +83,78 @@ __device__ inline void step(const Scalars& s, float g, float& w, float& m, float
   w = fmaf(w, s.decay, -(s.rate * m / fmaf(sqrtf(v), s.inverse_root2, s.eps)));
 }
 
-template <class G, class M, class V>
+template <class G, class W, class M, class V>
 struct AdamwArgs {
   const G* g;
   const double *hyper, *grad_scale;
   const int32_t* commit;
   const int64_t* place;  // or null: g, m and v are whole
-  float* w;
+  W* w;                  // whole
   M* m;
   V* v;
-  bf16* low;               // or null
-  int64_t size, elements;  // of g, m and v; of the whole
-  bool w_is_piece;
+  int16_t* rest;           // of narrow weights, or null
+  int64_t size, elements;  // of g, m, v and rest; of w
 };
 
-template <class G, class M, class V, bool kRound, int N>
-__device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars* scalars, float* w, bf16* low,
-                                  int64_t i) {
+// The weights of a run as floats: floats themselves, or bf16 with their rest.
+template <class W, int N>
+struct Weights {
+  Run<W, N> run;
+  __device__ void load(const W* w, const int16_t*) { run.load(w); }
+  __device__ void get(float (&to)[N]) const { run.get(to); }
+  __device__ void put(const float (&from)[N], W* w, int16_t*) { run.put(from, w); }
+};
+
+template <>
+struct Weights<bf16, 1> {
+  uint16_t high;
+  int16_t rest;
+  __device__ void load(const bf16* w, const int16_t* r) {
+    high = *reinterpret_cast<const uint16_t*>(w);
+    rest = *r;
+  }
+  __device__ void get(float (&to)[1]) const { to[0] = tensor::join(high, rest); }
+  __device__ void put(const float (&from)[1], bf16* w, int16_t* r) {
+    const tensor::Halves halves = tensor::split(from[0]);
+    *reinterpret_cast<uint16_t*>(w) = halves.high;
+    *r = halves.rest;
+  }
+};
+
+// Two to a word: the compiler would give each 16-bit element a register of its own.
+template <>
+struct Weights<bf16, 8> {
+  Vec<uint32_t, 4> high, rest;
+  __device__ void load(const bf16* w, const int16_t* r) {
+    high = Vec<uint32_t, 4>::load(reinterpret_cast<const uint32_t*>(w));
+    rest = Vec<uint32_t, 4>::load(reinterpret_cast<const uint32_t*>(r));
+  }
+  __device__ void get(float (&to)[8]) const {
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      to[j] = tensor::join(static_cast<uint16_t>(high.at[j / 2] >> j % 2 * 16),
+                           static_cast<int16_t>(rest.at[j / 2] >> j % 2 * 16));
+  }
+  __device__ void put(const float (&from)[8], bf16* w, int16_t* r) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const tensor::Halves a = tensor::split(from[2 * j]), b = tensor::split(from[2 * j + 1]);
+      high.at[j] = a.high | static_cast<uint32_t>(b.high) << 16;
+      rest.at[j] = static_cast<uint16_t>(a.rest) | static_cast<uint32_t>(static_cast<uint16_t>(b.rest)) << 16;
+    }
+    high.store(reinterpret_cast<uint32_t*>(w));
+    rest.store(reinterpret_cast<uint32_t*>(r));
+  }
+};
+
+template <int N, class G, class W, class M, class V>
+__device__ inline void update_run(const AdamwArgs<G, W, M, V>& p, const Scalars* scalars, W* w, int64_t i) {
   Run<G, N> g_run;
-  Run<float, N> w_run;
+  Weights<W, N> w_run;
   Run<M, N> m_run;
   Run<V, N> v_run;
   g_run.load(p.g + i);
-  w_run.load(w + i);
+  w_run.load(w + i, p.rest + i);
   m_run.load(p.m + i);
   v_run.load(p.v + i);
   const Scalars s = *scalars;
@@ -115,13 +165,9 @@ __device__ inline void update_run(const AdamwArgs<G, M, V>& p, const Scalars* sc
   v_run.get(v);
 #pragma unroll
   for (int j = 0; j < N; ++j) step(s, g[j], ws[j], m[j], v[j]);
-  w_run.put(ws, w + i);
+  w_run.put(ws, w + i, p.rest + i);
   m_run.put(m, p.m + i);
   v_run.put(v, p.v + i);
-  if constexpr (kRound) {
-    Run<bf16, N> low_run;
-    low_run.put(ws, low + i);
-  }
 }
 
 __global__ void make_scalars(Attributes attributes, const double* hyper, const double* grad_scale,
@@ -129,27 +175,24 @@ __global__ void make_scalars(Attributes attributes, const double* hyper, const d
   *out = scalars_of(attributes, hyper, grad_scale);
 }
 
-template <class G, class M, class V, bool kRound>
-__global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, M, V> p, const Scalars* scalars) {
+template <class G, class W, class M, class V>
+__global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, W, M, V> p, const Scalars* scalars) {
   if (*p.commit == 0) return;
   const int64_t first = p.place ? min(p.elements, *p.place * p.size) : 0;
   const int64_t count = min(p.size, p.elements - first);
-  float* w = p.w_is_piece ? p.w : p.w + first;
-  bf16* low = kRound ? p.low + first : nullptr;
+  W* w = p.w + first;
   const int64_t thread = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
   const int64_t threads = gridDim.x * static_cast<int64_t>(kThreads);
   const uintptr_t addresses = reinterpret_cast<uintptr_t>(p.g) | reinterpret_cast<uintptr_t>(w) |
                               reinterpret_cast<uintptr_t>(p.m) | reinterpret_cast<uintptr_t>(p.v) |
-                              reinterpret_cast<uintptr_t>(low);
+                              reinterpret_cast<uintptr_t>(p.rest);
   const int64_t runs = addresses % 16 == 0 ? count / kRun : 0;
-  for (int64_t run = thread; run < runs; run += threads)
-    update_run<G, M, V, kRound, kRun>(p, scalars, w, low, run * kRun);
-  for (int64_t i = runs * kRun + thread; i < count; i += threads)
-    update_run<G, M, V, kRound, 1>(p, scalars, w, low, i);
+  for (int64_t run = thread; run < runs; run += threads) update_run<kRun>(p, scalars, w, run * kRun);
+  for (int64_t i = runs * kRun + thread; i < count; i += threads) update_run<1>(p, scalars, w, i);
 }
 
-template <class G, class M, class V, bool kRound>
-CudaLaunch launch_update(const AdamwArgs<G, M, V>& p, const Attributes& attributes,
+template <class G, class W, class M, class V>
+CudaLaunch launch_update(const AdamwArgs<G, W, M, V>& p, const Attributes& attributes,
                          device::cuda::Lane& lane) {
   // A thread has one run, up to the limit of a grid.
   const unsigned blocks =
@@ -159,14 +202,15 @@ CudaLaunch launch_update(const AdamwArgs<G, M, V>& p, const Attributes& attribut
     if (blocks == 0) return;
     auto* scalars = reinterpret_cast<Scalars*>(lane.scratch());
     make_scalars<<<1, 1, 0, lane.stream()>>>(attributes, p.hyper, p.grad_scale, scalars);
-    update<G, M, V, kRound><<<blocks, kThreads, 0, lane.stream()>>>(p, scalars);
+    update<<<blocks, kThreads, 0, lane.stream()>>>(p, scalars);
     PLEAT_CUDA_LAUNCHED();
   };
 }
 
-// w (and low) may be whole where g, m and v are pieces.
-template <bool kRound>
+// W: float, or bf16 with a rest. w may be whole where the others are pieces.
+template <class W>
 CudaLaunch prepare_update(std::string_view kernel, const Invocation& call, device::cuda::Lane& lane) {
+  constexpr bool kNarrow = std::is_same_v<W, bf16>;
   require_dtype(kernel, "hyper", call[1], tensor::Dtype::F64);
   require_shape(kernel, "hyper", call[1], {4});
   require_dtype(kernel, "grad_scale", call[2], tensor::Dtype::F64);
@@ -176,18 +220,19 @@ CudaLaunch prepare_update(std::string_view kernel, const Invocation& call, devic
   require_coords(kernel, call, call[4]);
   const bool cut = call[4].present;
   if (cut) require_shard(kernel, "g", call, call[0]);
-  const int64_t size = call[0].size();
-  const Arg& whole = call[kRound ? 8 : 5];
-  const bool w_is_piece = !cut || (kRound && call[5].size() == size);
+  const int64_t size = call[0].size(), elements = cut ? call[5].size() : size;
   const auto require_count = [&](std::string_view name, const Arg& arg, int64_t count) {
     if (arg.size() != count)
       base::fail("[{}] argument '{}' has {} elements, needed {}", kernel, name, arg.size(), count);
     require_in_place(kernel, name, arg);
   };
+  require_count("w", call[5], elements);
   require_count("m", call[6], size);
   require_count("v", call[7], size);
-  require_count("w", call[5], w_is_piece ? size : whole.size());
-  if (kRound) require_count("low", call[8], cut ? whole.size() : size);
+  if (kNarrow) {
+    require_dtype(kernel, "rest", call[8], tensor::Dtype::I16);
+    require_count("rest", call[8], size);
+  }
   const Attributes attributes{call.attr("beta1"), call.attr("beta2"), call.attr("eps"),
                               call.attr("weight_decay"), call.attr("lr_mult")};
   for (auto [key, number] : {std::pair{"beta1", attributes.beta1}, {"beta2", attributes.beta2}})
@@ -197,48 +242,29 @@ CudaLaunch prepare_update(std::string_view kernel, const Invocation& call, devic
     if (!(call.attr(key) >= 0))
       base::fail("[{}] attribute '{}' is {}, needed 0 or more", kernel, key, call.attr(key));
   CudaLaunch out;
-  if (call[5].dtype != tensor::Dtype::F32 || (kRound && whole.dtype != tensor::Dtype::BF16)) return out;
+  if (call[5].dtype != tensor::DtypeOf<W>::value) return out;
   with_float(call[0].dtype, [&](auto g) {
     with_float(call[6].dtype, [&](auto m) {
       with_float(call[7].dtype, [&](auto v) {
         using G = decltype(g);
         using M = decltype(m);
         using V = decltype(v);
-        const AdamwArgs<G, M, V> p{call[0].as<G>(),
-                                   call[1].as<double>(),
-                                   call[2].as<double>(),
-                                   call[3].as<int32_t>(),
-                                   cut ? call[4].as<int64_t>() + call.integer("group") : nullptr,
-                                   call[5].as<float>(),
-                                   call[6].as<M>(),
-                                   call[7].as<V>(),
-                                   kRound ? static_cast<bf16*>(whole.data) : nullptr,
-                                   size,
-                                   cut ? whole.size() : size,
-                                   w_is_piece};
-        out = launch_update<G, M, V, kRound>(p, attributes, lane);
+        const AdamwArgs<G, W, M, V> p{call[0].as<G>(),
+                                      call[1].as<double>(),
+                                      call[2].as<double>(),
+                                      call[3].as<int32_t>(),
+                                      cut ? call[4].as<int64_t>() + call.integer("group") : nullptr,
+                                      call[5].as<W>(),
+                                      call[6].as<M>(),
+                                      call[7].as<V>(),
+                                      kNarrow ? static_cast<int16_t*>(call[8].data) : nullptr,
+                                      size,
+                                      elements};
+        out = launch_update(p, attributes, lane);
       });
     });
   });
   return out;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    round_piece(const float* x, bf16* w, int64_t size, int64_t elements, const int64_t* place) {
-  const int64_t first = place ? min(elements, *place * size) : 0, count = min(size, elements - first);
-  w += first;
-  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * kRun;
-  const bool aligned = (reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(w)) % 16 == 0;
-  if (aligned && i + kRun <= count) {
-    Run<float, kRun> from;
-    from.load(x + i);
-    float a[kRun];
-    from.get(a);
-    Run<bf16, kRun> to;
-    to.put(a, w + i);
-  } else {
-    for (int64_t j = i; j < i + kRun && j < count; ++j) w[j] = from_float<bf16>(x[j]);
-  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -256,30 +282,11 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_adamw(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_update<false>("adamw", call, lane);
+  return prepare_update<float>("adamw", call, lane);
 }
 
-CudaLaunch prepare_adamw_round(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_update<true>("adamw_round", call, lane);
-}
-
-CudaLaunch prepare_round_share(const Invocation& call, device::cuda::Lane& lane) {
-  require_dtype("round_share", "x", call[0], tensor::Dtype::F32);
-  require_coords("round_share", call, call[1]);
-  if (call[1].present) require_shard("round_share", "x", call, call[0]);
-  require_in_place("round_share", "w", call[2]);
-  const int64_t size = call[0].size(), elements = call[2].size();
-  if (!call[1].present && size != elements)
-    base::fail("[round_share] argument 'w' has {} elements, needed {}", elements, size);
-  if (call[2].dtype != tensor::Dtype::BF16) return {};
-  return [=, x = static_cast<const float*>(call[0].data), w = call[2].as<bf16>(),
-          place = call[1].present ? call[1].as<int64_t>() + call.integer("group") : nullptr,
-          stream = lane.stream()] {
-    if (size == 0) return;
-    round_piece<<<static_cast<unsigned>(ceil_div(size, kThreads * kRun)), kThreads, 0, stream>>>(
-        x, w, size, elements, place);
-    PLEAT_CUDA_LAUNCHED();
-  };
+CudaLaunch prepare_adamw_narrow(const Invocation& call, device::cuda::Lane& lane) {
+  return prepare_update<bf16>("adamw_narrow", call, lane);
 }
 
 CudaLaunch prepare_bias_update(const Invocation& call, device::cuda::Lane& lane) {

@@ -74,6 +74,7 @@ Kernel resolve_take_rows(const Invocation& call) {
     case tensor::Dtype::F64:
       return &Take<double>::run;
     case tensor::Dtype::BF16:
+    case tensor::Dtype::I16:
       break;
   }
   return nullptr;

@@ -69,7 +69,7 @@ program::Program freeze(program::Program p, const config::Config& config) {
       PLEAT_CHECK(written >= 0, "{} writes no weight", program::stage_name(s));
       return is_frozen(config, table[size_t(written)]);
     }
-    const bool of_parameter = s.op == Op::adamw || s.op == Op::grad_norm || s.op == Op::weight_round;
+    const bool of_parameter = s.op == Op::adamw || s.op == Op::adamw_narrow || s.op == Op::grad_norm;
     return of_parameter && is_frozen(config, table[size_t(s.part)]);
   });
   const bool alone = std::none_of(p.stages.begin(), p.stages.end(),

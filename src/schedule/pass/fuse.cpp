@@ -45,19 +45,6 @@ std::optional<Stage> both_gradients(const Stage& a, const Stage& b) {
   return out;
 }
 
-// adamw (g hyper grad_scale commit coords? -> w! m! v!) of a master copy and its rounding (x coords? -> w!).
-std::optional<Stage> update_and_round(const Stage& a, const Stage& b) {
-  if (a.op != Op::adamw || b.op != Op::weight_round || !same_place(a, b)) return {};
-  const Use &master = a.uses[5], &rounded = b.uses[0];
-  if (master.value != rounded.value || a.uses[4].value != program::kNoValue ||
-      b.uses[1].value != program::kNoValue)
-    return {};
-  Stage out = a;
-  out.op = Op::adamw_round;
-  out.uses.push_back(b.uses[2]);
-  return out;
-}
-
 }  // namespace
 
 program::Program fuse(program::Program p) {
@@ -68,7 +55,6 @@ program::Program fuse(program::Program p) {
     moved[i] = static_cast<program::StageId>(stages.size());
     if (i + 1 < p.stages.size()) {
       auto one = both_gradients(p.stages[i], p.stages[i + 1]);
-      if (!one) one = update_and_round(p.stages[i], p.stages[i + 1]);
       if (one) {
         moved[i + 1] = moved[i];
         stages.push_back(std::move(*one));

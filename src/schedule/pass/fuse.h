@@ -1,7 +1,6 @@
 // Two stages that read the same memory become one where the GPU has a kernel for both:
 //
 //   dgrad norm, wgrad norm   -> norm_back     dy and x are read once
-//   adamw, weight_round      -> adamw_round   the master copy of a weight is not read again to round it
 //
 // Sums of a norm's weight gradient may be cut elsewhere than in the single kernel, so the pass is bounded,
 // not exact.
