@@ -229,7 +229,8 @@ void add_streams(std::vector<KernelCase>& all) {
                    KernelKind::permute,
                    Phase::Forward,
                    {in(Dtype::BF16, {T, h}), in(Dtype::F32, {T, m.top_k}), at, in(Dtype::I32, {R}, row_token),
-                    in(Dtype::I32, {R}, row_slot), out(Dtype::BF16, {R, h}), out(Dtype::F32, {R})},
+                    in(Dtype::I32, {R}, row_slot), in(Dtype::I32, {T, m.top_k}, token_row),
+                    out(Dtype::BF16, {R, h}), out(Dtype::F32, {R})},
                    {},
                    0,
                    2 * rh + 2 * th});
@@ -255,7 +256,8 @@ void add_streams(std::vector<KernelCase>& all) {
                    base + " combine bwd",
                    KernelKind::combine,
                    Phase::BackwardInput,
-                   {in(Dtype::BF16, {T, h}), in(Dtype::I32, {R}, row_token), at, out(Dtype::BF16, {R, h})},
+                   {in(Dtype::BF16, {T, h}), in(Dtype::I32, {R}, row_token), at,
+                    in(Dtype::I32, {T, m.top_k}, token_row), out(Dtype::BF16, {R, h})},
                    {},
                    0,
                    2 * rh + 2 * th});
