@@ -75,68 +75,97 @@ __global__ void __launch_bounds__(kThreads) scatter(Scatter<T> a) {
   }
 }
 
+template <class T>
+struct Sum {
+  const T* rows;
+  const int32_t* token_row;
+  const T *shared, *residual;  // may be null
+  T* y;
+  const float* drow_probs;
+  float* dprobs;  // null: no gradient of probabilities
+  int num_tokens, width, top_k;
+  int pieces, steps;  // of a token's columns; steps of U * 32 vectors a piece
+  bool add;
+};
+
 // y[t] = [y[t] +] sum over slots, ascending, of rows[token_row[t, slot]] [+ shared[t]] [+ residual[t]].
-// K slots at a time (the most there are, unless that is more than eight), U vectors of each.
+// A step loads U vectors of each of K slots at a time; K is at least the number of slots, or 8.
 template <class T, int N, int K, int U>
-__global__ void __launch_bounds__(kThreads)
-    sum_slots(const T* rows, const int32_t* token_row, const T* shared, const T* residual, int num_tokens,
-              int width, int pieces, int top_k, bool add, T* y, const float* drow_probs, float* dprobs) {
+__global__ void __launch_bounds__(kThreads, 2) sum_slots(Sum<T> a) {
+  using V = Pack<T, N>;
+  constexpr int kStep = U * 32 * N;
   const unsigned unit = blockIdx.x * kWarps + threadIdx.x / 32;
-  const unsigned t = unit / pieces;
-  if (t >= num_tokens) return;
-  const int lane = threadIdx.x % 32, piece = unit - t * pieces;
-  const int32_t* row_of = token_row + static_cast<int64_t>(t) * top_k;
-  const int first = (piece * U * 32 + lane) * N;
-  const int64_t at = static_cast<int64_t>(t) * width;
-  float sum[U][N] = {};
-  // Asked for before the rows, so that all loads of a piece are in flight together.
-  Vec<T, N> more[U] = {}, last[U] = {};
+  const int64_t t = unit / a.pieces;
+  if (t >= a.num_tokens) return;
+  const int lane = threadIdx.x % 32, piece = static_cast<int>(unit - static_cast<unsigned>(t) * a.pieces);
+  const int32_t* row_of = a.token_row + t * a.top_k;
+  const int64_t at = t * a.width;
+  const int groups = K < 8 ? 1 : static_cast<int>((a.top_k + K - 1) / K);
+  int row[K];
+  const auto take_slots = [&](int slot) {
 #pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const int column = first + u * 32 * N;
-    if (column >= width) continue;
-    if (shared) more[u] = Vec<T, N>::load(shared + at + column);
-    if (residual) last[u] = Vec<T, N>::load(residual + at + column);
-    if (add) last[u] = Vec<T, N>::load(y + at + column);
-  }
-  for (int slot = 0; slot < top_k; slot += K) {
-    Vec<T, N> v[K][U];
+    for (int s = 0; s < K; ++s) row[s] = slot + s < a.top_k ? row_of[slot + s] : -1;
+  };
+  take_slots(0);
+  const int begin = piece * a.steps * kStep, end = min(a.width, begin + a.steps * kStep);
+#pragma unroll 1
+  for (int first = begin + lane * N; first - lane * N < end; first += kStep) {
+    // Asked for before the rows, so that all loads of a step are in flight together.
+    V more[U], last[U];
 #pragma unroll
-    for (int s = 0; s < K; ++s) {
-      const int64_t row = slot + s < top_k ? row_of[slot + s] : -1;
+    for (int u = 0; u < U; ++u) {
+      const int column = first + u * 32 * N;
+      more[u] = a.shared && column < end ? V::load(a.shared + at + column) : V::zero();
+      const T* other = a.add ? a.y : a.residual;
+      last[u] = other && column < end ? V::load(other + at + column) : V::zero();
+    }
+    float sum[U][N] = {};
+    for (int group = 0; group < groups; ++group) {
+      if (groups > 1) take_slots(group * K);
+      V held[K][U];
+#pragma unroll
+      for (int s = 0; s < K; ++s) {
+        const T* from = a.rows + static_cast<int64_t>(row[s]) * a.width;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+          const int column = first + u * 32 * N;
+          held[s][u] = row[s] >= 0 && column < end ? load_streaming<V>(from + column) : V::zero();
+        }
+      }
 #pragma unroll
       for (int u = 0; u < U; ++u) {
-        const int column = first + u * 32 * N;
-        if (row >= 0 && column < width)
-          v[s][u] = Vec<T, N>::load(rows + row * width + column);
-        else
-          for (int j = 0; j < N; ++j) v[s][u].at[j] = from_float<T>(0);
+#pragma unroll
+        for (int s = 0; s < K; ++s) {
+          float x[N];
+          held[s][u].get(x);
+#pragma unroll
+          for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+        }
       }
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
+      const int column = first + u * 32 * N;
+      if (column >= end) continue;
+      float x[N];
+      if (a.shared) {
+        more[u].get(x);
 #pragma unroll
-      for (int s = 0; s < K; ++s)
-        for (int j = 0; j < N; ++j) sum[u][j] += to_float(v[s][u].at[j]);
+        for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+      }
+      if (a.residual || a.add) {
+        last[u].get(x);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+      }
+      V out;
+      out.set(sum[u]);
+      out.store(a.y + at + column);
     }
   }
-#pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const int column = first + u * 32 * N;
-    if (column >= width) continue;
-    Vec<T, N> out;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      float x = sum[u][j];
-      if (shared) x += to_float(more[u].at[j]);
-      if (residual || add) x += to_float(last[u].at[j]);
-      out.at[j] = from_float<T>(x);
-    }
-    out.store(y + at + column);
-  }
-  if (dprobs && piece == 0)
-    for (int s = lane; s < top_k; s += 32)
-      dprobs[static_cast<int64_t>(t) * top_k + s] = row_of[s] < 0 ? 0.0f : drow_probs[row_of[s]];
+  if (a.dprobs && piece == 0)
+    for (int s = lane; s < a.top_k; s += 32)
+      a.dprobs[t * a.top_k + s] = row_of[s] < 0 ? 0.0f : a.drow_probs[row_of[s]];
 }
 
 // Warps, one per piece of a token: the grid must hold them.
@@ -174,48 +203,56 @@ CudaLaunch launch_scatter(std::string_view kernel, const ScatterArgs& args, devi
   };
 }
 
-struct Sum {
+struct SumArgs {
   const Arg &rows, &token_row, &shared, &residual, &y, &drow_probs, &dprobs;
 };
 
 template <class T, int N, int K, int U>
-CudaLaunch launch_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  const int64_t T_ = sum.y.dim(0), width = sum.y.dim(1),
-                pieces = std::max<int64_t>(1, ceil_div(width, 32 * N * U));
-  const unsigned blocks = grid_of(kernel, T_, pieces);
-  const T *rows = sum.rows.as<T>(), *shared = sum.shared.as<T>(), *residual = sum.residual.as<T>();
-  const int32_t* token_row = sum.token_row.as<int32_t>();
-  T* y = sum.y.as<T>();
-  const float* drow_probs = sum.drow_probs.as<float>();
-  float* dprobs = sum.dprobs.as<float>();
-  const bool add = sum.y.into() == Into::Accumulate;
-  const int top_k = static_cast<int>(sum.token_row.dim(1));
+CudaLaunch launch_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  const int64_t tokens = args.y.dim(0), width = args.y.dim(1),
+                row_steps = std::max<int64_t>(1, ceil_div(width, 32 * N * U));
+  // Long enough that a token's slots are looked up rarely, short enough that every multiprocessor gets many.
+  const int64_t steps = std::clamp<int64_t>(tokens * row_steps / (num_sms() * 64), 1, 4),
+                pieces = ceil_div(row_steps, steps);
+  const Sum<T> a{args.rows.as<T>(),
+                 args.token_row.as<int32_t>(),
+                 args.shared.as<T>(),
+                 args.residual.as<T>(),
+                 args.y.as<T>(),
+                 args.drow_probs.as<float>(),
+                 args.dprobs.as<float>(),
+                 static_cast<int>(tokens),
+                 static_cast<int>(width),
+                 static_cast<int>(args.token_row.dim(1)),
+                 static_cast<int>(pieces),
+                 static_cast<int>(steps),
+                 args.y.into() == Into::Accumulate};
+  const unsigned blocks = grid_of(kernel, tokens, pieces);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    sum_slots<T, N, K, U><<<blocks, kThreads, 0, stream>>>(
-        rows, token_row, shared, residual, static_cast<int>(T_), static_cast<int>(width),
-        static_cast<int>(pieces), top_k, add, y, drow_probs, dprobs);
+    sum_slots<T, N, K, U><<<blocks, kThreads, 0, stream>>>(a);
     PLEAT_CUDA_LAUNCHED();
   };
 }
 
 template <class T, int N>
-CudaLaunch pick_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  const int64_t k = sum.token_row.dim(1);
-  if (k <= 2) return launch_sum<T, N, 2, 2>(kernel, sum, lane);
-  if (k <= 4) return launch_sum<T, N, 4, 1>(kernel, sum, lane);
-  return launch_sum<T, N, 8, 1>(kernel, sum, lane);
+CudaLaunch pick_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  const int64_t k = args.token_row.dim(1);
+  if (k <= 2) return launch_sum<T, N, 2, 4>(kernel, args, lane);
+  if (k <= 4) return launch_sum<T, N, 4, 2>(kernel, args, lane);
+  return launch_sum<T, N, 8, 1>(kernel, args, lane);
 }
 
-CudaLaunch prepare_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  check_rank(kernel, "rows", sum.rows, 2);
-  check_rank(kernel, "token_row", sum.token_row, 2);
-  require_dtype(kernel, "token_row", sum.token_row, tensor::Dtype::I32);
+CudaLaunch prepare_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  check_rank(kernel, "rows", args.rows, 2);
+  check_rank(kernel, "token_row", args.token_row, 2);
+  require_dtype(kernel, "token_row", args.token_row, tensor::Dtype::I32);
   CudaLaunch out;
-  with_float(sum.rows.dtype, [&](auto zero) {
+  with_float(args.rows.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = sum.y.dim(1) % kWide<T> == 0 ? pick_sum<T, kWide<T>>(kernel, sum, lane)
-                                       : pick_sum<T, 1>(kernel, sum, lane);
+    const bool wide = args.y.dim(1) % kWide<T> == 0 &&
+                      all_aligned({args.rows.data, args.shared.data, args.residual.data, args.y.data});
+    out = wide ? pick_sum<T, kWide<T>>(kernel, args, lane) : pick_sum<T, 1>(kernel, args, lane);
   });
   return out;
 }
