@@ -1,7 +1,7 @@
 // Cross entropy on the GPU. A row of logits stays on the multiprocessor between its maximum, its sum and its
 // gradient, so it is read once and written once: short rows in registers, long ones in shared memory
-// (loss_ring.cuh). Rows that are not whole 16-byte units, or longer than a cluster of blocks holds, are read three
-// times.
+// (loss_ring.cuh). Rows that are not whole 16-byte units, or longer than a cluster of blocks holds, are read
+// three times.
 #include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
 #include "kernels/cross_entropy/loss_rows.h"

@@ -1,9 +1,10 @@
 // Long rows of logits through shared memory.
 //
-// A block, or a cluster of blocks, stays on its multiprocessors and takes row after row. Every warp owns the same run
-// of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them `ring` rows ahead, finds
-// their maximum and sum in one look, and after the one barrier of a row turns them into their gradient where they lie
-// and hands them to the copy engine again. So the memory works on other rows while a row's exponentials are taken.
+// A block, or a cluster of blocks, stays on its multiprocessors and takes row after row. Every warp owns the
+// same run of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them
+// `ring` rows ahead, finds their maximum and sum in one look, and after the one barrier of a row turns them
+// into their gradient where they lie and hands them to the copy engine again. So the memory works on other
+// rows while a row's exponentials are taken.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -48,7 +49,8 @@ __device__ inline RowSums combine_parts(F part) {
 
 // Maximum and sum of the warp's `count` units, in one look.
 template <class T>
-__device__ inline void look_at(const uint4* chunk, int count, int64_t first_column, int64_t real, RowPart& out) {
+__device__ inline void look_at(const uint4* chunk, int count, int64_t first_column, int64_t real,
+                               RowPart& out) {
   using V = Wide<T>;
   float top = lowest(), sum = 0;
 #pragma unroll 2
@@ -67,7 +69,8 @@ __device__ inline void look_at(const uint4* chunk, int count, int64_t first_colu
     for (int j = 0; j < V::kSize; ++j) sum += exp_of<T>(a[j] - shift);
   }
   out.top = warp_max(top);
-  out.sum = warp_sum(static_cast<double>(sum) * (top == lowest() ? 1.0 : static_cast<double>(expf(top - out.top))));
+  out.sum =
+      warp_sum(static_cast<double>(sum) * (top == lowest() ? 1.0 : static_cast<double>(expf(top - out.top))));
 }
 
 // share: units of a warp, the last ones may have fewer. One block per multiprocessor.
@@ -81,7 +84,8 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   __shared__ RowPart parts[2][kRingWarps];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kCluster;
-  const int64_t units = p.columns / V::kSize, first_unit = static_cast<int64_t>(rank * kRingWarps + warp) * share;
+  const int64_t units = p.columns / V::kSize,
+                first_unit = static_cast<int64_t>(rank * kRingWarps + warp) * share;
   const int count = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(share), units - first_unit)));
   const int64_t first_column = first_unit * V::kSize, first = p.first(), real = p.real();
   const uint32_t bytes = static_cast<uint32_t>(count) * 16;
@@ -107,7 +111,7 @@ __global__ void __launch_bounds__(kRingThreads, 1)
   for (int slot = 0; slot < ring; ++slot) fetch(begin + slot * stride, slot);
 
   const double weight = kAsk == Ask::Gradient ? *norm : 0.0;
-  uint32_t phases = 0;           // of the slots' barriers
+  uint32_t phases = 0;  // of the slots' barriers
   int slot = 0, before = ring - 1, turn = 0;
   for (int64_t row = begin; row < rows; row += stride) {
     uint4* chunk = chunk_of(slot);
@@ -233,7 +237,8 @@ std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
       PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                       static_cast<int>(out.bytes)));
       if (cluster == 1) {
-        clusters = static_cast<int>(resident_blocks(kernel, kRingThreads, rows, static_cast<int64_t>(out.bytes)));
+        clusters =
+            static_cast<int>(resident_blocks(kernel, kRingThreads, rows, static_cast<int64_t>(out.bytes)));
         return;
       }
       with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
@@ -248,8 +253,8 @@ std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
 }
 
 template <Ask kAsk, class T>
-void launch_ring(CUstream_st* stream, const RingLaunch& ring, const LossArgs<T>& p, int64_t rows, const double* norm,
-                 double* out) {
+void launch_ring(CUstream_st* stream, const RingLaunch& ring, const LossArgs<T>& p, int64_t rows,
+                 const double* norm, double* out) {
   with_ring_kernel<kAsk, T>(ring.cluster, [&](auto kernel) {
     with_ring_config(ring, stream, [&](const cudaLaunchConfig_t& config) {
       PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, p, rows, ring.share, ring.ring, norm, out));

@@ -57,7 +57,8 @@ struct Pack<bf16, 8> {
 template <class T>
 using Wide = Pack<T, kWide<T>>;
 
-// For what is read or written once: the first to leave the caches. Packs of 16 bytes; others go the usual way.
+// For what is read or written once: the first to leave the caches. Packs of 16 bytes; others go the usual
+// way.
 template <class P, class T>
 __device__ inline P load_streaming(const T* from) {
   if constexpr (sizeof(P) == 16) {

@@ -1,6 +1,6 @@
-// Rows to experts and back on the GPU. A warp takes a run of columns of one token: it reads them once and writes
-// them to the token's rows (scatter), or reads them from the token's rows and writes the sum (sum_slots). So a
-// token's row crosses the memory bus once, whatever the number of slots.
+// Rows to experts and back on the GPU. A warp takes a run of columns of one token: it reads them once and
+// writes them to the token's rows (scatter), or reads them from the token's rows and writes the sum
+// (sum_slots). So a token's row crosses the memory bus once, whatever the number of slots.
 #include "device/cuda/check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
@@ -42,8 +42,8 @@ __device__ void zero_fillers(const Scatter<T>& a) {
   }
 }
 
-// to[token_row[t, slot]] = from[t], row_probs[token_row[t, slot]] = probs[t, slot] for all slots that have a row;
-// the first filler_blocks blocks see to the fillers.
+// to[token_row[t, slot]] = from[t], row_probs[token_row[t, slot]] = probs[t, slot] for all slots that have a
+// row; the first filler_blocks blocks see to the fillers.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads) scatter(Scatter<T> a) {
   if (blockIdx.x < a.filler_blocks) return zero_fillers<T, N>(a);

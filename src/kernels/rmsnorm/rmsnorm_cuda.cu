@@ -1,6 +1,7 @@
 // Root-mean-square norm on the GPU. A team of warps holds its row in registers between the sum and the
 // result, so every array is read or written once, and has its next row on the way meanwhile; the weights come
-// from the nearest cache. Widths that are no multiple of 16 bytes, or too wide to hold, take a loop over the row twice.
+// from the nearest cache. Widths that are no multiple of 16 bytes, or too wide to hold, take a loop over the
+// row twice.
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 #include "device/cuda/check.h"
@@ -222,8 +223,8 @@ struct WeightTerms {
   }
 };
 
-// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors; false when a row is too wide to hold. A thread has
-// few vectors of a row, so that it can have those of the next on the way.
+// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors; false when a row is too wide to hold.
+// A thread has few vectors of a row, so that it can have those of the next on the way.
 template <int kPer, class F>
 bool with_team(int64_t vecs, F&& f) {
   using std::integral_constant;

@@ -1,8 +1,8 @@
 // Both gradients of a qk_rope with norms, in one pass over dout and qkv.
 //
-// A block takes a run of rows, their cosines and sines in shared memory. A group of lanes takes one head of one row,
-// a unit of it each, and has the next head's numbers on the way while it works. The sums for the norms' weights
-// stay in registers for all rows of the block; v only travels.
+// A block takes a run of rows, their cosines and sines in shared memory. A group of lanes takes one head of
+// one row, a unit of it each, and has the next head's numbers on the way while it works. The sums for the
+// norms' weights stay in registers for all rows of the block; v only travels.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -123,7 +123,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       const uint32_t item = first + group;
       next = fetch(item + kGroups);
       const bool mine = item < items && lane < count;
-      const uint32_t in_block = mine ? item / num_heads : 0, head = first_head + (item - in_block * num_heads);
+      const uint32_t in_block = mine ? item / num_heads : 0,
+                     head = first_head + (item - in_block * num_heads);
       float a[N], b[N];
       now.da.get(a);
       now.db.get(b);
@@ -156,7 +157,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 constexpr int kFullLanes = 8, kFullGroups = kThreads / kFullLanes;
 
-// Norms over all of q and all of k: the block holds a whole row, kHeads heads a group. parts [blocks, H + G, d].
+// Norms over all of q and all of k: the block holds a whole row, kHeads heads a group. parts [blocks, H + G,
+// d].
 template <class T, int N, bool kInterleaved, int kHeads>
 __global__ void __launch_bounds__(kThreads, kHeads == 1 ? 2 : 1)
     back_full(RopeArgs<T> p, uint32_t rows_per_block, float* parts) {

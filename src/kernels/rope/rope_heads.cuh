@@ -1,4 +1,5 @@
-// What the kernels over packed q|k|v share: their arguments, a lane's unit of a head, and the choice of a layout.
+// What the kernels over packed q|k|v share: their arguments, a lane's unit of a head, and the choice of a
+// layout.
 #pragma once
 
 #include <initializer_list>
