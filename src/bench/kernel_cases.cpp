@@ -1,76 +1,20 @@
-// The shapes: micro-batches of the four models the peers train.
-#include <algorithm>
-#include <cmath>
-
-#include "base/rng.h"
-#include "bench/kernel_bench.h"
+// Products of experts and dense ones, in the shapes of the models' micro-batches.
+#include "bench/case_shapes.h"
 
 namespace pleat::bench {
 namespace {
 
-using program::Access;
 using program::KernelKind;
 using program::Phase;
 using tensor::Dtype;
 
-struct Model {
-  const char* name;
-  int64_t tokens, hidden, experts, top_k, ffn, heads, kv_heads, head_dim, v_dim, vocab;
-};
-const Model kModels[] = {
-    {"mixtral", 8192, 4096, 8, 2, 14336, 32, 8, 128, 128, 32000},
-    {"deepseek-v3", 8192, 7168, 32, 8, 2048, 128, 128, 192, 128, 32768},
-    {"qwen3-30b-a3b", 16384, 2048, 128, 8, 768, 32, 4, 128, 128, 32768},
-    {"olmoe-1b-7b", 4096, 2048, 64, 8, 1024, 16, 16, 128, 128, 50304},
-};
-
-Argument in(Dtype dtype, std::vector<int64_t> shape, std::vector<double> numbers = {}) {
-  return {dtype, std::move(shape), Access::Read, std::move(numbers), true};
-}
-Argument out(Dtype dtype, std::vector<int64_t> shape) {
-  return {dtype, std::move(shape), Access::Write, {}, true};
-}
-Argument update(Dtype dtype, std::vector<int64_t> shape) {
-  return {dtype, std::move(shape), Access::Update, {}, true};
-}
-Argument none() { return {Dtype::BF16, {0}, Access::Read, {}, false}; }
-
-enum class Load { Even, Random, Skewed };
 constexpr std::pair<Load, const char*> kLoads[] = {
     {Load::Even, "even"}, {Load::Random, "random"}, {Load::Skewed, "skewed"}};
 
-// Rows per expert, summed up. Random: tokens choose the top k of noise with a small bias per expert. Skewed:
-// expert 0 gets four times the mean, the others share the rest.
-std::vector<double> offsets_of(const Model& m, Load load) {
-  const int64_t rows = m.tokens * m.top_k;
-  std::vector<int64_t> count(static_cast<size_t>(m.experts), rows / m.experts);
-  if (load == Load::Random) {
-    std::fill(count.begin(), count.end(), 0);
-    const base::RandomStream random(3, base::RandomUse::Test, 0, 0);
-    std::vector<double> bias(static_cast<size_t>(m.experts));
-    for (size_t e = 0; e < bias.size(); ++e) bias[e] = 0.3 * random.normal(e);
-    std::vector<std::pair<double, size_t>> score(bias.size());
-    for (int64_t t = 0; t < m.tokens; ++t) {
-      for (size_t e = 0; e < bias.size(); ++e)
-        score[e] = {-(bias[e] + random.normal(static_cast<uint64_t>((t + 1) * m.experts) + e)), e};
-      std::partial_sort(score.begin(), score.begin() + m.top_k, score.end());
-      for (int64_t k = 0; k < m.top_k; ++k) ++count[score[static_cast<size_t>(k)].second];
-    }
-  } else if (load == Load::Skewed) {
-    const int64_t most = std::min(m.tokens, 4 * rows / m.experts), rest = (rows - most) / (m.experts - 1);
-    std::fill(count.begin(), count.end(), rest);
-    count[0] = most;
-  }
-  std::vector<double> at = {0};
-  for (int64_t n : count) at.push_back(at.back() + static_cast<double>(n));
-  at.back() = static_cast<double>(rows);
-  return at;
-}
-
-void add_grouped(std::vector<KernelCase>& all) {
-  for (const Model& m : kModels)
+void add_grouped(CaseList& all) {
+  for (const Model& m : models())
     for (const auto& [load, load_name] : kLoads) {
-      const std::vector<double> offsets = offsets_of(m, load);
+      const std::vector<double> offsets = routing_of(m, m.tokens, load).offsets;
       const int64_t R = m.tokens * m.top_k, E = m.experts;
       for (const auto& [name, width_in, width_out] :
            {std::tuple{"w13", m.hidden, 2 * m.ffn}, std::tuple{"w2", m.ffn, m.hidden}}) {
@@ -114,8 +58,8 @@ void add_grouped(std::vector<KernelCase>& all) {
     }
 }
 
-void add_linear(std::vector<KernelCase>& all) {
-  for (const Model& m : kModels) {
+void add_linear(CaseList& all) {
+  for (const Model& m : models()) {
     struct Product {
       const char* name;
       int64_t rows, in, out;
@@ -164,145 +108,16 @@ void add_linear(std::vector<KernelCase>& all) {
   }
 }
 
-void add_streams(std::vector<KernelCase>& all) {
-  for (const Model& m : kModels) {
-    const int64_t T = m.tokens, h = m.hidden, R = T * m.top_k, f = m.ffn;
-    const double th = double(T) * double(h), rf = double(R) * double(f);
-    const std::string base = m.name;
-    all.push_back(
-        {"stream",
-         base + " rmsnorm fwd",
-         KernelKind::rmsnorm,
-         Phase::Forward,
-         {in(Dtype::BF16, {T, h}), in(Dtype::BF16, {h}), out(Dtype::BF16, {T, h}), out(Dtype::F32, {T})},
-         {{"eps", 1e-6}},
-         0,
-         4 * th});
-    all.push_back({"stream",
-                   base + " rmsnorm dgrad + residual",
-                   KernelKind::rmsnorm,
-                   Phase::BackwardInput,
-                   {in(Dtype::BF16, {T, h}), in(Dtype::BF16, {T, h}), in(Dtype::BF16, {h}),
-                    in(Dtype::F32, {T}), in(Dtype::BF16, {T, h}), out(Dtype::BF16, {T, h})},
-                   {{"eps", 1e-6}},
-                   0,
-                   8 * th});
-    all.push_back(
-        {"stream",
-         base + " rmsnorm wgrad",
-         KernelKind::rmsnorm,
-         Phase::BackwardWeight,
-         {in(Dtype::BF16, {T, h}), in(Dtype::BF16, {T, h}), in(Dtype::F32, {T}), update(Dtype::BF16, {h})},
-         {},
-         0,
-         4 * th});
-    const Argument at = in(Dtype::I32, {m.experts + 1}, offsets_of(m, Load::Random));
-    all.push_back({"stream",
-                   base + " expert_swiglu fwd",
-                   KernelKind::expert_swiglu,
-                   Phase::Forward,
-                   {in(Dtype::BF16, {R, 2 * f}), in(Dtype::F32, {R}), at, out(Dtype::BF16, {R, f})},
-                   {{"activation", 0}},
-                   0,
-                   6 * rf});
-    all.push_back({"stream",
-                   base + " expert_swiglu bwd",
-                   KernelKind::expert_swiglu,
-                   Phase::BackwardInput,
-                   {in(Dtype::BF16, {R, f}), in(Dtype::BF16, {R, 2 * f}), in(Dtype::F32, {R}), at,
-                    out(Dtype::BF16, {R, 2 * f}), out(Dtype::F32, {R})},
-                   {{"activation", 0}},
-                   0,
-                   10 * rf});
-    // Every token's rows spread over the experts: row r of the sorted order belongs to token r mod T.
-    std::vector<double> row_token(static_cast<size_t>(R)), row_slot(row_token.size()),
-        token_row(row_token.size());
-    for (int64_t r = 0; r < R; ++r) {
-      const int64_t token = (r * 7919) % T;
-      row_token[static_cast<size_t>(r)] = double(token);
-      row_slot[static_cast<size_t>(r)] = double(r / T);
-      token_row[static_cast<size_t>(token * m.top_k + r / T)] = double(r);
-    }
-    const double rh = double(R) * double(h);
-    all.push_back({"gather",
-                   base + " permute fwd",
-                   KernelKind::permute,
-                   Phase::Forward,
-                   {in(Dtype::BF16, {T, h}), in(Dtype::F32, {T, m.top_k}), at, in(Dtype::I32, {R}, row_token),
-                    in(Dtype::I32, {R}, row_slot), out(Dtype::BF16, {R, h}), out(Dtype::F32, {R})},
-                   {},
-                   0,
-                   2 * rh + 2 * th});
-    all.push_back({"gather",
-                   base + " permute bwd",
-                   KernelKind::permute,
-                   Phase::BackwardInput,
-                   {in(Dtype::BF16, {R, h}), in(Dtype::F32, {R}), in(Dtype::I32, {T, m.top_k}, token_row),
-                    out(Dtype::BF16, {T, h}), out(Dtype::F32, {T, m.top_k})},
-                   {},
-                   0,
-                   2 * rh + 2 * th});
-    all.push_back({"gather",
-                   base + " combine fwd + residual",
-                   KernelKind::combine,
-                   Phase::Forward,
-                   {in(Dtype::BF16, {R, h}), in(Dtype::I32, {T, m.top_k}, token_row), in(Dtype::BF16, {T, h}),
-                    none(), out(Dtype::BF16, {T, h})},
-                   {},
-                   0,
-                   2 * rh + 4 * th});
-    all.push_back({"gather",
-                   base + " combine bwd",
-                   KernelKind::combine,
-                   Phase::BackwardInput,
-                   {in(Dtype::BF16, {T, h}), in(Dtype::I32, {R}, row_token), at, out(Dtype::BF16, {R, h})},
-                   {},
-                   0,
-                   2 * rh + 2 * th});
-    const int64_t chunk = 4096, V = m.vocab;
-    std::vector<double> labels(static_cast<size_t>(chunk));
-    for (size_t i = 0; i < labels.size(); ++i) labels[i] = double((i * 7919) % static_cast<size_t>(V));
-    all.push_back({"stream",
-                   base + " cross_entropy bwd",
-                   KernelKind::cross_entropy,
-                   Phase::BackwardInput,
-                   {in(Dtype::I32, {chunk}, labels), in(Dtype::U8, {chunk}, {1}), in(Dtype::F64, {4}, {1e-4}),
-                    update(Dtype::BF16, {chunk, V}), out(Dtype::F64, {2})},
-                   {},
-                   0,
-                   4 * double(chunk) * double(V)});
-  }
-  const int64_t n = int64_t{1} << 28;
-  all.push_back({"stream",
-                 "grad_norm bf16",
-                 KernelKind::grad_norm,
-                 Phase::Update,
-                 {in(Dtype::BF16, {n}), none(), out(Dtype::F64, {n / 65536})},
-                 {},
-                 0,
-                 2 * double(n)});
-  all.push_back({"stream",
-                 "adamw bf16 weight and gradient",
-                 KernelKind::adamw_narrow,
-                 Phase::Update,
-                 {in(Dtype::BF16, {n}), in(Dtype::F64, {4}, {1e-4, 1, 0, 0}), in(Dtype::F64, {2}, {1, 1}),
-                  in(Dtype::I32, {1}, {1}), none(), update(Dtype::BF16, {n}), update(Dtype::F32, {n}),
-                  Argument{Dtype::F32, {n}, Access::Update, {0.01}, true}, update(Dtype::I16, {n})},
-                 {{"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"lr_mult", 1}},
-                 0,
-                 26 * double(n)});
-}
-
 }  // namespace
 
 std::vector<KernelCase> kernel_cases(const std::string& filter) {
-  std::vector<KernelCase> all;
+  CaseList all(filter);
   add_grouped(all);
   add_linear(all);
   add_streams(all);
-  std::erase_if(
-      all, [&](const KernelCase& c) { return (c.group + " " + c.name).find(filter) == std::string::npos; });
-  return all;
+  add_losses(all);
+  add_routing(all);
+  return all.take();
 }
 
 }  // namespace pleat::bench

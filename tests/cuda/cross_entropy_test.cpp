@@ -12,7 +12,7 @@ using tensor::Dtype;
 
 class CudaCrossEntropy : public ::testing::TestWithParam<Dtype> {};
 
-// Rows one by one, held by one block, and shared by clusters of two to eight.
+// Rows one by one, held in registers, in the shared memory of one block, and of clusters.
 constexpr std::pair<int, int> kShapes[] = {{1, 1},     {7, 33},    {33, 1000},  {9, 8192},
                                            {5, 32000}, {5, 50304}, {3, 100352}, {2, 200704}};
 
@@ -54,6 +54,41 @@ TEST_P(CudaCrossEntropy, GradientAgreesWithTheCpu) {
                     {in(r.labels), in(r.mask), in(norm), add(logits), accumulate ? add(loss) : out(loss)}, {},
                     bound(type, vocabulary));
     }
+}
+
+// More rows than the device has blocks, so that every slot of shared memory is used again, some after a
+// masked row.
+TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (auto [rows, vocabulary] : {std::pair{700, 16400}, {420, 32768}, {280, 50304}, {140, 100352}}) {
+    Rows r = rows_of(rows, vocabulary);
+    for (int t = 130; t < 136; ++t) r.mask.set(t, 0);
+    Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3), loss = Tensor::nan(Dtype::F64, {2});
+    expect_agrees(KernelKind::cross_entropy, Phase::Forward,
+                  {in(logits), in(r.labels), in(r.mask), out(loss), none()}, {},
+                  bound(Dtype::F32, vocabulary));
+    Tensor norm = Tensor::of(Dtype::F64, {1}, {0.125});
+    expect_agrees(KernelKind::cross_entropy, Phase::BackwardInput,
+                  {in(r.labels), in(r.mask), in(norm), add(logits), out(loss)}, {}, bound(type, vocabulary));
+  }
+}
+
+TEST_P(CudaCrossEntropy, InfiniteLogitsCountAsNothing) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (const int vocabulary : {1000, 32768}) {
+    Rows r = rows_of(3, vocabulary);
+    Tensor logits = Tensor::normal(type, {3, vocabulary}, 1), loss = Tensor::nan(Dtype::F64, {2});
+    // Whole runs of a warp, and all of a lane's first numbers.
+    for (int t = 0; t < 3; ++t)
+      for (int j = 0; j < vocabulary; ++j)
+        if ((j < vocabulary / 8 || j % 64 < 8) && j != r.labels.at(t))
+          logits.set(static_cast<int64_t>(t) * vocabulary + j, -INFINITY);
+    Tensor norm = Tensor::of(Dtype::F64, {1}, {1});
+    expect_agrees(KernelKind::cross_entropy, Phase::BackwardInput,
+                  {in(r.labels), in(r.mask), in(norm), add(logits), out(loss)}, {}, bound(type, vocabulary));
+  }
 }
 
 TEST_P(CudaCrossEntropy, MaskedRowsMayBeNaN) {

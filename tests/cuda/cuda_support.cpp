@@ -105,7 +105,7 @@ void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector
 }
 
 void expect_agrees(program::KernelKind kind, program::Phase phase, const std::vector<Pass>& passes,
-                   const program::AttrSet& attrs, Compare allowed) {
+                   const program::AttrSet& attrs, Compare allowed, const std::vector<Part>& parts) {
   const auto& expected = program::arguments_of(kind, phase);
   const std::string what = std::string(program::name_of(kind)) + " " + std::string(program::name_of(phase));
   // The CPU's arguments: floats wide.
@@ -124,7 +124,12 @@ void expect_agrees(program::KernelKind kind, program::Phase phase, const std::ve
   }
   std::vector<Tensor> before;
   for (const Pass& p : passes) before.push_back(p.tensor ? *p.tensor : Tensor{});
-  call(kind, phase, cpu, attrs);
+  if (parts.empty()) call(kind, phase, cpu, attrs);
+  for (const Part& part : parts) {
+    std::vector<Pass> its;
+    for (size_t i : part.args) its.push_back(cpu[i]);
+    call(part.kind, part.phase, its, attrs);
+  }
   call_cuda(kind, phase, passes, attrs);
   if (::testing::Test::HasFatalFailure()) return;
   for (size_t i = 0; i < passes.size(); ++i) {

@@ -27,8 +27,14 @@ Compare bound(tensor::Dtype dtype, int64_t length = 1);
 // Every input is given to the GPU as it is, and to the CPU as float64 (floats; those the contract fixes as
 // f32 stay). Outputs that are overwritten start as NaN on the GPU. Integer outputs must be equal. Runs twice:
 // the bits must be the same. Afterwards the tensors hold the GPU's results.
+// Where the GPU alone has a kernel, `parts` are the CPU kernels that do the same one after the other.
+struct Part {
+  program::KernelKind kind;
+  program::Phase phase;
+  std::vector<size_t> args;  // which of the arguments, in the part's order
+};
 void expect_agrees(program::KernelKind kind, program::Phase phase, const std::vector<Pass>& args,
-                   const program::AttrSet& attrs, Compare allowed);
+                   const program::AttrSet& attrs, Compare allowed, const std::vector<Part>& parts = {});
 
 // Only the GPU: for tests that compare in their own way.
 void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector<Pass>& args,

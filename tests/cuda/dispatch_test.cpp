@@ -86,15 +86,18 @@ TEST_P(CudaPermute, AgreesWithTheCpu) {
                                                {40, 8, 64, 2048, 0, 0},
                                                {33, 6, 16, 4096, 0, 0},
                                                {20, 2, 8, 7168, 3, 0},
-                                               {50, 10, 32, 72, 0, 0}}) {
+                                               {50, 10, 32, 72, 0, 0},
+                                               {30, 40, 96, 264, 0, 0},
+                                               {40, 2, 8, 1032, 30, 1},
+                                               {2000, 8, 16, 257, 0, 0}}) {
     const int64_t R = (pad ? E * capacity : T * k) + 3;
     RowPlan p = cpu_plan(T, k, E, R, capacity, pad != 0);
     Tensor x = Tensor::normal(type, {T, width}, 1), rows = Tensor::nan(type, {R, width}),
            row_probs = Tensor::nan(Dtype::F32, {R});
-    expect_agrees(
-        KernelKind::permute, Phase::Forward,
-        {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)}, {},
-        {});
+    expect_agrees(KernelKind::permute, Phase::Forward,
+                  {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), in(p.token_row),
+                   out(rows), out(row_probs)},
+                  {}, {});
     Tensor drows = Tensor::normal(type, {R, width}, 2), drow_probs = Tensor::normal(Dtype::F32, {R}, 3);
     for (bool update : {false, true}) {
       Tensor dx = Tensor::normal(type, {T, width}, 4), dprobs = Tensor::nan(Dtype::F32, {T, k});
@@ -112,7 +115,7 @@ TEST_P(CudaPermute, AgreesWithTheCpu) {
     }
     Tensor back = Tensor::nan(type, {R, width});
     expect_agrees(KernelKind::combine, Phase::BackwardInput,
-                  {in(x), in(p.row_token), in(p.offsets), out(back)}, {}, {});
+                  {in(x), in(p.row_token), in(p.offsets), in(p.token_row), out(back)}, {}, {});
   }
 }
 
@@ -124,7 +127,8 @@ TEST_P(CudaPermute, LeavesRowsBehindThePlanAlone) {
   Tensor x = Tensor::normal(type, {T, width}, 1), rows = Tensor::nan(type, {R, width}),
          row_probs = Tensor::nan(Dtype::F32, {R});
   call_cuda(KernelKind::permute, Phase::Forward,
-            {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)});
+            {in(x), in(p.probs), in(p.offsets), in(p.row_token), in(p.row_slot), in(p.token_row), out(rows),
+             out(row_probs)});
   for (int64_t i = T * k * width; i < R * width; ++i) ASSERT_TRUE(std::isnan(rows.at(i)));
   for (int64_t r = T * k; r < R; ++r) ASSERT_TRUE(std::isnan(row_probs.at(r)));
 }

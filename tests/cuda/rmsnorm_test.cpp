@@ -14,9 +14,11 @@ using tensor::Dtype;
 
 class CudaRmsnorm : public ::testing::TestWithParam<Dtype> {};
 
-// Odd widths take the loop, the others every number of warps a row can have.
-constexpr std::pair<int, int> kShapes[] = {{1, 1},     {7, 33},    {129, 64},  {5, 512},  {33, 1536},
-                                           {65, 2048}, {33, 4096}, {17, 7168}, {3, 16384}};
+// Odd widths take the loop, the others every number of warps a row can have; the last ones give a team
+// several rows.
+constexpr std::pair<int, int> kShapes[] = {{1, 1},     {7, 33},    {129, 64},    {5, 512},   {5, 1024},
+                                           {33, 1536}, {65, 2048}, {33, 4096},   {17, 7168}, {3, 16384},
+                                           {2, 32768}, {9000, 64}, {2500, 2048}, {600, 7168}};
 
 Tensor scales(int rows) {
   Tensor rstd = Tensor::zeros(Dtype::F32, {rows});

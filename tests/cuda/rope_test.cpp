@@ -87,6 +87,40 @@ TEST_P(CudaRope, WeightGradientAgreesWithTheCpu) {
         }
 }
 
+// Against the CPU's two kernels; the shapes include some that are not held and go in two passes.
+TEST_P(CudaRope, BothGradientsInOnePassAgreeWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const auto [type, interleaved] = GetParam();
+  std::vector<Heads> shapes(std::begin(kShapes), std::end(kShapes));
+  shapes.insert(shapes.end(), {{0, 4, 2, 64, 64},
+                               {2300, 2, 1, 64, 32},
+                               {130, 16, 16, 128, 128},
+                               {37, 40, 8, 128, 64},
+                               {21, 64, 2, 64, 64}});
+  for (const Heads& h : shapes)
+    for (const bool full : {false, true})
+      for (const Dtype sum_type : {Dtype::F32, type})
+        for (const bool accumulate : {false, true}) {
+          SCOPED_TRACE("rows " + std::to_string(h.rows) + " heads " + std::to_string(h.heads) + " width " +
+                       std::to_string(h.d) + " full " + std::to_string(full));
+          const int width = (h.heads + 2 * h.kv_heads) * h.d, norms = full ? 2 : h.heads + h.kv_heads;
+          const int q_size = full ? h.heads * h.d : h.d, k_size = full ? h.kv_heads * h.d : h.d;
+          Tensor qkv = Tensor::normal(type, {h.rows, width}, 1),
+                 dout = Tensor::normal(type, {h.rows, width}, 2),
+                 cos_sin = Tensor::normal(Dtype::F32, {h.rows, h.r}, 3),
+                 q_norm = Tensor::normal(type, {q_size}, 4), k_norm = Tensor::normal(type, {k_size}, 5),
+                 rstd = Tensor::normal(Dtype::F32, {h.rows, norms}, 6);
+          Tensor dqkv = Tensor::nan(type, {h.rows, width}), dq = Tensor::normal(sum_type, {q_size}, 7),
+                 dk = Tensor::normal(sum_type, {k_size}, 8);
+          expect_agrees(KernelKind::qk_rope_back, Phase::BackwardInput,
+                        {in(dout), in(cos_sin), in(qkv), in(q_norm), in(k_norm), in(rstd), out(dqkv),
+                         accumulate ? add(dq) : out(dq), accumulate ? add(dk) : out(dk)},
+                        attrs_of(h, interleaved, full), bound(type, h.rows * h.heads * h.d),
+                        {{KernelKind::qk_rope, Phase::BackwardInput, {0, 1, 2, 3, 4, 5, 6}},
+                         {KernelKind::qk_rope, Phase::BackwardWeight, {0, 1, 2, 5, 7, 8}}});
+        }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaRope,
                          ::testing::Combine(::testing::Values(Dtype::F32, Dtype::BF16), ::testing::Bool()));
 

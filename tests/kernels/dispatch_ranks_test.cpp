@@ -241,14 +241,16 @@ Outcome by_gather(const World& w, Inputs& given) {
     Plan p = gather_plan(w, idx, kept, j, w.held_budget());
     Tensor rows = Tensor::nan(w.C, {w.held_budget(), w.h}), row_probs = Tensor::nan(w.R, {w.held_budget()});
     call(KernelKind::permute, Phase::Forward,
-         {in(x), in(probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)});
+         {in(x), in(probs), in(p.offsets), in(p.row_token), in(p.row_slot), in(p.token_row), out(rows),
+          out(row_probs)});
     const Expert expert{w, j};
     Tensor expert_out = expert.forward(rows, row_probs, p.offsets);
     o.y.push_back(Tensor::nan(w.C, {w.n * w.T, w.h}));
     call(KernelKind::combine, Phase::Forward,
          {in(expert_out), in(p.token_row), none(), none(), out(o.y.back())});
     Tensor dout = Tensor::nan(w.C, {w.held_budget(), w.h});
-    call(KernelKind::combine, Phase::BackwardInput, {in(dy), in(p.row_token), in(p.offsets), out(dout)});
+    call(KernelKind::combine, Phase::BackwardInput,
+         {in(dy), in(p.row_token), in(p.offsets), in(p.token_row), out(dout)});
     auto [drows, drow_probs] = expert.backward(dout, rows, row_probs, p.offsets);
     o.dx.push_back(Tensor::nan(w.C, {w.n * w.T, w.h}));
     o.dprobs.push_back(Tensor::nan(w.R, {w.n * w.T, w.k}));
@@ -269,10 +271,10 @@ Outcome by_exchange(const World& w, Inputs& given) {
     row_probs.push_back(Tensor::nan(w.R, {w.sent_budget()}));
     dout.push_back(Tensor::nan(w.C, {w.sent_budget(), w.h}));
     call(KernelKind::permute, Phase::Forward,
-         {in(given.x[s]), in(given.probs[s]), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows[s]),
-          out(row_probs[s])});
+         {in(given.x[s]), in(given.probs[s]), in(p.offsets), in(p.row_token), in(p.row_slot), in(p.token_row),
+          out(rows[s]), out(row_probs[s])});
     call(KernelKind::combine, Phase::BackwardInput,
-         {in(given.dy[s]), in(p.row_token), in(p.offsets), out(dout[s])});
+         {in(given.dy[s]), in(p.row_token), in(p.offsets), in(p.token_row), out(dout[s])});
   }
   Tensor all_offsets = all_gather(offsets);
   all_offsets.shape = {w.n, w.E() + 1};

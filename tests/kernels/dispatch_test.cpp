@@ -142,7 +142,8 @@ TEST(Permute, ForwardAndBackwardMoveExactly) {
         Plan p = plan(idx, probs, c.E, budget, c.capacity, 0, c.pad);
         Tensor rows = Tensor::nan(C, {budget, c.h}), row_probs = Tensor::nan(Rt, {budget});
         call(KernelKind::permute, Phase::Forward,
-             {in(x), in(probs), in(p.offsets), in(p.row_token), in(p.row_slot), out(rows), out(row_probs)},
+             {in(x), in(probs), in(p.offsets), in(p.row_token), in(p.row_slot), in(p.token_row), out(rows),
+              out(row_probs)},
              {}, threads);
         const int64_t used = static_cast<int64_t>(p.offsets.at(c.E));
         for (int64_t r = 0; r < budget; ++r) {
@@ -222,7 +223,7 @@ TEST(Combine, ForwardAndBackward) {
       }
       Tensor drows = Tensor::nan(C, {budget, c.h});
       call(KernelKind::combine, Phase::BackwardInput,
-           {in(residual), in(p.row_token), in(p.offsets), out(drows)});
+           {in(residual), in(p.row_token), in(p.offsets), in(p.token_row), out(drows)});
       for (int64_t r = 0; r < budget; ++r)
         for (int64_t j = 0; j < c.h; ++j) {
           const int64_t t = static_cast<int64_t>(p.row_token.at(r));
@@ -238,15 +239,20 @@ TEST(Combine, ForwardAndBackward) {
 TEST(Permute, RefusesOtherShapes) {
   Tensor x = Tensor::zeros(Dtype::F32, {4, 8}), probs = Tensor::zeros(Dtype::F32, {4, 2}),
          offsets = Tensor::zeros(Dtype::I32, {3});
-  Tensor token = Tensor::zeros(Dtype::I32, {8}), slot = Tensor::zeros(Dtype::I32, {7}),
-         rows = Tensor::zeros(Dtype::F32, {8, 8}), row_probs = Tensor::zeros(Dtype::F32, {8});
-  try {
-    call(KernelKind::permute, Phase::Forward,
-         {in(x), in(probs), in(offsets), in(token), in(slot), out(rows), out(row_probs)});
-    ADD_FAILURE() << "accepted";
-  } catch (const base::Error& e) {
-    EXPECT_EQ(std::string(e.what()), "[permute] argument 'row_slot' is [7], needed [8]");
-  }
+  Tensor token = Tensor::zeros(Dtype::I32, {8}), rows = Tensor::zeros(Dtype::F32, {8, 8}),
+         row_probs = Tensor::zeros(Dtype::F32, {8});
+  const auto message = [&](int64_t slots, int64_t tokens) -> std::string {
+    Tensor slot = Tensor::zeros(Dtype::I32, {slots}), token_row = Tensor::zeros(Dtype::I32, {tokens, 2});
+    try {
+      call(KernelKind::permute, Phase::Forward,
+           {in(x), in(probs), in(offsets), in(token), in(slot), in(token_row), out(rows), out(row_probs)});
+    } catch (const base::Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(message(7, 4), "[permute] argument 'row_slot' is [7], needed [8]");
+  EXPECT_EQ(message(8, 3), "[permute] argument 'token_row' is [3, 2], needed [4, 2]");
 }
 
 }  // namespace

@@ -16,9 +16,11 @@ using program::Op;
 using program::Phase;
 using program::Program;
 
-Program training_step(const std::vector<std::string>& disabled) {
-  const config::Config c =
-      make_config({"model.dtype=\"bfloat16\"", "device.kind=\"cuda\"", "moe.shared_ffn_hidden_size=32"});
+Program training_step(const std::vector<std::string>& disabled, const std::string& more = "") {
+  std::vector<std::string> settings = {"model.dtype=\"bfloat16\"", "device.kind=\"cuda\"",
+                                       "moe.shared_ffn_hidden_size=32"};
+  if (!more.empty()) settings.push_back(more);
+  const config::Config c = make_config(settings);
   return apply_passes(build_training_step(c, model::make_parameters(c)), c, disabled);
 }
 
@@ -36,6 +38,21 @@ TEST(Fuse, JoinsNormGradients) {
     EXPECT_FALSE(norm && s.phase != Phase::Forward) << program::stage_name(s);
   }
   EXPECT_EQ(fused.stages.size(), plain.stages.size() - static_cast<size_t>(norms));
+}
+
+TEST(Fuse, JoinsTheGradientsOfARotationWithNorms) {
+  const std::string norms = "model.qk_norm=true";
+  const Program plain = training_step({"fuse"}, norms), fused = training_step({}, norms);
+  int64_t weights = 0;
+  for (const program::Stage& s : plain.stages)
+    weights += s.op == Op::qk_rope && s.phase == Phase::BackwardWeight;
+  ASSERT_GT(weights, 0);
+  EXPECT_EQ(count(fused, Op::qk_rope_back), weights);
+  for (const program::Stage& s : fused.stages)
+    EXPECT_FALSE(s.op == Op::qk_rope && s.phase != Phase::Forward) << program::stage_name(s);
+  EXPECT_EQ(interpret::check(fused).faults.size(), 0u);
+  // Without norms there is nothing to join.
+  EXPECT_EQ(count(training_step({}), Op::qk_rope_back), 0);
 }
 
 TEST(Fuse, LeavesAProgramThatChecksAndPlans) {

@@ -1,9 +1,8 @@
-// Cross entropy on the GPU. A row of logits stays in registers between its maximum, its sum and its gradient,
-// so it is read once and written once; long rows are shared by a cluster of two to eight blocks, which
-// exchange their maxima and sums. Rows that are not whole 16-byte units, or longer than a cluster holds, are
-// read three times.
-#include <cooperative_groups.h>
-
+// Cross entropy on the GPU. A row of logits stays on the multiprocessor between its maximum, its sum and its
+// gradient, so it is read once and written once: short rows in registers, long ones in shared memory
+// (loss_ring.cuh). Rows that are not whole 16-byte units, or longer than a cluster of blocks holds, are read
+// three times.
+#include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
 #include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cuda/column_sum.cuh"
@@ -15,81 +14,35 @@ namespace {
 
 using namespace cuda;
 
-enum class Ask { Loss, Gradient, Stats };
-
-// One row, seen by its thread 0: maximum, sum of exponentials, the label's logit (0 when it is elsewhere).
-struct RowSums {
-  double top, sum, label_logit;
-};
-
-// What thread 0 of the row's first block leaves behind. row_loss for Loss and Gradient, stats for Stats.
-template <Ask kAsk, class T>
-__device__ inline void leave(const LossArgs<T>& p, int64_t row, const RowSums& r, double* out) {
-  const double label = p.label_ok(row) ? r.label_logit : not_a_number();
-  if constexpr (kAsk == Ask::Stats) {
-    out[row * 3] = r.top;
-    out[row * 3 + 1] = r.sum;
-    out[row * 3 + 2] = label;
-  } else {
-    out[row] = r.top + log(r.sum) - label;
-  }
-}
-
-template <Ask kAsk, class T>
-__device__ inline void leave_nothing(int64_t row, double* out) {
-  if constexpr (kAsk == Ask::Stats) {
-    out[row * 3] = 0, out[row * 3 + 1] = 0, out[row * 3 + 2] = 0;
-  } else {
-    out[row] = 0;
-  }
-}
-
 template <class T>
 __device__ inline double label_logit(const LossArgs<T>& p, int64_t row, int64_t first, int64_t real) {
   const int64_t label = p.labels[row] - first;
   return label >= 0 && label < real ? static_cast<double>(to_float(p.logits[row * p.columns + label])) : 0.0;
 }
 
-template <class T, int N>
-__device__ inline Pack<T, N> load_or_lowest(const T* row, int64_t column, int64_t real) {
-  if (column + N <= real) return Pack<T, N>::load(row + column);
-  float a[N];
-#pragma unroll
-  for (int j = 0; j < N; ++j) a[j] = column + j < real ? to_float(row[column + j]) : lowest();
-  Pack<T, N> pack;
-  pack.set(a);
-  return pack;
-}
-
-// kCluster blocks of the grid share a row: units [rank * share, (rank + 1) * share).
-template <class T, int kPer, int kCluster, Ask kAsk>
+template <class T, int kPer, Ask kAsk>
 __global__ void __launch_bounds__(kLossThreads, 2)
-    held_row(LossArgs<T> p, int64_t units, int64_t share, const double* norm, double* out) {
+    held_row(LossArgs<T> p, int64_t units, const double* norm, double* out) {
   using V = Wide<T>;
-  namespace cg = cooperative_groups;
-  __shared__ double mine[2];
-  __shared__ float common[2];
-  const int64_t row = blockIdx.x / kCluster;
-  const int rank = static_cast<int>(blockIdx.x % kCluster);
-  const int64_t begin = rank * share, end = begin + share < units ? begin + share : units;
+  const int64_t row = blockIdx.x;
   T* logits = p.logits + row * p.columns;
-  const auto unit_of = [&](int i) { return begin + i * kLossThreads + static_cast<int64_t>(threadIdx.x); };
+  const auto unit_of = [&](int i) { return i * kLossThreads + static_cast<int64_t>(threadIdx.x); };
   if (!p.mask[row]) {
-    if (threadIdx.x == 0 && rank == 0) leave_nothing<kAsk, T>(row, out);
+    if (threadIdx.x == 0) leave_nothing<kAsk, T>(row, out);
     if constexpr (kAsk == Ask::Gradient) {
 #pragma unroll
       for (int i = 0; i < kPer; ++i)
-        if (unit_of(i) < end) V::zero().store(logits + unit_of(i) * V::kSize);
+        if (unit_of(i) < units) V::zero().store(logits + unit_of(i) * V::kSize);
     }
-    return;  // all blocks of the cluster do
+    return;
   }
   const int64_t first = p.first(), real = p.real();
   V held[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    held[i] = load_or_lowest<T, V::kSize>(logits, unit_of(i) * V::kSize, unit_of(i) < end ? real : 0);
-  // Before the barriers below, behind which some block overwrites it.
-  const double at_label = threadIdx.x == 0 && rank == 0 ? label_logit(p, row, first, real) : 0.0;
+    held[i] = load_or_lowest<T, V::kSize>(logits, unit_of(i) * V::kSize, unit_of(i) < units ? real : 0);
+  // Before the barriers below, behind which some thread overwrites it.
+  const double at_label = threadIdx.x == 0 ? label_logit(p, row, first, real) : 0.0;
   float top = lowest();
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
@@ -111,50 +64,20 @@ __global__ void __launch_bounds__(kLossThreads, 2)
     held[i].forget();
   }
   const double total = block_sum<kLossThreads>(static_cast<double>(sum));
-  if constexpr (kCluster > 1) {
-    if (threadIdx.x == 0) mine[0] = top, mine[1] = total;
-    cg::this_cluster().sync();
-  }
-  if (threadIdx.x == 0) {
-    RowSums r{top, total, at_label};
-    if constexpr (kCluster > 1) {
-      // Twice over the others' numbers: held, they would push the row out of the registers.
-      const auto of = [&](int i) { return cg::this_cluster().map_shared_rank(mine, i); };
-      r.top = of(0)[0], r.sum = 0;
-#pragma unroll 1
-      for (int i = 1; i < kCluster; ++i) r.top = of(i)[0] > r.top ? of(i)[0] : r.top;
-#pragma unroll 1
-      for (int i = 0; i < kCluster; ++i)
-        if (of(i)[1] != 0) r.sum += of(i)[1] * exp(of(i)[0] - r.top);  // 0: a block without columns
-    }
-    if (rank == 0) leave<kAsk>(p, row, r, out);
-    if constexpr (kAsk == Ask::Gradient) {
-      common[0] = static_cast<float>(r.top);
-      common[1] = static_cast<float>(*norm / r.sum);
-    }
-  }
+  if (threadIdx.x == 0) leave<kAsk>(p, row, {top, total, at_label}, out);
   if constexpr (kAsk == Ask::Gradient) {
-    __syncthreads();
-    const float whole_top = common[0], scale = common[1], weight = static_cast<float>(*norm);
+    const float scale = static_cast<float>(*norm / total), weight = static_cast<float>(*norm);
     const int64_t label = p.labels[row] - first;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
-      if (unit_of(i) >= end) continue;
+      if (unit_of(i) >= units) continue;
       float a[V::kSize];
       held[i].get(a);
-#pragma unroll
-      for (int j = 0; j < V::kSize; ++j) a[j] = exp_of<T>(a[j] - whole_top) * scale;
-      const int64_t at = label - unit_of(i) * V::kSize;
-      if (at >= 0 && at < V::kSize) {
-#pragma unroll
-        for (int j = 0; j < V::kSize; ++j)
-          if (j == at) a[j] -= weight;
-      }
+      to_gradient<T>(a, unit_of(i) * V::kSize, label, top, scale, weight);
       held[i].set(a);
       held[i].store(logits + unit_of(i) * V::kSize);
     }
   }
-  if constexpr (kCluster > 1) cg::this_cluster().sync();  // the others have read `mine`
 }
 
 template <class T, int N, Ask kAsk>
@@ -196,9 +119,7 @@ __global__ void __launch_bounds__(kLossThreads) looped_row(LossArgs<T> p, const 
     const float scale = static_cast<float>(*norm / sum), weight = static_cast<float>(*norm);
     const int64_t label = p.labels[row] - first;
     each([&](int64_t column, float(&a)[N]) {
-#pragma unroll
-      for (int j = 0; j < N; ++j)
-        a[j] = exp_of<T>(a[j] - shift) * scale - (column + j == label ? weight : 0.0f);
+      to_gradient<T>(a, column, label, shift, scale, weight);
       Pack<T, N> pack;
       pack.set(a);
       pack.store(logits + column);
@@ -206,55 +127,43 @@ __global__ void __launch_bounds__(kLossThreads) looped_row(LossArgs<T> p, const 
   }
 }
 
-template <class T, int kPer, int kCluster, Ask kAsk>
-void launch_held(CUstream_st* stream, const LossArgs<T>& p, int64_t rows, const double* norm, double* out) {
-  const int64_t units = p.columns / kWide<T>, share = ceil_div(units, kCluster);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * kCluster));
-  config.blockDim = dim3(kLossThreads);
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = kCluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = kCluster > 1 ? 1 : 0;
-  PLEAT_CUDA(cudaLaunchKernelEx(&config, held_row<T, kPer, kCluster, kAsk>, p, units, share, norm, out));
-}
+// Enqueues the rows' kernel: (stream, norm, out).
+using LaunchRows = std::function<void(CUstream_st*, const double*, double*)>;
 
 template <Ask kAsk, class T>
-void launch_rows(CUstream_st* stream, const LossArgs<T>& p, int64_t rows, const double* norm, double* out) {
-  if (rows == 0) return;
-  const bool wide = p.columns % kWide<T> == 0 && all_aligned({p.logits});
-  const int64_t loads = wide ? ceil_div(p.columns / kWide<T>, kLossThreads) : 0;  // of a thread, alone
-  if (!wide) {
-    looped_row<T, 1, kAsk><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(p, norm, out);
-    PLEAT_CUDA_LAUNCHED();
-  } else if (loads <= 2) {
-    launch_held<T, 2, 1, kAsk>(stream, p, rows, norm, out);
-  } else if (loads <= 4) {
-    launch_held<T, 4, 1, kAsk>(stream, p, rows, norm, out);
-  } else if (loads <= 8) {
-    launch_held<T, 8, 1, kAsk>(stream, p, rows, norm, out);
-  } else if (loads <= 16) {
-    launch_held<T, 8, 2, kAsk>(stream, p, rows, norm, out);
-  } else if (loads <= 32) {
-    launch_held<T, 8, 4, kAsk>(stream, p, rows, norm, out);
-  } else if (loads <= 64) {
-    launch_held<T, 8, 8, kAsk>(stream, p, rows, norm, out);
-  } else {
-    looped_row<T, kWide<T>, kAsk><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(p, norm, out);
-    PLEAT_CUDA_LAUNCHED();
-  }
+LaunchRows plan_rows(const LossArgs<T>& p, int64_t rows) {
+  if (rows == 0) return [](CUstream_st*, const double*, double*) {};
+  const auto blocks = static_cast<unsigned>(rows);
+  const int64_t units = p.columns / kWide<T>;
+  const auto plain = [=](auto kernel) -> LaunchRows {
+    return [=](CUstream_st* stream, const double* norm, double* out) {
+      kernel<<<blocks, kLossThreads, 0, stream>>>(p, norm, out);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  };
+  const auto held = [=](auto kernel) -> LaunchRows {
+    return [=](CUstream_st* stream, const double* norm, double* out) {
+      kernel<<<blocks, kLossThreads, 0, stream>>>(p, units, norm, out);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  };
+  if (p.columns % kWide<T> != 0 || !all_aligned({p.logits})) return plain(looped_row<T, 1, kAsk>);
+  if (units <= 2 * kLossThreads) return held(held_row<T, 2, kAsk>);
+  if (units <= 4 * kLossThreads) return held(held_row<T, 4, kAsk>);
+  if (const std::optional<RingLaunch> ring = plan_ring<kAsk>(p, rows))
+    return [=](CUstream_st* stream, const double* norm, double* out) {
+      launch_ring<kAsk>(stream, *ring, p, rows, norm, out);
+    };
+  return plain(looped_row<T, kWide<T>, kAsk>);
 }
 
 template <Ask kAsk, class T>
 CudaLaunch loss_launch(const LossArgs<T>& p, const double* norm, const LossTarget& to,
                        device::cuda::Lane& lane) {
   lane.need_scratch(to.rows * static_cast<int64_t>(sizeof(double)));
-  return [=, &lane] {
+  return [=, &lane, launch_rows = plan_rows<kAsk>(p, to.rows)] {
     auto* row_loss = reinterpret_cast<double*>(lane.scratch());
-    launch_rows<kAsk>(lane.stream(), p, to.rows, norm, row_loss);
+    launch_rows(lane.stream(), norm, row_loss);
     launch_sum_losses(lane.stream(), row_loss, to);
   };
 }
@@ -311,9 +220,8 @@ CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane)
                         call[3].as<int64_t>() + call.integer("group"),
                         columns,
                         vocabulary};
-    out = [=, stats = call[4].as<double>(), stream = lane.stream()] {
-      launch_rows<Ask::Stats>(stream, p, rows, nullptr, stats);
-    };
+    out = [launch_rows = plan_rows<Ask::Stats>(p, rows), stats = call[4].as<double>(),
+           stream = lane.stream()] { launch_rows(stream, nullptr, stats); };
   });
   return out;
 }

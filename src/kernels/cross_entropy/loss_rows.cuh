@@ -43,13 +43,68 @@ struct LossArgs {
   __device__ bool label_ok(int64_t row) const { return labels[row] >= 0 && labels[row] < vocabulary; }
 };
 
+// What is asked of a row.
+enum class Ask { Loss, Gradient, Stats };
+
+// One row, seen by its thread 0: maximum, sum of exponentials, the label's logit (0 when it is elsewhere).
+struct RowSums {
+  double top, sum, label_logit;
+};
+
+// What thread 0 of the row's first block leaves behind. row_loss for Loss and Gradient, stats for Stats.
+template <Ask kAsk, class T>
+__device__ inline void leave(const LossArgs<T>& p, int64_t row, const RowSums& r, double* out) {
+  const double label = p.label_ok(row) ? r.label_logit : not_a_number();
+  if constexpr (kAsk == Ask::Stats) {
+    out[row * 3] = r.top;
+    out[row * 3 + 1] = r.sum;
+    out[row * 3 + 2] = label;
+  } else {
+    out[row] = r.top + log(r.sum) - label;
+  }
+}
+
+template <Ask kAsk, class T>
+__device__ inline void leave_nothing(int64_t row, double* out) {
+  if constexpr (kAsk == Ask::Stats) {
+    out[row * 3] = 0, out[row * 3 + 1] = 0, out[row * 3 + 2] = 0;
+  } else {
+    out[row] = 0;
+  }
+}
+
+// N logits from `column` on; those from `real` on, which are padding, count as -inf.
+template <class T, int N>
+__device__ inline Pack<T, N> load_or_lowest(const T* row, int64_t column, int64_t real) {
+  if (column + N <= real) return Pack<T, N>::load(row + column);
+  float a[N];
+#pragma unroll
+  for (int j = 0; j < N; ++j) a[j] = column + j < real ? to_float(row[column + j]) : lowest();
+  Pack<T, N> pack;
+  pack.set(a);
+  return pack;
+}
+
+// Logits of one row, from `column` on, to their gradient. scale: norm / sum of exponentials; weight: norm.
+template <class T, int N>
+__device__ inline void to_gradient(float (&a)[N], int64_t column, int64_t label, float top, float scale,
+                                   float weight) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) a[j] = exp_of<T>(a[j] - top) * scale;
+  if (label < column || label >= column + N) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+    if (column + j == label) a[j] -= weight;
+}
+
 // loss (+)= {sum of row_loss, rows counted}. One block.
 template <class L>
 __global__ void __launch_bounds__(1024) sum_losses(const double* row_loss, const uint8_t* mask, int64_t rows,
                                                    double* loss, bool accumulate, L* token_loss) {
   double sum = 0, count = 0;
+#pragma unroll 4
   for (int64_t t = threadIdx.x; t < rows; t += 1024) {
-    const double value = mask[t] ? row_loss[t] : 0.0;
+    const double value = row_loss[t];  // 0 where the mask is
     sum += value;
     count += mask[t] != 0;
     if (token_loss) token_loss[t] = from_float<L>(static_cast<float>(value));

@@ -54,21 +54,27 @@ __global__ void __launch_bounds__(kLossThreads)
   __syncthreads();
   const float top = common[0], scale = common[1], weight = static_cast<float>(*norm);
   const int64_t label = p.labels[row] - first;
-#pragma unroll 4
-  for (int64_t column = threadIdx.x * static_cast<int64_t>(N); column < p.columns;
-       column += kLossThreads * N) {
-    auto pack = Pack<T, N>::zero();
-    if (counted && column < real) {
-      float a[N];
-      Pack<T, N>::load(logits + column).get(a);
+  constexpr int kAhead = 4;  // vectors on the way
+  for (int64_t begin = threadIdx.x * static_cast<int64_t>(N); begin < p.columns;
+       begin += kAhead * kLossThreads * N) {
+    Pack<T, N> held[kAhead];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        a[j] = exp_of<T>(a[j] - top) * scale - (column + j == label ? weight : 0.0f);
-        if (column + j >= real) a[j] = 0;
+    for (int i = 0; i < kAhead; ++i)
+      held[i] = load_or_lowest<T, N>(logits, begin + i * kLossThreads * N, counted ? real : 0);
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int64_t column = begin + i * kLossThreads * N;
+      if (column >= p.columns) continue;
+      if (counted && column < real) {
+        float a[N];
+        held[i].get(a);
+        to_gradient<T>(a, column, label < real ? label : -1, top, scale, weight);
+        held[i].set(a);
+      } else {
+        held[i] = Pack<T, N>::zero();
       }
-      pack.set(a);
+      held[i].store(logits + column);
     }
-    pack.store(logits + column);
   }
 }
 

@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(1024)
   const int64_t column = blockIdx.x * static_cast<int64_t>(32) + x;
   double sum = 0;
   if (column < width) {
-#pragma unroll 4
+#pragma unroll 16
     for (int p = y; p < num_parts; p += 32) sum += static_cast<double>(parts[p * stride + column]);
   }
   tile[y][x] = sum;

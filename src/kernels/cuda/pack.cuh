@@ -57,4 +57,23 @@ struct Pack<bf16, 8> {
 template <class T>
 using Wide = Pack<T, kWide<T>>;
 
+// For what is read or written once: the first to leave the caches. Packs of 16 bytes; others go the usual
+// way.
+template <class P, class T>
+__device__ inline P load_streaming(const T* from) {
+  if constexpr (sizeof(P) == 16) {
+    const uint4 raw = __ldcs(reinterpret_cast<const uint4*>(from));
+    return *reinterpret_cast<const P*>(&raw);
+  } else {
+    return P::load(from);
+  }
+}
+template <class P, class T>
+__device__ inline void store_streaming(const P& pack, T* to) {
+  if constexpr (sizeof(P) == 16)
+    __stcs(reinterpret_cast<uint4*>(to), *reinterpret_cast<const uint4*>(&pack));
+  else
+    pack.store(to);
+}
+
 }  // namespace pleat::kernels::cuda

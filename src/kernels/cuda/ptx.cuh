@@ -1,6 +1,6 @@
-// The Hopper instructions behind the matrix kernels: barriers in shared memory, bulk tensor copies, clusters.
+// The Hopper instructions behind the kernels: barriers in shared memory, bulk copies, clusters.
 // One function per instruction; the names say what they wait for. PTX ISA 8.x, sections "mbarrier",
-// "cp.async.bulk.tensor".
+// "cp.async.bulk", "cp.async.bulk.tensor".
 #pragma once
 
 #include <cuda.h>
@@ -102,6 +102,22 @@ __device__ inline void add_3d(const CUtensorMap* map, const void* from, int x, i
       "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+// ---- Bulk copies of a run of bytes: addresses and size are multiples of 16.
+
+__device__ inline void load_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+__device__ inline void store_bulk(void* to, const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+               "r"(shared_address(from)), "r"(bytes)
+               : "memory");
+}
+
+// ---- Groups of bulk stores, of either kind.
+
 __device__ inline void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // The sources of all committed stores but the last kPending may be overwritten.
 template <int kPending>

@@ -13,10 +13,11 @@
 // fillers.
 //                Backward: dx[t] = sum over slots, ascending, of drows[token_row[t,slot]], summed in C before
 //                it is stored or added to what dx holds; dprobs[t,slot] = drow_probs[token_row[t,slot]], 0
-//                where dropped.
+//                where dropped. The forward's token_row is row_token the other way round: whoever
+//                writes rows may go by either.
 // combine        y[t] = ((sum over slots, ascending, of rows[token_row[t,slot]]) + shared[t]) + residual[t];
 // dropped slots add
-//                nothing. Backward: drows[r] = dy[row_token[r]], zero for fillers.
+//                nothing. Backward: drows[r] = dy[row_token[r]], zero for fillers; token_row as above.
 //
 // Over a group of n ranks (rank j holds the experts of expert rank j / copies; copies of an expert rank split
 // the width of its experts, so each of them returns a part of every row). Rows of one expert rank are ordered

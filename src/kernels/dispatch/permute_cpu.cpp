@@ -28,8 +28,8 @@ struct PermuteForward {
     const R* probs = call[1].as<R>();
     const int32_t *offsets = call[2].as<int32_t>(), *row_token = call[3].as<int32_t>(),
                   *row_slot = call[4].as<int32_t>();
-    C* rows = call[5].as<C>();
-    R* row_probs = call[6].as<R>();
+    C* rows = call[6].as<C>();
+    R* row_probs = call[7].as<R>();
     const int64_t width = call[0].dim(1), k = call[1].dim(1), num_rows = offsets[call[2].dim(0) - 1];
     call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
       const int64_t begin = tile * kTileRows, end = std::min(num_rows, begin + kTileRows);
@@ -98,7 +98,7 @@ struct CombineBackward {
   static void run(const Invocation& call) {
     const C* dy = call[0].as<C>();
     const int32_t *row_token = call[1].as<int32_t>(), *offsets = call[2].as<int32_t>();
-    C* drows = call[3].as<C>();
+    C* drows = call[4].as<C>();
     const int64_t width = call[0].dim(1), num_rows = offsets[call[2].dim(0) - 1];
     call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
       copy_rows(dy, row_token, tile * kTileRows, std::min(num_rows, (tile + 1) * kTileRows), width, drows);
@@ -113,17 +113,19 @@ Kernel resolve_permute_forward(const Invocation& call) {
   check_rank(kName, "x", call[0], 2);
   check_rank(kName, "probs", call[1], 2);
   check_offsets(kName, call[2]);
-  check_rank(kName, "rows", call[5], 2);
-  const int64_t R = call[5].dim(0);
+  check_rank(kName, "rows", call[6], 2);
+  const int64_t R = call[6].dim(0);
   require_shape(kName, "probs", call[1], {call[0].dim(0), call[1].dim(1)});
   require_dtype(kName, "row_token", call[3], tensor::Dtype::I32);
   require_shape(kName, "row_token", call[3], {R});
   require_dtype(kName, "row_slot", call[4], tensor::Dtype::I32);
   require_shape(kName, "row_slot", call[4], {R});
-  require_dtype(kName, "rows", call[5], call[0].dtype);
-  require_shape(kName, "rows", call[5], {R, call[0].dim(1)});
-  require_dtype(kName, "row_probs", call[6], call[1].dtype);
-  require_shape(kName, "row_probs", call[6], {R});
+  require_dtype(kName, "token_row", call[5], tensor::Dtype::I32);
+  require_shape(kName, "token_row", call[5], {call[0].dim(0), call[1].dim(1)});
+  require_dtype(kName, "rows", call[6], call[0].dtype);
+  require_shape(kName, "rows", call[6], {R, call[0].dim(1)});
+  require_dtype(kName, "row_probs", call[7], call[1].dtype);
+  require_shape(kName, "row_probs", call[7], {R});
   return select_pair<PermuteForward>(kName, call[0].dtype, call[1].dtype);
 }
 
@@ -163,8 +165,11 @@ Kernel resolve_combine_backward_input(const Invocation& call) {
   check_rank(kName, "row_token", call[1], 1);
   check_offsets(kName, call[2]);
   require_dtype(kName, "row_token", call[1], tensor::Dtype::I32);
-  require_dtype(kName, "drows", call[3], call[0].dtype);
-  require_shape(kName, "drows", call[3], {call[1].dim(0), call[0].dim(1)});
+  check_rank(kName, "token_row", call[3], 2);
+  require_dtype(kName, "token_row", call[3], tensor::Dtype::I32);
+  require_shape(kName, "token_row", call[3], {call[0].dim(0), call[3].dim(1)});
+  require_dtype(kName, "drows", call[4], call[0].dtype);
+  require_shape(kName, "drows", call[4], {call[1].dim(0), call[0].dim(1)});
   return select_float<CombineBackward>(call[0].dtype);
 }
 

@@ -1,7 +1,9 @@
-// Rows to experts and back on the GPU. A warp takes one piece of one row (gathers) or of one token (sums over
-// slots): a piece is short enough that all of its loads are in flight before the first is used.
+// Rows to experts and back on the GPU. A warp takes a run of columns of one token: it reads them once and
+// writes them to the token's rows (scatter), or reads them from the token's rows and writes the sum
+// (sum_slots). So a token's row crosses the memory bus once, whatever the number of slots.
 #include "device/cuda/check.h"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/pack.cuh"
+#include "kernels/cuda/team.cuh"
 #include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/math/require.h"
@@ -13,196 +15,254 @@ using namespace cuda;
 using namespace dispatch;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int kInFlight = 8;  // vectors a lane loads before it uses the first
+constexpr int kScatterVecs = 4;  // vectors a lane loads before it stores the first
 
-// Rows are written once and read by a later kernel: they pass the caches by.
-template <class V, class T>
-__device__ void store_streaming(const V& v, T* to) {
-  if constexpr (sizeof(V) == 16)
-    __stcs(reinterpret_cast<int4*>(to), *reinterpret_cast<const int4*>(&v));
-  else
-    v.store(to);
-}
+template <class T>
+struct Scatter {
+  const T* from;
+  const float* probs;  // null: no row_probs
+  const int32_t *token_row, *row_token, *num_rows;
+  T* to;
+  float* row_probs;
+  int num_tokens, width, pieces, top_k;
+  unsigned filler_blocks;
+};
 
-// to[r] = from[row_token[r]] for the plan's rows, zero for fillers; row_probs likewise where given.
+// Rows of the plan that belong to no token become zero; a warp looks at 32 of them.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
-    gather(const T* from, const float* probs, const int32_t* row_token, const int32_t* row_slot,
-           const int32_t* num_rows, int width, int pieces, int top_k, T* to, float* row_probs) {
-  const unsigned unit = blockIdx.x * kWarps + threadIdx.x / 32;
-  const int64_t r = unit / pieces;
-  if (r >= *num_rows) return;
-  const int lane = threadIdx.x % 32, piece = unit - static_cast<unsigned>(r) * pieces;
-  const int64_t token = row_token[r];
-  const T* row = from + (token < 0 ? 0 : token) * width;
-  const int first = (piece * kInFlight * 32 + lane) * N;
-  Vec<T, N> v[kInFlight];
-#pragma unroll
-  for (int i = 0; i < kInFlight; ++i) {
-    const int column = first + i * 32 * N;
-    if (column < width && token >= 0)
-      v[i] = Vec<T, N>::load(row + column);
-    else
-      for (int j = 0; j < N; ++j) v[i].at[j] = from_float<T>(0);
+__device__ void zero_fillers(const Scatter<T>& a) {
+  const int lane = threadIdx.x % 32;
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x - lane, r = first + lane;
+  const bool filler = r < *a.num_rows && a.row_token[r] < 0;
+  if (filler && a.row_probs) a.row_probs[r] = 0;
+  for (unsigned left = __ballot_sync(0xffffffffu, filler); left != 0; left &= left - 1) {
+    T* row = a.to + (first + __ffs(static_cast<int>(left)) - 1) * a.width;
+    for (int column = lane * N; column < a.width; column += 32 * N)
+      store_streaming(Pack<T, N>::zero(), row + column);
   }
-#pragma unroll
-  for (int i = 0; i < kInFlight; ++i) {
-    const int column = first + i * 32 * N;
-    if (column < width) store_streaming(v[i], to + r * width + column);
-  }
-  if (row_probs && piece == 0 && lane == 0)
-    row_probs[r] = token < 0 ? 0.0f : probs[token * top_k + row_slot[r]];
 }
+
+// to[token_row[t, slot]] = from[t], row_probs[token_row[t, slot]] = probs[t, slot] for all slots that have a
+// row; the first filler_blocks blocks see to the fillers.
+template <class T, int N>
+__global__ void __launch_bounds__(kThreads) scatter(Scatter<T> a) {
+  if (blockIdx.x < a.filler_blocks) return zero_fillers<T, N>(a);
+  const unsigned unit = (blockIdx.x - a.filler_blocks) * kWarps + threadIdx.x / 32;
+  const int64_t t = unit / a.pieces;
+  if (t >= a.num_tokens) return;
+  const int lane = threadIdx.x % 32, piece = static_cast<int>(unit - static_cast<unsigned>(t) * a.pieces);
+  const int first = (piece * kScatterVecs * 32 + lane) * N;
+  Pack<T, N> held[kScatterVecs];
+#pragma unroll
+  for (int i = 0; i < kScatterVecs; ++i) {
+    const int column = first + i * 32 * N;
+    if (column < a.width) held[i] = Pack<T, N>::load(a.from + t * a.width + column);
+  }
+  for (int begin = 0; begin < a.top_k; begin += 32) {
+    const int64_t choice = t * a.top_k + begin + lane;
+    const int32_t mine = begin + lane < a.top_k ? a.token_row[choice] : -1;
+    if (a.row_probs && piece == 0 && mine >= 0) a.row_probs[mine] = a.probs[choice];
+    const int slots = min(32, a.top_k - begin);
+    for (int s = 0; s < slots; ++s) {
+      const int64_t row = __shfl_sync(0xffffffffu, mine, s);
+      if (row < 0) continue;
+#pragma unroll
+      for (int i = 0; i < kScatterVecs; ++i) {
+        const int column = first + i * 32 * N;
+        if (column < a.width) store_streaming(held[i], a.to + row * a.width + column);
+      }
+    }
+  }
+}
+
+template <class T>
+struct Sum {
+  const T* rows;
+  const int32_t* token_row;
+  const T *shared, *residual;  // may be null
+  T* y;
+  const float* drow_probs;
+  float* dprobs;  // null: no gradient of probabilities
+  int num_tokens, width, top_k;
+  int pieces, steps;  // of a token's columns; steps of U * 32 vectors a piece
+  bool add;
+};
 
 // y[t] = [y[t] +] sum over slots, ascending, of rows[token_row[t, slot]] [+ shared[t]] [+ residual[t]].
-// K slots at a time (the most there are, unless that is more than eight), U vectors of each.
+// A step loads U vectors of each of K slots at a time; K is at least the number of slots, or 8.
 template <class T, int N, int K, int U>
-__global__ void __launch_bounds__(kThreads)
-    sum_slots(const T* rows, const int32_t* token_row, const T* shared, const T* residual, int num_tokens,
-              int width, int pieces, int top_k, bool add, T* y, const float* drow_probs, float* dprobs) {
+__global__ void __launch_bounds__(kThreads, 2) sum_slots(Sum<T> a) {
+  using V = Pack<T, N>;
+  constexpr int kStep = U * 32 * N;
   const unsigned unit = blockIdx.x * kWarps + threadIdx.x / 32;
-  const unsigned t = unit / pieces;
-  if (t >= num_tokens) return;
-  const int lane = threadIdx.x % 32, piece = unit - t * pieces;
-  const int32_t* row_of = token_row + static_cast<int64_t>(t) * top_k;
-  const int first = (piece * U * 32 + lane) * N;
-  const int64_t at = static_cast<int64_t>(t) * width;
-  float sum[U][N] = {};
-  // Asked for before the rows, so that all loads of a piece are in flight together.
-  Vec<T, N> more[U] = {}, last[U] = {};
+  const int64_t t = unit / a.pieces;
+  if (t >= a.num_tokens) return;
+  const int lane = threadIdx.x % 32, piece = static_cast<int>(unit - static_cast<unsigned>(t) * a.pieces);
+  const int32_t* row_of = a.token_row + t * a.top_k;
+  const int64_t at = t * a.width;
+  const int groups = K < 8 ? 1 : static_cast<int>((a.top_k + K - 1) / K);
+  int row[K];
+  const auto take_slots = [&](int slot) {
 #pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const int column = first + u * 32 * N;
-    if (column >= width) continue;
-    if (shared) more[u] = Vec<T, N>::load(shared + at + column);
-    if (residual) last[u] = Vec<T, N>::load(residual + at + column);
-    if (add) last[u] = Vec<T, N>::load(y + at + column);
-  }
-  for (int slot = 0; slot < top_k; slot += K) {
-    Vec<T, N> v[K][U];
+    for (int s = 0; s < K; ++s) row[s] = slot + s < a.top_k ? row_of[slot + s] : -1;
+  };
+  take_slots(0);
+  const int begin = piece * a.steps * kStep, end = min(a.width, begin + a.steps * kStep);
+#pragma unroll 1
+  for (int first = begin + lane * N; first - lane * N < end; first += kStep) {
+    // Asked for before the rows, so that all loads of a step are in flight together.
+    V more[U], last[U];
 #pragma unroll
-    for (int s = 0; s < K; ++s) {
-      const int64_t row = slot + s < top_k ? row_of[slot + s] : -1;
+    for (int u = 0; u < U; ++u) {
+      const int column = first + u * 32 * N;
+      more[u] = a.shared && column < end ? V::load(a.shared + at + column) : V::zero();
+      const T* other = a.add ? a.y : a.residual;
+      last[u] = other && column < end ? V::load(other + at + column) : V::zero();
+    }
+    float sum[U][N] = {};
+    for (int group = 0; group < groups; ++group) {
+      if (groups > 1) take_slots(group * K);
+      V held[K][U];
+#pragma unroll
+      for (int s = 0; s < K; ++s) {
+        const T* from = a.rows + static_cast<int64_t>(row[s]) * a.width;
+#pragma unroll
+        for (int u = 0; u < U; ++u) {
+          const int column = first + u * 32 * N;
+          held[s][u] = row[s] >= 0 && column < end ? load_streaming<V>(from + column) : V::zero();
+        }
+      }
 #pragma unroll
       for (int u = 0; u < U; ++u) {
-        const int column = first + u * 32 * N;
-        if (row >= 0 && column < width)
-          v[s][u] = Vec<T, N>::load(rows + row * width + column);
-        else
-          for (int j = 0; j < N; ++j) v[s][u].at[j] = from_float<T>(0);
+#pragma unroll
+        for (int s = 0; s < K; ++s) {
+          float x[N];
+          held[s][u].get(x);
+#pragma unroll
+          for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+        }
       }
     }
 #pragma unroll
     for (int u = 0; u < U; ++u) {
+      const int column = first + u * 32 * N;
+      if (column >= end) continue;
+      float x[N];
+      if (a.shared) {
+        more[u].get(x);
 #pragma unroll
-      for (int s = 0; s < K; ++s)
-        for (int j = 0; j < N; ++j) sum[u][j] += to_float(v[s][u].at[j]);
+        for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+      }
+      if (a.residual || a.add) {
+        last[u].get(x);
+#pragma unroll
+        for (int j = 0; j < N; ++j) sum[u][j] += x[j];
+      }
+      V out;
+      out.set(sum[u]);
+      out.store(a.y + at + column);
     }
   }
-#pragma unroll
-  for (int u = 0; u < U; ++u) {
-    const int column = first + u * 32 * N;
-    if (column >= width) continue;
-    Vec<T, N> out;
-#pragma unroll
-    for (int j = 0; j < N; ++j) {
-      float x = sum[u][j];
-      if (shared) x += to_float(more[u].at[j]);
-      if (residual || add) x += to_float(last[u].at[j]);
-      out.at[j] = from_float<T>(x);
-    }
-    out.store(y + at + column);
-  }
-  if (dprobs && piece == 0)
-    for (int s = lane; s < top_k; s += 32)
-      dprobs[static_cast<int64_t>(t) * top_k + s] = row_of[s] < 0 ? 0.0f : drow_probs[row_of[s]];
+  if (a.dprobs && piece == 0)
+    for (int s = lane; s < a.top_k; s += 32)
+      a.dprobs[t * a.top_k + s] = row_of[s] < 0 ? 0.0f : a.drow_probs[row_of[s]];
 }
 
-// Warps, one per piece of a row: the grid must hold them.
-unsigned grid_of(std::string_view kernel, int64_t rows, int64_t pieces) {
-  if (rows * pieces > std::numeric_limits<int32_t>::max())
-    base::fail("[{}] {} rows in {} pieces each are too many for one launch", kernel, rows, pieces);
-  return static_cast<unsigned>(ceil_div(rows * pieces, kWarps));
+// Warps, one per piece of a token: the grid must hold them.
+unsigned grid_of(std::string_view kernel, int64_t tokens, int64_t pieces) {
+  if (tokens * pieces > std::numeric_limits<int32_t>::max())
+    base::fail("[{}] {} tokens in {} pieces each are too many for one launch", kernel, tokens, pieces);
+  return static_cast<unsigned>(ceil_div(tokens * pieces, kWarps));
 }
+
+struct ScatterArgs {
+  const Arg &from, &probs, &offsets, &row_token, &token_row, &to, &row_probs;
+};
 
 template <class T, int N>
-CudaLaunch launch_gather(std::string_view kernel, const Arg& from, const Arg& probs, const Arg& offsets,
-                         const Arg& row_token, const Arg& row_slot, const Arg& to, const Arg& row_probs,
-                         device::cuda::Lane& lane) {
-  const int64_t width = from.dim(1), pieces = std::max<int64_t>(1, ceil_div(width, 32 * N * kInFlight));
-  const unsigned blocks = grid_of(kernel, to.dim(0), pieces);
-  const T* source = from.as<T>();
-  T* target = to.as<T>();
-  const float* chances = probs.as<float>();
-  float* row_chances = row_probs.as<float>();
-  const int32_t *token = row_token.as<int32_t>(), *slot = row_slot.as<int32_t>(),
-                *num_rows = offsets.as<int32_t>() + offsets.dim(0) - 1;
-  const int top_k = probs.present ? static_cast<int>(probs.dim(1)) : 0;
+CudaLaunch launch_scatter(std::string_view kernel, const ScatterArgs& args, device::cuda::Lane& lane) {
+  const int64_t tokens = args.from.dim(0), width = args.from.dim(1), rows = args.to.dim(0);
+  const int64_t pieces = std::max<int64_t>(1, ceil_div(width, 32 * N * kScatterVecs));
+  const Scatter<T> a{args.from.as<T>(),
+                     args.probs.as<float>(),
+                     args.token_row.as<int32_t>(),
+                     args.row_token.as<int32_t>(),
+                     args.offsets.as<int32_t>() + args.offsets.dim(0) - 1,
+                     args.to.as<T>(),
+                     args.row_probs.as<float>(),
+                     static_cast<int>(tokens),
+                     static_cast<int>(width),
+                     static_cast<int>(pieces),
+                     static_cast<int>(args.token_row.dim(1)),
+                     static_cast<unsigned>(ceil_div(rows, kThreads))};
+  const unsigned blocks = a.filler_blocks + grid_of(kernel, tokens, pieces);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    gather<T, N><<<blocks, kThreads, 0, stream>>>(source, chances, token, slot, num_rows,
-                                                  static_cast<int>(width), static_cast<int>(pieces), top_k,
-                                                  target, row_chances);
+    scatter<T, N><<<blocks, kThreads, 0, stream>>>(a);
     PLEAT_CUDA_LAUNCHED();
   };
 }
 
-struct Sum {
+struct SumArgs {
   const Arg &rows, &token_row, &shared, &residual, &y, &drow_probs, &dprobs;
 };
 
 template <class T, int N, int K, int U>
-CudaLaunch launch_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  const int64_t T_ = sum.y.dim(0), width = sum.y.dim(1),
-                pieces = std::max<int64_t>(1, ceil_div(width, 32 * N * U));
-  const unsigned blocks = grid_of(kernel, T_, pieces);
-  const T *rows = sum.rows.as<T>(), *shared = sum.shared.as<T>(), *residual = sum.residual.as<T>();
-  const int32_t* token_row = sum.token_row.as<int32_t>();
-  T* y = sum.y.as<T>();
-  const float* drow_probs = sum.drow_probs.as<float>();
-  float* dprobs = sum.dprobs.as<float>();
-  const bool add = sum.y.into() == Into::Accumulate;
-  const int top_k = static_cast<int>(sum.token_row.dim(1));
+CudaLaunch launch_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  const int64_t tokens = args.y.dim(0), width = args.y.dim(1),
+                row_steps = std::max<int64_t>(1, ceil_div(width, 32 * N * U));
+  // Long enough that a token's slots are looked up rarely, short enough that every multiprocessor gets many.
+  const int64_t steps = std::clamp<int64_t>(tokens * row_steps / (num_sms() * 64), 1, 4),
+                pieces = ceil_div(row_steps, steps);
+  const Sum<T> a{args.rows.as<T>(),
+                 args.token_row.as<int32_t>(),
+                 args.shared.as<T>(),
+                 args.residual.as<T>(),
+                 args.y.as<T>(),
+                 args.drow_probs.as<float>(),
+                 args.dprobs.as<float>(),
+                 static_cast<int>(tokens),
+                 static_cast<int>(width),
+                 static_cast<int>(args.token_row.dim(1)),
+                 static_cast<int>(pieces),
+                 static_cast<int>(steps),
+                 args.y.into() == Into::Accumulate};
+  const unsigned blocks = grid_of(kernel, tokens, pieces);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    sum_slots<T, N, K, U><<<blocks, kThreads, 0, stream>>>(
-        rows, token_row, shared, residual, static_cast<int>(T_), static_cast<int>(width),
-        static_cast<int>(pieces), top_k, add, y, drow_probs, dprobs);
+    sum_slots<T, N, K, U><<<blocks, kThreads, 0, stream>>>(a);
     PLEAT_CUDA_LAUNCHED();
   };
 }
 
 template <class T, int N>
-CudaLaunch pick_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  const int64_t k = sum.token_row.dim(1);
-  if (k <= 2) return launch_sum<T, N, 2, 2>(kernel, sum, lane);
-  if (k <= 4) return launch_sum<T, N, 4, 1>(kernel, sum, lane);
-  return launch_sum<T, N, 8, 1>(kernel, sum, lane);
+CudaLaunch pick_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  const int64_t k = args.token_row.dim(1);
+  if (k <= 2) return launch_sum<T, N, 2, 4>(kernel, args, lane);
+  if (k <= 4) return launch_sum<T, N, 4, 2>(kernel, args, lane);
+  return launch_sum<T, N, 8, 1>(kernel, args, lane);
 }
 
-CudaLaunch prepare_sum(std::string_view kernel, const Sum& sum, device::cuda::Lane& lane) {
-  check_rank(kernel, "rows", sum.rows, 2);
-  check_rank(kernel, "token_row", sum.token_row, 2);
-  require_dtype(kernel, "token_row", sum.token_row, tensor::Dtype::I32);
+CudaLaunch prepare_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+  check_rank(kernel, "rows", args.rows, 2);
+  check_rank(kernel, "token_row", args.token_row, 2);
+  require_dtype(kernel, "token_row", args.token_row, tensor::Dtype::I32);
   CudaLaunch out;
-  with_float(sum.rows.dtype, [&](auto zero) {
+  with_float(args.rows.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = sum.y.dim(1) % kWide<T> == 0 ? pick_sum<T, kWide<T>>(kernel, sum, lane)
-                                       : pick_sum<T, 1>(kernel, sum, lane);
+    const bool wide = args.y.dim(1) % kWide<T> == 0 &&
+                      all_aligned({args.rows.data, args.shared.data, args.residual.data, args.y.data});
+    out = wide ? pick_sum<T, kWide<T>>(kernel, args, lane) : pick_sum<T, 1>(kernel, args, lane);
   });
   return out;
 }
 
-CudaLaunch prepare_gather(std::string_view kernel, const Arg& from, const Arg& probs, const Arg& offsets,
-                          const Arg& row_token, const Arg& row_slot, const Arg& to, const Arg& row_probs,
-                          device::cuda::Lane& lane) {
+CudaLaunch prepare_scatter(std::string_view kernel, const ScatterArgs& args, device::cuda::Lane& lane) {
   CudaLaunch out;
-  with_float(from.dtype, [&](auto zero) {
+  with_float(args.from.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = from.dim(1) % kWide<T> == 0
-              ? launch_gather<T, kWide<T>>(kernel, from, probs, offsets, row_token, row_slot, to, row_probs,
-                                           lane)
-              : launch_gather<T, 1>(kernel, from, probs, offsets, row_token, row_slot, to, row_probs, lane);
+    const bool wide = args.from.dim(1) % kWide<T> == 0 && all_aligned({args.from.data, args.to.data});
+    out = wide ? launch_scatter<T, kWide<T>>(kernel, args, lane) : launch_scatter<T, 1>(kernel, args, lane);
   });
   return out;
 }
@@ -216,19 +276,21 @@ CudaLaunch prepare_permute_forward(const Invocation& call, device::cuda::Lane& l
   check_rank(kName, "x", call[0], 2);
   check_rank(kName, "probs", call[1], 2);
   check_offsets(kName, call[2]);
-  check_rank(kName, "rows", call[5], 2);
-  const int64_t R = call[5].dim(0);
+  check_rank(kName, "rows", call[6], 2);
+  const int64_t R = call[6].dim(0);
   require_shape(kName, "probs", call[1], {call[0].dim(0), call[1].dim(1)});
   require_dtype(kName, "probs", call[1], tensor::Dtype::F32);
   require_dtype(kName, "row_token", call[3], tensor::Dtype::I32);
   require_shape(kName, "row_token", call[3], {R});
   require_dtype(kName, "row_slot", call[4], tensor::Dtype::I32);
   require_shape(kName, "row_slot", call[4], {R});
-  require_dtype(kName, "rows", call[5], call[0].dtype);
-  require_shape(kName, "rows", call[5], {R, call[0].dim(1)});
-  require_dtype(kName, "row_probs", call[6], tensor::Dtype::F32);
-  require_shape(kName, "row_probs", call[6], {R});
-  return prepare_gather(kName, call[0], call[1], call[2], call[3], call[4], call[5], call[6], lane);
+  require_dtype(kName, "token_row", call[5], tensor::Dtype::I32);
+  require_shape(kName, "token_row", call[5], {call[0].dim(0), call[1].dim(1)});
+  require_dtype(kName, "rows", call[6], call[0].dtype);
+  require_shape(kName, "rows", call[6], {R, call[0].dim(1)});
+  require_dtype(kName, "row_probs", call[7], tensor::Dtype::F32);
+  require_shape(kName, "row_probs", call[7], {R});
+  return prepare_scatter(kName, {call[0], call[1], call[2], call[3], call[5], call[6], call[7]}, lane);
 }
 
 CudaLaunch prepare_permute_backward_input(const Invocation& call, device::cuda::Lane& lane) {
@@ -267,9 +329,12 @@ CudaLaunch prepare_combine_backward_input(const Invocation& call, device::cuda::
   check_rank(kName, "row_token", call[1], 1);
   check_offsets(kName, call[2]);
   require_dtype(kName, "row_token", call[1], tensor::Dtype::I32);
-  require_dtype(kName, "drows", call[3], call[0].dtype);
-  require_shape(kName, "drows", call[3], {call[1].dim(0), call[0].dim(1)});
-  return prepare_gather(kName, call[0], kAbsent, call[2], call[1], kAbsent, call[3], kAbsent, lane);
+  check_rank(kName, "token_row", call[3], 2);
+  require_dtype(kName, "token_row", call[3], tensor::Dtype::I32);
+  require_shape(kName, "token_row", call[3], {call[0].dim(0), call[3].dim(1)});
+  require_dtype(kName, "drows", call[4], call[0].dtype);
+  require_shape(kName, "drows", call[4], {call[1].dim(0), call[0].dim(1)});
+  return prepare_scatter(kName, {call[0], kAbsent, call[2], call[1], call[3], call[4], kAbsent}, lane);
 }
 
 }  // namespace pleat::kernels

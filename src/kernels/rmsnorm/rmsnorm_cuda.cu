@@ -1,6 +1,7 @@
 // Root-mean-square norm on the GPU. A team of warps holds its row in registers between the sum and the
-// result, so every array is read or written once; the weights stay in registers for all rows of a team.
-// Widths that are no multiple of 16 bytes, or too wide to hold, take a loop over the row twice.
+// result, so every array is read or written once, and has its next row on the way meanwhile; the weights come
+// from the nearest cache. Widths that are no multiple of 16 bytes, or too wide to hold, take a loop over the
+// row twice.
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 #include "device/cuda/check.h"
@@ -20,25 +21,25 @@ using namespace cuda;
 constexpr int blocks_for(int threads, int block) { return threads > block ? threads / block : 1; }
 
 template <class T, int kPer, class Team>
-__global__ void __launch_bounds__(Team::kThreads, blocks_for(640, Team::kThreads))
+__global__ void __launch_bounds__(Team::kThreads, blocks_for(1024, Team::kThreads))
     forward_held(const T* x, const T* w, T* y, float* rstd, int64_t rows, int vecs, float eps) {
   using V = Wide<T>;
   const int64_t width = static_cast<int64_t>(vecs) * V::kSize;
-  V weight[kPer];
-#pragma unroll
-  for (int i = 0; i < kPer; ++i) {
-    const int v = Team::lane() + i * Team::kLanes;
-    weight[i] = v < vecs ? V::load(w + v * V::kSize) : V::zero();
-  }
-  int phase = 0;
-  for (int64_t row = Team::index(); row < rows; row += Team::count(), phase ^= 1) {
-    const T* from = x + row * width;
-    V in[kPer];
+  V next[kPer];
+  const auto fetch = [&](int64_t row) {
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const int v = Team::lane() + i * Team::kLanes;
-      in[i] = v < vecs ? V::load(from + v * V::kSize) : V::zero();
+      next[i] = v < vecs && row < rows ? V::load(x + row * width + v * V::kSize) : V::zero();
     }
+  };
+  fetch(Team::index());
+  int phase = 0;
+  for (int64_t row = Team::index(); row < rows; row += Team::count(), phase ^= 1) {
+    V in[kPer];
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) in[i] = next[i];
+    fetch(row + Team::count());
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
@@ -55,9 +56,8 @@ __global__ void __launch_bounds__(Team::kThreads, blocks_for(640, Team::kThreads
       const int v = Team::lane() + i * Team::kLanes;
       if (v >= vecs) continue;
       float a[V::kSize], b[V::kSize];
-      weight[i].forget();
       in[i].get(a);
-      weight[i].get(b);
+      V::load(w + v * V::kSize).get(b);
 #pragma unroll
       for (int j = 0; j < V::kSize; ++j) a[j] = a[j] * scale * b[j];
       in[i].set(a);
@@ -96,45 +96,58 @@ template <class T, int kPer, class Team, bool kWeights>
 __global__ void __launch_bounds__(Team::kThreads, blocks_for(kWeights ? 512 : 640, Team::kThreads))
     backward_held(BackwardArgs<T> a, int vecs, float* parts) {
   using V = Wide<T>;
-  V weight[kPer];
+  constexpr bool kAhead = kPer <= 2;  // more would not leave registers for a row on the way
+  struct Row {
+    V dy[kPer], x[kPer], other[kPer];
+    float scale;
+  };
   float sums[kWeights ? kPer : 1][V::kSize] = {};
-#pragma unroll
-  for (int i = 0; i < kPer; ++i) {
-    const int v = Team::lane() + i * Team::kLanes;
-    weight[i] = v < vecs ? V::load(a.w + v * V::kSize) : V::zero();
-  }
   // What is added to the gradient; when there are two, dx itself is read late.
   const T* others = a.dresidual ? a.dresidual : a.accumulate ? a.dx : nullptr;
   const bool both = a.dresidual && a.accumulate;
-  int phase = 0;
-  for (int64_t row = Team::index(); row < a.rows; row += Team::count(), phase ^= 1) {
+  const auto fetch = [&](int64_t row) {
+    Row out;
     const int64_t at = row * a.width;
-    const float scale = a.rstd[row];
-    V dy[kPer], x[kPer], other[kPer];
+    out.scale = row < a.rows ? a.rstd[row] : 0.0f;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
       const int v = Team::lane() + i * Team::kLanes;
-      const bool inside = v < vecs;
-      dy[i] = inside ? V::load(a.dy + at + v * V::kSize) : V::zero();
-      x[i] = inside ? V::load(a.x + at + v * V::kSize) : V::zero();
-      other[i] = inside && others ? V::load(others + at + v * V::kSize) : V::zero();
+      const bool inside = v < vecs && row < a.rows;
+      out.dy[i] = inside ? V::load(a.dy + at + v * V::kSize) : V::zero();
+      out.x[i] = inside ? V::load(a.x + at + v * V::kSize) : V::zero();
+      out.other[i] = inside && others ? V::load(others + at + v * V::kSize) : V::zero();
     }
+    return out;
+  };
+  Row next;
+  if constexpr (kAhead) next = fetch(Team::index());
+  int phase = 0;
+  for (int64_t row = Team::index(); row < a.rows; row += Team::count(), phase ^= 1) {
+    Row now;
+    if constexpr (kAhead) {
+      now = next;
+      next = fetch(row + Team::count());
+    } else {
+      now = fetch(row);
+    }
+    const int64_t at = row * a.width;
+    const float scale = now.scale;
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) {
+      const int v = Team::lane() + i * Team::kLanes;
       float d[V::kSize], b[V::kSize], w[V::kSize];
-      weight[i].forget();
-      dy[i].get(d);
-      x[i].get(b);
-      weight[i].get(w);
+      now.dy[i].get(d);
+      now.x[i].get(b);
+      (v < vecs ? V::load(a.w + v * V::kSize) : V::zero()).get(w);
 #pragma unroll
       for (int j = 0; j < V::kSize; ++j) {
         const float product = d[j] * b[j];
         dot += product * w[j];
         if constexpr (kWeights) sums[i][j] += product * scale;
       }
-      dy[i].forget();
-      x[i].forget();
+      now.dy[i].forget();
+      now.x[i].forget();
     }
     const float back = scale * scale * scale * (Team::sum(dot, phase) / static_cast<float>(a.width));
 #pragma unroll
@@ -142,11 +155,10 @@ __global__ void __launch_bounds__(Team::kThreads, blocks_for(kWeights ? 512 : 64
       const int v = Team::lane() + i * Team::kLanes;
       if (v >= vecs) continue;
       float d[V::kSize], b[V::kSize], w[V::kSize], o[V::kSize];
-      weight[i].forget();
-      dy[i].get(d);
-      x[i].get(b);
-      weight[i].get(w);
-      other[i].get(o);
+      now.dy[i].get(d);
+      now.x[i].get(b);
+      V::load(a.w + v * V::kSize).get(w);
+      now.other[i].get(o);
 #pragma unroll
       for (int j = 0; j < V::kSize; ++j) d[j] = o[j] + (d[j] * w[j] * scale - b[j] * back);
       if (both) {
@@ -154,8 +166,8 @@ __global__ void __launch_bounds__(Team::kThreads, blocks_for(kWeights ? 512 : 64
 #pragma unroll
         for (int j = 0; j < V::kSize; ++j) d[j] += o[j];
       }
-      dy[i].set(d);
-      dy[i].store(a.dx + at + v * V::kSize);
+      now.dy[i].set(d);
+      now.dy[i].store(a.dx + at + v * V::kSize);
     }
   }
   if constexpr (kWeights) {
@@ -211,26 +223,25 @@ struct WeightTerms {
   }
 };
 
-// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors with at most kMax of them a thread;
-// false when a row is too wide to hold.
-template <int kMax, class F>
+// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors; false when a row is too wide to hold.
+// A thread has few vectors of a row, so that it can have those of the next on the way.
+template <int kPer, class F>
 bool with_team(int64_t vecs, F&& f) {
   using std::integral_constant;
   if (vecs <= 32) return f(integral_constant<int, 1>{}, Team<1, 4>{}), true;
   if (vecs <= 64) return f(integral_constant<int, 2>{}, Team<1, 4>{}), true;
-  if (vecs <= 128) return f(integral_constant<int, 4>{}, Team<1, 4>{}), true;
-  if constexpr (kMax == 8) {
-    if (vecs <= 256) return f(integral_constant<int, 8>{}, Team<1, 4>{}), true;
-    if (vecs <= 512) return f(integral_constant<int, 8>{}, Team<2, 2>{}), true;
-    if (vecs <= 1024) return f(integral_constant<int, 8>{}, Team<4, 1>{}), true;
-    if (vecs <= 2048) return f(integral_constant<int, 8>{}, Team<8, 1>{}), true;
-    if (vecs <= 4096) return f(integral_constant<int, 8>{}, Team<16, 1>{}), true;
-  } else {
+  if constexpr (kPer == 4) {
+    if (vecs <= 128) return f(integral_constant<int, 4>{}, Team<1, 4>{}), true;
     if (vecs <= 256) return f(integral_constant<int, 4>{}, Team<2, 2>{}), true;
     if (vecs <= 512) return f(integral_constant<int, 4>{}, Team<4, 1>{}), true;
     if (vecs <= 1024) return f(integral_constant<int, 4>{}, Team<8, 1>{}), true;
-    if (vecs <= 2048) return f(integral_constant<int, 4>{}, Team<16, 1>{}), true;
+  } else {
+    if (vecs <= 128) return f(integral_constant<int, 2>{}, Team<2, 2>{}), true;
+    if (vecs <= 256) return f(integral_constant<int, 2>{}, Team<4, 1>{}), true;
+    if (vecs <= 512) return f(integral_constant<int, 2>{}, Team<8, 1>{}), true;
+    if (vecs <= 1024) return f(integral_constant<int, 2>{}, Team<16, 1>{}), true;
   }
+  if (vecs <= 2048) return f(integral_constant<int, 4>{}, Team<16, 1>{}), true;
   return false;
 }
 
@@ -243,7 +254,7 @@ CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
   const auto eps = static_cast<float>(call.attr("eps"));
   CudaLaunch out;
   if (width % kWide<T> == 0 && all_aligned({x, w, y}))
-    with_team<8>(width / kWide<T>, [&](auto per, auto team) {
+    with_team<4>(width / kWide<T>, [&](auto per, auto team) {
       using Team = decltype(team);
       const auto kernel = forward_held<T, decltype(per)::value, Team>;
       const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(rows, Team::kPerBlock));
@@ -285,7 +296,7 @@ CudaLaunch backward_input(const Invocation& call, device::cuda::Lane& lane) {
   const BackwardArgs<T> a = backward_args<T>(call);
   CudaLaunch out;
   if (holds(a))
-    with_team<4>(a.width / kWide<T>, [&](auto per, auto team) {
+    with_team<2>(a.width / kWide<T>, [&](auto per, auto team) {
       using Team = decltype(team);
       const auto kernel = backward_held<T, decltype(per)::value, Team, false>;
       const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
@@ -326,7 +337,7 @@ CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
   const BackwardArgs<T> a = backward_args<T>(call);
   CudaLaunch out;
   if (holds(a) && a.rows > 0)
-    with_team<4>(a.width / kWide<T>, [&](auto per, auto team) {
+    with_team<2>(a.width / kWide<T>, [&](auto per, auto team) {
       using Team = decltype(team);
       const auto kernel = backward_held<T, decltype(per)::value, Team, true>;
       const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));

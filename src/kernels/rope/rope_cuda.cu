@@ -5,12 +5,10 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
-#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/team.cuh"
 #include "kernels/math/require.h"
-#include "kernels/rope/rope.h"
-#include "kernels/rope/rotate.cuh"
+#include "kernels/rope/rope_cuda.h"
+#include "kernels/rope/rope_heads.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -29,51 +27,6 @@ __global__ void __launch_bounds__(kThreads) table(const int32_t* positions, cons
   sincos(positions[row] * inv_freq[column], &s, &c);
   cos_sin[row * 2 * half + column] = static_cast<float>(scale * c);
   cos_sin[row * 2 * half + half + column] = static_cast<float>(scale * s);
-}
-
-template <class T>
-struct RopeArgs {
-  const T* from;  // qkv, or dout
-  const float* cos_sin;
-  const T *x, *q_norm, *k_norm;  // x: qkv of the backward form
-  T* to;
-  float* rstd;  // written forward, read backward
-  uint32_t rows, heads, kv_heads;
-  int d, r;
-  float eps;
-  __device__ uint32_t all_heads() const { return heads + 2 * kv_heads; }
-  __device__ uint32_t normed() const { return heads + kv_heads; }
-  __device__ int64_t at(uint32_t row, uint32_t head) const {
-    return (static_cast<int64_t>(row) * all_heads() + head) * d;
-  }
-};
-
-template <class T, int N>
-__device__ inline void load_unit(const T* head, int low, int high, int d, float (&a)[N], float (&b)[N]) {
-  Pack<T, N>::load(head + low).get(a);
-  if (N > 1 || high < d)
-    Pack<T, N>::load(head + high).get(b);
-  else
-    b[0] = 0;
-}
-
-template <class T, int N>
-__device__ inline void store_unit(T* head, int low, int high, int d, const float (&a)[N],
-                                  const float (&b)[N]) {
-  Pack<T, N> pack;
-  pack.set(a);
-  pack.store(head + low);
-  if (N > 1 || high < d) {
-    pack.set(b);
-    pack.store(head + high);
-  }
-}
-
-template <int kLanes>
-__device__ inline float group_sum(float x) {
-#pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-  return x;
 }
 
 template <int N>
@@ -176,15 +129,6 @@ __global__ void __launch_bounds__(kThreads) forward_full(RopeArgs<T> p) {
                         : p.k_norm + static_cast<int64_t>(head - p.heads) * p.d;
       finish_forward(p, units, row, head, low, high, is_q ? q_scale : k_scale, w, a, b);
     }
-}
-
-// dout of one unit, turned back where its head was turned.
-template <class T, int N, bool kInterleaved>
-__device__ inline void load_turned(const RopeArgs<T>& p, const HeadUnits<N, kInterleaved>& units,
-                                   uint32_t row, uint32_t head, int low, int high, float (&a)[N],
-                                   float (&b)[N]) {
-  load_unit(p.from + p.at(row, head), low, high, p.d, a, b);
-  if (head < p.normed()) units.turn(low, high, p.cos_sin + static_cast<int64_t>(row) * p.r, -1.0f, a, b);
 }
 
 // Turns a, b (dout turned back) into dy w and xa, xb into x; returns the sum of their products.
@@ -338,45 +282,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <int N, bool kInterleaved>
-struct Layout {
-  static constexpr int kRun = N;
-  static constexpr bool kInside = kInterleaved;
-};
-
-// Calls f with the Layout that the shape and the addresses allow.
-template <class T, class F>
-void with_layout(const RopeShape& shape, std::initializer_list<const void*> addresses, F&& f) {
-  constexpr int kRun = kWide<T>;
-  const bool aligned = all_aligned(addresses);
-  if (shape.interleaved) {
-    if (aligned && HeadUnits<kRun, true>::fits(shape.head_dim, shape.rotary_dim))
-      f(Layout<kRun, true>{});
-    else
-      f(Layout<1, true>{});
-  } else {
-    if (aligned && HeadUnits<kRun, false>::fits(shape.head_dim, shape.rotary_dim))
-      f(Layout<kRun, false>{});
-    else
-      f(Layout<1, false>{});
-  }
-}
-
-template <class T>
-RopeArgs<T> rope_args(const RopeShape& shape, int64_t rows) {
-  if (rows * shape.width() >= int64_t{1} << 40 || rows * (shape.heads + 2 * shape.kv_heads) >= int64_t{1}
-                                                                                                   << 26)
-    base::fail("[qk_rope] {} rows of {} heads are more than one launch takes", rows,
-               shape.heads + 2 * shape.kv_heads);
-  RopeArgs<T> p{};
-  p.rows = static_cast<uint32_t>(rows);
-  p.heads = static_cast<uint32_t>(shape.heads);
-  p.kv_heads = static_cast<uint32_t>(shape.kv_heads);
-  p.d = static_cast<int>(shape.head_dim);
-  p.r = static_cast<int>(shape.rotary_dim);
-  return p;
-}
-
 // Picks the number of lanes of a head and launches kernel(lanes, held).
 template <bool kForward, class T, class L>
 void launch_heads(CUstream_st* stream, const RopeArgs<T>& p, L) {
@@ -516,7 +421,9 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
-CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+}  // namespace
+
+CudaLaunch prepare_rope_backward_input(const Invocation& call, device::cuda::Lane& lane) {
   const RopeShape shape = rope_shape(call);
   require_rank("qk_rope", "dout", call[0], 2);
   const int64_t rows = call[0].dim(0);
@@ -544,7 +451,7 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
   return out;
 }
 
-CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+CudaLaunch prepare_rope_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
   const RopeShape shape = rope_shape(call);
   require_rank("qk_rope", "dout", call[0], 2);
   const int64_t rows = call[0].dim(0);
@@ -569,16 +476,15 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   return out;
 }
 
-}  // namespace
-
 std::span<const CudaBinding> rope_cuda_bindings() {
   using program::KernelKind;
   using program::Phase;
   static constexpr CudaBinding rows[] = {
       {KernelKind::rope_table, Phase::Forward, prepare_table},
       {KernelKind::qk_rope, Phase::Forward, prepare_forward},
-      {KernelKind::qk_rope, Phase::BackwardInput, prepare_backward_input},
-      {KernelKind::qk_rope, Phase::BackwardWeight, prepare_backward_weight},
+      {KernelKind::qk_rope, Phase::BackwardInput, prepare_rope_backward_input},
+      {KernelKind::qk_rope, Phase::BackwardWeight, prepare_rope_backward_weight},
+      {KernelKind::qk_rope_back, Phase::BackwardInput, prepare_rope_backward},
   };
   return rows;
 }

@@ -111,7 +111,7 @@ void dispatch_forward(Decoder& d, int mb, int layer) {
     s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
     s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
     d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot),
-                              w(s.rows), w(s.row_probs)});
+                              r(s.token_row), w(s.rows), w(s.row_probs)});
     return;
   }
   s.expert_offsets = routing_value(d, "own_offsets", {own + 1});
@@ -137,15 +137,15 @@ void dispatch_forward(Decoder& d, int mb, int layer) {
     s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
     s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
     d.b.forward(Op::permute, {r(x), r(probs), r(s.expert_offsets), r(s.expert_row_token), r(row_slot),
-                              w(s.rows), w(s.row_probs)});
+                              r(s.expert_token_row), w(s.rows), w(s.row_probs)});
     return;
   }
   // Counts before rows: what a rank will get is known before it comes.
   if (!limited(d)) gather_counts(d, s);
   const ValueId send = rows_value(d, "send_rows", d.routed_rows, d.routed_rows),
                 send_probs = probs_value(d, "send_probs", d.routed_rows, d.routed_rows);
-  d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot), w(send),
-                            w(send_probs)});
+  d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot),
+                            r(s.token_row), w(send), w(send_probs)});
   s.source_row = routing_value(d, "source_row", {R});
   s.sorted_row = routing_value(d, "sorted_row", {R});
   d.b.forward(Op::receive_plan,
@@ -188,17 +188,18 @@ ValueId combine_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const ValueId d_out_rows = rows_value(d, "d_expert_out", d.expert_rows, d.most_expert_rows);
   switch (way_of(d)) {
     case Way::Local:
-      d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(d_out_rows)});
+      d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), r(s.token_row), w(d_out_rows)});
       break;
     case Way::Gather: {
       const ValueId all =
           gather_rows(d, Op::combine_gather, Phase::BackwardInput, Group::Dispatch, dy, "d_combined");
-      d.b.dgrad(Op::combine, {r(all), r(s.expert_row_token), r(s.expert_offsets), w(d_out_rows)});
+      d.b.dgrad(Op::combine,
+                {r(all), r(s.expert_row_token), r(s.expert_offsets), r(s.expert_token_row), w(d_out_rows)});
       break;
     }
     case Way::Exchange: {
       const ValueId send = rows_value(d, "d_send_rows", d.routed_rows, d.routed_rows);
-      d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), w(send)});
+      d.b.dgrad(Op::combine, {r(dy), r(s.row_token), r(s.offsets), r(s.token_row), w(send)});
       to_experts(d, Phase::BackwardInput, s, send, d_out_rows, "d_received_rows", 0);
       break;
     }

@@ -45,6 +45,19 @@ std::optional<Stage> both_gradients(const Stage& a, const Stage& b) {
   return out;
 }
 
+// dgrad (dout cos_sin qkv q_norm k_norm rstd -> dqkv) and wgrad (dout cos_sin qkv rstd -> dq_norm+ dk_norm+)
+// of one rotation with norms.
+std::optional<Stage> both_rope_gradients(const Stage& a, const Stage& b) {
+  if (a.op != Op::qk_rope || b.op != a.op || !same_place(a, b)) return {};
+  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
+  for (const auto& [of_a, of_b] : {std::pair{0, 0}, {1, 1}, {2, 2}, {5, 3}})
+    if (a.uses[size_t(of_a)].value != b.uses[size_t(of_b)].value) return {};
+  Stage out = a;
+  out.op = Op::qk_rope_back;
+  out.uses.insert(out.uses.end(), {b.uses[4], b.uses[5]});
+  return out;
+}
+
 }  // namespace
 
 program::Program fuse(program::Program p) {
@@ -55,6 +68,7 @@ program::Program fuse(program::Program p) {
     moved[i] = static_cast<program::StageId>(stages.size());
     if (i + 1 < p.stages.size()) {
       auto one = both_gradients(p.stages[i], p.stages[i + 1]);
+      if (!one) one = both_rope_gradients(p.stages[i], p.stages[i + 1]);
       if (one) {
         moved[i + 1] = moved[i];
         stages.push_back(std::move(*one));
