@@ -100,6 +100,8 @@ CudaLaunch prepare_take_rows(const Invocation& call, device::cuda::Lane& lane) {
       return launch_add<double>(call, width, picked, lane);
     case tensor::Dtype::BF16:
       return launch_add<bf16>(call, width, picked, lane);
+    case tensor::Dtype::I16:
+      break;
   }
   return {};
 }
