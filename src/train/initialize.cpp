@@ -1,12 +1,12 @@
 #include "train/initialize.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <type_traits>
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "tensor/bf16.h"
 
 namespace pleat::train {
 namespace {
@@ -25,9 +25,7 @@ void initialize(const model::Parameter& p, uint64_t seed, const std::vector<mode
   constexpr int64_t kTile = 16384;
   const auto element = [](double x) {
     if constexpr (std::is_same_v<T, uint16_t>) {
-      // bf16: through float, to nearest, ties to even, as the master copy of the weight is rounded.
-      const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(x));
-      return static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+      return tensor::narrowed(static_cast<float>(x));  // as the master copy of the weight is rounded
     } else {
       return static_cast<T>(x);
     }
