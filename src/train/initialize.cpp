@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "model/parameters.h"
 #include "tensor/bf16.h"
 
 namespace pleat::train {
@@ -54,6 +55,38 @@ void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vecto
   } else {
     initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
   }
+}
+
+namespace {
+
+struct Seeded {
+  int parameter_idx = -1;
+  bool wide = false;  // the copy its owners update
+};
+
+Seeded seeded(const std::string& name, const std::vector<model::Parameter>& table) {
+  constexpr std::string_view kMaster = ".master";
+  const bool wide = name.ends_with(kMaster);
+  return {model::find_parameter(table, wide ? name.substr(0, name.size() - kMaster.size()) : name), wide};
+}
+
+}  // namespace
+
+bool comes_from_seed(const std::string& name, const std::vector<model::Parameter>& table) {
+  return seeded(name, table).parameter_idx >= 0;
+}
+
+void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                      const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                      std::span<std::byte> out, device::Pool& pool) {
+  std::memset(out.data(), 0, out.size());
+  const Seeded what = seeded(name, table);
+  if (what.parameter_idx < 0) return;
+  const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
+  std::vector<model::Run> runs = model::local_runs(p, mesh, place.weights());
+  const model::Ownership own = model::ownership(p, mesh);
+  if (what.wide && own.num_owners > 1) runs = model::share_runs(runs, own, place.at(own.inside));
+  initialize_slice(p, seed, runs, dtype, out.data(), pool);
 }
 
 }  // namespace pleat::train
