@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cuda/layout_support.h"
 #include "kernels/cuda/bind.h"
+#include "model/mesh_rules.h"
 #include "schedule/build.h"
 #include "schedule/ranks.h"
 
@@ -33,9 +34,10 @@ const std::vector<Model>& models() {
       {"tied", {"model.tie_embeddings=true"}},
       {"more tokens predicted", {"model.num_mtp_layers=1"}},
       {"recomputed", {"recompute.modules=[\"layer\"]"}},
-      {"global losses", {"moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.01]"}},
+      {"global losses",
+       {"moe.load_balancing=[\"global_aux\"]", "moe.aux_coef=[0.01]", "moe.global_aux_form=\"exact\"",
+        "train.order=\"gpipe\""}},
       {"sinks, biases", {"model.attention_sinks=true", "model.qkv_bias=true", "moe.router_bias=true"}},
-      {"token budget", {"moe.token_budget=1.5", "moe.overflow=\"rerun\""}},
   };
   return all;
 }
@@ -58,11 +60,10 @@ TEST(CudaLayouts, EveryStageHasAKernel) {
     for (const Model& model : models())
       for (const char* dtype : {"float32", "bfloat16"}) {
         SCOPED_TRACE(fmt::format("{}, {}, {}", layout.name, model.name, dtype));
-        Words sets = model.sets;
-        if (layout.name.starts_with("PP") && model.name == "more tokens predicted")
-          sets.push_back(layout.name == "PP2 VPP2" ? "parallel.pipeline_layout=\"Et|t|t|tmL\""
-                                                   : "parallel.pipeline_layout=\"Ett|ttmL\"");
-        const config::Config c = layout_config(layout, dtype, sets);
+        // Padded experts always have the same rows: a budget for them is refused.
+        if (layout.name == "EP2, rerun" && model.name == "capacity, padded") continue;
+        const config::Config c = layout_config(layout, dtype, model.sets);
+        if (!model::layout_faults(c, testing::place_of(c, layout.ranks).mesh).empty()) continue;  // refused
         const RankPrograms ranks = build_ranks(c, layout.ranks);
         const auto table = model::make_parameters(c);
         const auto expect_kernels = [&](const program::Program& p) {

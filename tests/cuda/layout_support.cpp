@@ -9,6 +9,7 @@ const std::vector<LayoutCase>& layout_cases() {
   static const std::vector<LayoutCase> all = {
       {"EP2", 2, {"parallel.ep=2"}},
       {"EP2 allgather", 2, {"parallel.ep=2", "parallel.dispatcher=\"allgather\""}},
+      {"EP2, rerun", 2, {"parallel.ep=2", "moe.token_budget=1.05", "moe.overflow=\"rerun\""}},
       {"TP2", 2, {"parallel.tp=2"}},
       {"PP2", 2, {"parallel.pp=2"}},
       {"PP2 VPP2", 2, {"parallel.pp=2", "parallel.vpp=2"}},
@@ -33,7 +34,7 @@ const std::vector<LayoutCase>& layout_cases() {
 config::Config layout_config(const LayoutCase& layout, const std::string& dtype, const Words& sets) {
   constexpr const char* kModel = R"(
 [model]
-vocab_size = 70
+vocab_size = 80
 hidden_size = 32
 num_layers = 4
 num_heads = 4

@@ -48,8 +48,10 @@ class CudaRanks : public ::testing::TestWithParam<const char*> {
  protected:
   config::Config config(const std::vector<std::string>& sets) const {
     std::vector<std::string> all = {
-        "device.kind=\"cuda\"",     std::string("model.dtype=\"") + GetParam() + "\"", "model.num_kv_heads=4",
-        "train.num_microbatches=4", "data.valid=\"" + folder_.at("data") + "\"",       "optimizer.lr=1e-3"};
+        "device.kind=\"cuda\"",     std::string("model.dtype=\"") + GetParam() + "\"",
+        "model.num_kv_heads=4",     "model.vocab_size=272",
+        "train.num_microbatches=4", "data.valid=\"" + folder_.at("data") + "\"",
+        "optimizer.lr=1e-3"};
     all.insert(all.end(), sets.begin(), sets.end());
     return testing::resolved_config(folder_, 3, all);
   }
