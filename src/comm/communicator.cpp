@@ -82,7 +82,7 @@ std::string here(const Communicator& c, Operation operation, std::string_view st
 void require_reducible(const Communicator& c, Operation operation, std::string_view stage, Bytes in,
                        tensor::Dtype dtype) {
   if (dtype == tensor::Dtype::U8)
-    base::fail("{}: u8 cannot be reduced, needed f32, f64, i32 or i64", here(c, operation, stage));
+    base::fail("{}: u8 cannot be reduced, needed f32, f64, bf16, i32 or i64", here(c, operation, stage));
   const auto element = static_cast<uint64_t>(tensor::size_of(dtype));
   if (in.size() % element != 0 || reinterpret_cast<uintptr_t>(in.data()) % element != 0)
     base::fail("{}: {} bytes at {} are no array of {}", here(c, operation, stage), in.size(),

@@ -11,9 +11,9 @@
 // return before the receiver has come, but may also wait for it: never rely on either.
 //
 // Reductions have one order: element by element, ((r0 + r1) + r2) + ... by ascending rank in the group. Sums
-// of f32 are carried in f64 and rounded once at the end; f64 in f64; integers modulo 2^n. A NaN of any rank
-// makes Max and Min NaN; of equal values (0 and -0) the lowest rank's is taken. Every rank gets the same
-// bits, they do not depend on timing, and they are the same over threads and over MPI (unless
+// of f32 are carried in f64 and rounded once at the end, of bf16 in f32; f64 in f64; integers modulo 2^n. A
+// NaN of any rank makes Max and Min NaN; of equal values (0 and -0) the lowest rank's is taken. Every rank
+// gets the same bits, they do not depend on timing, and they are the same over threads and over MPI (unless
 // Options::mpi_native).
 //
 // A rank with nothing to say (zero bytes) makes the same calls and takes the same path.
@@ -115,6 +115,9 @@ class Communicator {
   std::atomic<uint64_t> next_collective_{0}, next_message_{0};
 };
 
+// Where the buffers of a group's calls lie. Device: memory of one GPU that all its ranks use.
+enum class Buffers : uint8_t { Host, Device };
+
 // One rank's door to the others: makes its end of any group.
 class Endpoint {
  public:
@@ -122,8 +125,10 @@ class Endpoint {
   virtual int rank() const = 0;  // in the world
   virtual int size() const = 0;
   // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
-  // Two groups of one name must not overlap unless they are the same. May wait for the other members.
-  virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks) = 0;
+  // Two groups of one name must not overlap unless they are the same. May wait for the other members. Throws
+  // where it cannot carry such buffers.
+  virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
+                                              Buffers buffers = Buffers::Host) = 0;
 };
 
 uint64_t group_hash(std::string_view name, std::span<const int> world_ranks);

@@ -5,16 +5,29 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "tensor/bf16.h"
 
 namespace pleat::comm {
 namespace {
 
 constexpr int64_t kBlock = 1024;
 
+// bf16 as it lies in memory; numbers of it are floats.
+struct Narrow {
+  uint16_t bits;
+  Narrow() = default;
+  explicit Narrow(float x) : bits(tensor::narrowed(x)) {}
+  operator float() const { return tensor::widened(bits); }
+};
+
 // The type a sum is carried in; unsigned, because integer sums wrap.
 template <class T>
 struct Carry {
   using Type = std::make_unsigned_t<T>;
+};
+template <>
+struct Carry<Narrow> {
+  using Type = float;
 };
 template <>
 struct Carry<float> {
@@ -97,8 +110,9 @@ void reduce_in_order(std::span<const std::byte* const> ins, std::span<std::byte*
       return reduce_typed<int32_t>(ins, outs, count, reduce);
     case tensor::Dtype::I64:
       return reduce_typed<int64_t>(ins, outs, count, reduce);
-    case tensor::Dtype::U8:
     case tensor::Dtype::BF16:
+      return reduce_typed<Narrow>(ins, outs, count, reduce);
+    case tensor::Dtype::U8:
     case tensor::Dtype::I16:
       break;
   }

@@ -124,11 +124,13 @@ void add_device_keys(std::vector<Key>& keys) {
           "Back end the run executes on. cuda needs a build with it (preset cuda) and a GPU of compute "
           "capability 9.0.")
           .one_of({"cpu", "cuda"}));
-  keys.push_back(key("graph", &D::graph,
-                     "Capture the step as one CUDA graph after the first: no launch costs, the same bits.")
-                     .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
-                              return c.device.kind == "cuda";
-                            }}));
+  keys.push_back(
+      key("graph", &D::graph,
+          "Capture the step of one rank as one CUDA graph after the first: no launch costs, the same bits. "
+          "Several ranks run stage by stage.")
+          .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
+                   return c.device.kind == "cuda";
+                 }}));
   keys.push_back(
       key("threads", &D::threads,
           "Worker threads. 0 uses every core this process may run on. Results do not depend on it.")

@@ -151,4 +151,15 @@ Ownership ownership(const Parameter& p, const Mesh& mesh) {
   return out;
 }
 
+std::vector<Run> share_runs(const std::vector<Run>& runs, const Ownership& own, int64_t owner) {
+  const int64_t begin = std::min(own.share * owner, own.elements);
+  const int64_t end = std::min(begin + own.share, own.elements);
+  std::vector<Run> out;
+  for (const Run& r : runs) {
+    const int64_t from = std::max(r.local_begin, begin), to = std::min(r.local_begin + r.count, end);
+    if (from < to) out.push_back({r.logical_begin + from - r.local_begin, from - begin, to - from});
+  }
+  return out;
+}
+
 }  // namespace pleat::model

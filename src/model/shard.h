@@ -45,5 +45,7 @@ struct Ownership {
   bool summed() const { return num_owners * num_copies > 1; }
 };
 Ownership ownership(const Parameter& parameter, const Mesh& mesh);
+// The part of `runs` (local_runs) that owner r = place in `inside` has, counted from the start of its share.
+std::vector<Run> share_runs(const std::vector<Run>& runs, const Ownership& own, int64_t owner);
 
 }  // namespace pleat::model

@@ -20,14 +20,14 @@ Crew::Crew(const config::Config& config, comm::Endpoint& endpoint, int num_threa
   if (pipeline.size() > 1) pipeline_ = endpoint.group(fmt::format("stages:{}", pipeline.front()), pipeline);
 }
 
-void Crew::open_groups(const std::set<Lane>& lanes) {
+void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers) {
   for (const Lane& lane : lanes) {
     auto& slot = groups_[lane];
     if (slot) continue;
     PLEAT_CHECK(endpoint_, "a program for one rank talks to nobody");
     const std::vector<int>& members = setup_.place.members[size_t(lane.first)];
-    slot =
-        endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()), members);
+    slot = endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()),
+                            members, buffers);
   }
 }
 

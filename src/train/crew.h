@@ -29,8 +29,8 @@ class Crew {
   int num_threads() const { return num_threads_; }
 
   using Lane = std::pair<program::Group, std::string>;
-  // Makes what is missing; then `group` finds it.
-  void open_groups(const std::set<Lane>& lanes);
+  // Makes what is missing, for buffers that lie there; then `group` finds it.
+  void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers);
   comm::Communicator* group(program::Group group, const std::string& lane) const;
 
   void sum(const char* stage, std::span<int64_t> values) const;

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <bit>
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "tensor/bf16.h"
 #include "train/feed.h"
 #include "train/generate.h"
 
@@ -54,8 +54,7 @@ std::vector<int32_t> generate(Programs& programs, const std::vector<int32_t>& pr
     } else if (config.model.dtype == "bfloat16") {
       // The upper half of a float.
       const auto* narrow = static_cast<const uint16_t*>(executor.data("mb0.logits")) + last * vocab;
-      for (int64_t v = 0; v < vocab; ++v)
-        row[size_t(v)] = static_cast<double>(std::bit_cast<float>(static_cast<uint32_t>(narrow[v]) << 16));
+      for (int64_t v = 0; v < vocab; ++v) row[size_t(v)] = static_cast<double>(tensor::widened(narrow[v]));
     } else {
       read(static_cast<const float*>(executor.data("mb0.logits")));
     }

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "model/parameters.h"
 #include "tensor/halves.h"
 
 namespace pleat::train {
@@ -57,6 +58,38 @@ void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vecto
   } else {
     initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
   }
+}
+
+namespace {
+
+struct Seeded {
+  int parameter_idx = -1;
+  bool rest = false;  // what its owners keep beside the weight
+};
+
+Seeded seeded(const std::string& name, const std::vector<model::Parameter>& table) {
+  constexpr std::string_view kRest = model::kRest;
+  const bool rest = name.ends_with(kRest);
+  return {model::find_parameter(table, rest ? name.substr(0, name.size() - kRest.size()) : name), rest};
+}
+
+}  // namespace
+
+bool comes_from_seed(const std::string& name, const std::vector<model::Parameter>& table) {
+  return seeded(name, table).parameter_idx >= 0;
+}
+
+void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                      const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                      std::span<std::byte> out, device::Pool& pool) {
+  std::memset(out.data(), 0, out.size());
+  const Seeded what = seeded(name, table);
+  if (what.parameter_idx < 0) return;
+  const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
+  std::vector<model::Run> runs = model::local_runs(p, mesh, place.weights());
+  const model::Ownership own = model::ownership(p, mesh);
+  if (what.rest && own.num_owners > 1) runs = model::share_runs(runs, own, place.at(own.inside));
+  initialize_slice(p, seed, runs, dtype, out.data(), pool);
 }
 
 }  // namespace pleat::train

@@ -37,19 +37,6 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
                      [](const program::Value& v) { return v.name == "overflow"; });
 }
 
-// What an owner of a share of a tensor holds of the tensor's runs, counted from the start of its share.
-std::vector<model::Run> owned_runs(const std::vector<model::Run>& runs, const model::Ownership& own,
-                                   const RankPlace& place) {
-  if (own.num_owners == 1) return runs;
-  const int64_t begin = own.share * place.at(own.inside), end = begin + own.share;
-  std::vector<model::Run> out;
-  for (const model::Run& r : runs) {
-    const int64_t from = std::max(r.local_begin, begin), to = std::min(r.local_begin + r.count, end);
-    if (from < to) out.push_back({r.logical_begin + from - r.local_begin, from - begin, to - from});
-  }
-  return out;
-}
-
 }  // namespace
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
@@ -64,8 +51,6 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
       table_(model::make_parameters(config)),
       pool_(crew_ ? crew_->num_threads() : static_cast<int>(config.device.threads)) {
   const bool gpu = config.device.kind == "cuda";
-  if (gpu && crew_)
-    base::fail("several ranks run on the CPU only so far: device.kind = \"cuda\" is for one rank");
   if (config.model.dtype == "bfloat16" && !gpu)
     base::fail(
         "model.dtype = \"bfloat16\" can be planned, explained and simulated; the CPU runs \"float32\" and "
@@ -109,14 +94,14 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
     arena_->fill_pattern();
   }
   open_groups();
+  interpret::FindGroup groups;
+  if (crew_)
+    groups = [this](program::Group group, const std::string& lane) { return crew_->group(group, lane); };
   const auto bind = [&](const Planned& p) -> std::unique_ptr<interpret::Executor> {
     if (machine_)
-      return std::make_unique<interpret::CudaExecutor>(p.program, p.plan, *machine_,
-                                                       interpret::CudaOptions{.graph = config_.device.graph});
-    return std::make_unique<interpret::Executor>(
-        p.program, p.plan, arena_->data(), pool_,
-        crew_ ? [this](program::Group group, const std::string& lane) { return crew_->group(group, lane); }
-              : interpret::FindGroup{});
+      return std::make_unique<interpret::CudaExecutor>(
+          p.program, p.plan, *machine_, interpret::CudaOptions{.graph = config_.device.graph}, groups);
+    return std::make_unique<interpret::Executor>(p.program, p.plan, arena_->data(), pool_, groups);
   };
   if (choice.train) train_ = bind(train_plan_);
   if (reruns) rerun_ = bind(rerun_plan_);
@@ -138,7 +123,7 @@ void Programs::open_groups() {
       else if (kind == program::OpClass::Collective)
         lanes.emplace(s.group, p->program.lanes[static_cast<size_t>(s.lane)].name);
     }
-  crew_->open_groups(lanes);
+  crew_->open_groups(lanes, machine_ ? comm::Buffers::Device : comm::Buffers::Host);
 }
 
 void Programs::gather_weights() {
@@ -177,23 +162,13 @@ void Programs::write_constants() {
 
 void Programs::initialize() {
   const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
-  constexpr std::string_view kRest = model::kRest;
   for (const checkpoint::Target& t : targets()) {
-    const bool rest = t.name.ends_with(kRest);
-    const int p =
-        model::find_parameter(table_, rest ? t.name.substr(0, t.name.size() - kRest.size()) : t.name);
     const int64_t at = t.bytes.data() - arena_->data(), count = static_cast<int64_t>(t.bytes.size());
-    if (machine_ && p < 0) {
+    if (machine_ && !comes_from_seed(t.name, table_)) {
       machine_->fill(at, 0, count);
       continue;
     }
-    std::memset(t.bytes.data(), 0, t.bytes.size());  // padding stays zero
-    if (p >= 0) {
-      const model::Parameter& parameter = table_[size_t(p)];
-      std::vector<model::Run> runs = model::local_runs(parameter, setup_.mesh, setup_.place.weights());
-      if (rest) runs = owned_runs(runs, model::ownership(parameter, setup_.mesh), setup_.place);
-      initialize_slice(parameter, seed, runs, t.dtype, t.bytes.data(), pool_);
-    }
+    initialize_state(t.name, table_, seed, setup_.mesh, setup_.place, t.dtype, t.bytes, pool_);
     if (machine_) {
       machine_->write(at, t.bytes.data(), count);
       arena_->release(at, count);  // a large model's copy would not fit beside it
@@ -225,6 +200,15 @@ std::vector<checkpoint::Target> Programs::targets() {
                    {arena_->data() + any_->plan.offset[i], static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
+}
+
+void Programs::read(const std::string& name, std::span<std::byte> to) const {
+  const checkpoint::Target& t = target(name);
+  PLEAT_CHECK(to.size() == t.bytes.size(), "'{}' has {} bytes, room for {}", name, t.bytes.size(), to.size());
+  if (machine_)
+    machine_->read(t.bytes.data() - arena_->data(), to.data(), static_cast<int64_t>(to.size()));
+  else
+    std::memcpy(to.data(), t.bytes.data(), to.size());
 }
 
 const checkpoint::Target& Programs::target(const std::string& name) const {

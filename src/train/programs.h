@@ -75,6 +75,8 @@ class Programs {
   std::vector<checkpoint::TensorRef> tensors() const;
   std::vector<checkpoint::Target> targets();
   const checkpoint::Target& target(const std::string& name) const;
+  // One of them as it is now, wherever it lies.
+  void read(const std::string& name, std::span<std::byte> to) const;
 
  private:
   void write_constants();

@@ -14,19 +14,20 @@ using program::Group;
 
 std::vector<LogicalTensor> logical_tensors(const config::Config& c,
                                            const std::vector<model::Parameter>& table) {
-  using tensor::Dtype;
   const bool narrow = c.model.dtype == "bfloat16";
-  const Dtype wide = c.model.dtype == "float64" ? Dtype::F64 : Dtype::F32;
-  const Dtype moments = narrow && c.optimizer.moment_dtype == "bfloat16" ? Dtype::BF16 : wide;
+  const tensor::Dtype wide = c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32;
+  const tensor::Dtype weights = narrow ? tensor::Dtype::BF16 : wide;
+  const tensor::Dtype moments = narrow && c.optimizer.moment_dtype == "bfloat16" ? tensor::Dtype::BF16 : wide;
   std::vector<LogicalTensor> out;
   for (size_t i = 0; i < table.size(); ++i) {
     const model::Parameter& p = table[i];
     if (!p.tied_to.empty()) continue;
-    out.push_back({p.name, narrow ? Dtype::BF16 : wide, p.shape, StateKind::Weight, static_cast<int>(i)});
+    out.push_back({p.name, weights, p.shape, StateKind::Weight, static_cast<int>(i)});
     for (const char* moment : {".moment1", ".moment2"})
-      out.push_back({p.name + moment, moments, p.shape, StateKind::Moment, static_cast<int>(i)});
+      out.push_back({p.name + moment, moments, p.shape, StateKind::Share, static_cast<int>(i)});
     if (narrow)
-      out.push_back({p.name + model::kRest, Dtype::I16, p.shape, StateKind::Moment, static_cast<int>(i)});
+      out.push_back(
+          {p.name + model::kRest, tensor::Dtype::I16, p.shape, StateKind::Share, static_cast<int>(i)});
   }
   for (int layer = 0; model::balances_by(c, "bias") && layer < config::num_all_layers(c); ++layer)
     if (config::is_moe_layer(c, layer))
@@ -52,14 +53,14 @@ std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Par
   if (!model::holds(c, rank.role, p)) return {};
   if (which == Which::Owned && p.name == "embedding.weight" && !rank.role.has_embedding()) return {};
   const std::vector<model::Run> runs = model::local_runs(p, rank.mesh, rank.place.weights());
-  // Moments are only there as shares; weights are whole, but a rank answers for its share of them, and only
-  // the first of the ranks that repeat it does.
+  // What only the optimizer knows is there as shares; weights are whole, but a rank answers for its share of
+  // them, and only the first of the ranks that repeat it does.
   const model::Ownership own = model::ownership(p, rank.mesh);
-  const bool cut = t.kind == StateKind::Moment || which == Which::Owned;
+  const bool cut = t.kind == StateKind::Share || which == Which::Owned;
   const int64_t place = rank.place.at(which == Which::Owned ? own.reduction : own.inside);
   const int64_t begin = cut ? std::min(own.share * place, own.elements) : 0;
   const int64_t end = cut ? std::min(begin + own.share, own.elements) : own.elements;
-  const int64_t value_begin = t.kind == StateKind::Moment ? begin : 0;
+  const int64_t value_begin = t.kind == StateKind::Share ? begin : 0;
   std::vector<Part> out;
   for (const model::Run& r : runs) {
     const int64_t from = std::max(r.local_begin, begin), to = std::min(r.local_begin + r.count, end);
@@ -102,9 +103,9 @@ std::vector<ShardedState::Copy> ShardedState::copies(const RankSetup& rank, int6
 }
 
 void ShardedState::gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use) {
-  if (crew_.alone()) {
-    use(programs_.tensors());
-  } else if (crew_.leads()) {
+  if (crew_.alone()) return use(programs_.tensors());
+  programs_.pull_state();
+  if (crew_.leads()) {
     lead(use);
   } else {
     serve();
@@ -202,6 +203,7 @@ void ShardedState::restore(const checkpoint::Loaded& loaded) {
         parts_on(programs_.config(), programs_.table(), t, crew_.setup(), Which::Held);
     if (!parts.empty()) reader.read(t.name, parts, programs_.target(t.name).bytes);
   }
+  programs_.push_state();
 }
 
 }  // namespace pleat::train

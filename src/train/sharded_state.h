@@ -17,8 +17,8 @@
 
 namespace pleat::train {
 
-// What of a parameter a logical tensor is.
-enum class StateKind : uint8_t { Weight, Moment, Bias };
+// What of a parameter a logical tensor is. Share: moments and wide copies, which lie on its owners.
+enum class StateKind : uint8_t { Weight, Share, Bias };
 
 struct LogicalTensor {
   std::string name;

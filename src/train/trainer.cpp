@@ -279,8 +279,12 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
     copy(at + experts, name("dropped"), 1, int64_t{});
     copy(at + experts + 1, name("router_stats"), 4, double{});
     if (aux.any()) copy(at + experts + 5, name("aux_losses"), 4, double{});
-    if (biased)
-      copy(at + experts + 9, fmt::format("layers.{}.router.expert_bias", layers[i]), experts, float{});
+    if (biased) {
+      std::vector<float> bias(experts);
+      programs_.read(fmt::format("layers.{}.router.expert_bias", layers[i]),
+                     std::as_writable_bytes(std::span(bias)));
+      std::copy(bias.begin(), bias.end(), at + experts + 9);
+    }
   }
   crew_.sum_stages("step.results", numbers);
 

@@ -17,6 +17,7 @@
 #include "model/shard.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/pass.h"
+#include "tensor/bf16.h"
 #include "train/initialize.h"
 #include "verify/batch.h"
 
@@ -26,8 +27,14 @@ namespace {
 using program::Group;
 
 double number(const void* data, tensor::Dtype dtype, int64_t i) {
-  return dtype == tensor::Dtype::F64 ? static_cast<const double*>(data)[i]
-                                     : static_cast<double>(static_cast<const float*>(data)[i]);
+  switch (dtype) {
+    case tensor::Dtype::F64:
+      return static_cast<const double*>(data)[i];
+    case tensor::Dtype::BF16:
+      return static_cast<double>(tensor::widened(static_cast<const uint16_t*>(data)[i]));
+    default:
+      return static_cast<double>(static_cast<const float*>(data)[i]);
+  }
 }
 
 // Collects what the ranks hold into logical tensors; an element two ranks hold must be the same.
@@ -92,8 +99,13 @@ class Rank {
     }
     gather_.program = schedule::build_gather(config, table_, {options_.routing, mesh_, role_});
     gather_.plan = interpret::plan(gather_.program);
-    arena_ = std::make_unique<device::Arena>(std::max(
-        {usual_.plan.arena_bytes, may_rerun ? rerun_.plan.arena_bytes : 0, gather_.plan.arena_bytes}));
+    const int64_t bytes = std::max(
+        {usual_.plan.arena_bytes, may_rerun ? rerun_.plan.arena_bytes : 0, gather_.plan.arena_bytes});
+    if (config.device.kind == "cuda") {
+      machine_ = std::make_unique<interpret::CudaMachine>(bytes);
+      machine_->fill(0, 0xFF, bytes);
+    }
+    arena_ = std::make_unique<device::Arena>(machine_ ? usual_.plan.persistent_bytes : bytes);
     arena_->fill_pattern();
     bind(usual_, world);
     if (may_rerun) bind(rerun_, world), require_same_state(rerun_);
@@ -120,6 +132,7 @@ class Rank {
 
   // A rank that goes its own way, as after a reduction that forgot it.
   void drift() {
+    PLEAT_CHECK(config_.model.dtype == "float64", "ranks drift in float64 only");
     for (const model::Parameter& p : table_)
       if (p.parameter_class == model::ParameterClass::Router && place_.rank == mesh_.world() - 1 &&
           find(p.name))
@@ -127,7 +140,10 @@ class Rank {
   }
 
   // Weights as a forward would see them, from their owners. Results of the step are gone behind this.
-  void gather_weights() { gather_.executor->run(); }
+  void gather_weights() {
+    gather_.executor->run();
+    pull_state();
+  }
 
   void collect_weights(StepResults& out, Assembly& assembly) {
     for (const model::Parameter& p : table_)
@@ -203,16 +219,20 @@ class Rank {
   }
 
   void bind(Instance& to, comm::LocalWorld& world) {
-    to.executor = std::make_unique<interpret::Executor>(
-        to.program, to.plan, arena_->data(), pool_, [&](Group group, const std::string& lane) {
-          auto& slot = groups_[{group, lane}];
-          if (!slot) {
-            const std::vector<int>& members = place_.members[size_t(group)];
-            slot = world.group(fmt::format("{}@{}:{}", name_of(group), lane, members.front()), members,
-                               place_.rank);
-          }
-          return slot.get();
-        });
+    const interpret::FindGroup groups = [&](Group group, const std::string& lane) {
+      auto& slot = groups_[{group, lane}];
+      if (!slot) {
+        const std::vector<int>& members = place_.members[size_t(group)];
+        slot = world.group(fmt::format("{}@{}:{}", name_of(group), lane, members.front()), members,
+                           place_.rank, machine_ ? comm::Buffers::Device : comm::Buffers::Host);
+      }
+      return slot.get();
+    };
+    if (machine_)
+      to.executor = std::make_unique<interpret::CudaExecutor>(
+          to.program, to.plan, *machine_, interpret::CudaOptions{.graph = config_.device.graph}, groups);
+    else
+      to.executor = std::make_unique<interpret::Executor>(to.program, to.plan, arena_->data(), pool_, groups);
   }
 
   void require_same_state(const Instance& other) const {
@@ -246,6 +266,12 @@ class Rank {
     if (options_.delay_seed) run.delay_seed = options_.delay_seed + static_cast<uint64_t>(place_.rank);
     run.poison = options_.poison;
     now_->executor->run(run);
+    pull_state();
+  }
+
+  // On a GPU `arena_` is the host's copy of the state.
+  void pull_state() {
+    if (machine_) machine_->read(0, arena_->data(), usual_.plan.persistent_bytes);
   }
 
   // Calls fn(name, data, natural row, own row, width) for every row of every layer's stored choices.
@@ -325,7 +351,12 @@ class Rank {
       if (!used[i] && p.values[i].life == program::Life::Result) p.values[i].life = program::Life::Step;
   }
 
-  void* data(const std::string& name) const { return now_->executor->data(name); }
+  void* data(const std::string& name) const {
+    const program::ValueId id = now_->executor->find(name);
+    if (machine_ && now_->program.values[size_t(id)].life == program::Life::Persistent)
+      return arena_->data() + now_->plan.offset[size_t(id)];
+    return now_->executor->data(id);
+  }
 
   bool find(const std::string& name) const {
     for (const program::Value& v : now_->program.values)
@@ -349,12 +380,10 @@ class Rank {
       if (v.life != program::Life::Persistent || v.view_of != program::kNoValue || usual_.plan.offset[i] < 0)
         continue;
       std::byte* to = arena_->data() + usual_.plan.offset[i];
+      train::initialize_state(v.name, table_, static_cast<uint64_t>(config_.train.seed), mesh_, place_,
+                              v.dtype, {to, static_cast<size_t>(program::num_bytes(v))}, pool_);
       const int p = model::find_parameter(table_, v.name);
-      std::memset(to, 0, static_cast<size_t>(program::num_bytes(v)));
       if (p >= 0) {
-        train::initialize_slice(table_[size_t(p)], static_cast<uint64_t>(config_.train.seed),
-                                model::local_runs(table_[size_t(p)], mesh_, place_.weights()), v.dtype, to,
-                                pool_);
         if (options_.weight) set_weights(table_[size_t(p)], v.dtype, to);
       } else if (v.name == "rope.inv_freq") {
         const auto f = model::rope_frequencies(config_.model);
@@ -363,9 +392,11 @@ class Rank {
         std::memcpy(to, place_.coords.data(), sizeof place_.coords);
       }
     }
+    if (machine_) machine_->write(0, arena_->data(), usual_.plan.persistent_bytes);
   }
 
   void set_weights(const model::Parameter& p, tensor::Dtype dtype, std::byte* to) const {
+    PLEAT_CHECK(dtype != tensor::Dtype::BF16, "{}: initial weights are given in a wide type", p.name);
     for (const model::Run& run : model::local_runs(p, mesh_, place_.weights()))
       for (int64_t i = 0; i < run.count; ++i) {
         const int64_t at = run.local_begin + i;
@@ -444,9 +475,10 @@ class Rank {
   const RunOptions& options_;
   device::Pool pool_;
   config::Config rerun_config_;
+  std::unique_ptr<interpret::CudaMachine> machine_;  // on a GPU
   Instance usual_, rerun_, gather_;
   Instance* now_ = &usual_;
-  std::unique_ptr<device::Arena> arena_;
+  std::unique_ptr<device::Arena> arena_;  // everything; on a GPU the host's copy of the state
   std::map<std::pair<Group, std::string>, std::unique_ptr<comm::Communicator>> groups_;
 };
 

@@ -61,9 +61,10 @@ struct RunOptions {
   model::Mesh pieces_of = {};
 };
 
-// `config` must be resolved; roles: one per pipeline rank, empty for the whole model on each. Throws when
-// ranks that hold the same element disagree about it, and when a step needs more rows than moe.token_budget
-// has room for and moe.overflow is "stop".
+// `config` must be resolved, and its device.kind says where the ranks run (on a GPU all share one); roles:
+// one per pipeline rank, empty for the whole model on each. Throws when ranks that hold the same element
+// disagree about it, and when a step needs more rows than moe.token_budget has room for and moe.overflow is
+// "stop".
 LayoutRun run_layout(const config::Config& config, const model::Mesh& mesh,
                      const std::vector<model::Role>& roles, const RunOptions& options);
 

@@ -69,6 +69,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh) {
   config::Config c = asked;
   c.parallel = {};
   c.model.dtype = "float64";
+  c.device.kind = "cpu";  // which alone has that type
   if (c.moe.num_experts > 0) c.moe.router_dtype = "float64";
   c.model.vocab_size = 16 * mesh.tp + (asked.model.vocab_size % mesh.tp != 0);
   c.model.hidden_size = 32;

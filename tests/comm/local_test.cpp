@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/comm_support.h"
 #include "comm/local/local_world.h"
+#include "tensor/bf16.h"
 
 namespace pleat {
 namespace {
@@ -92,6 +93,25 @@ TEST(Local, FloatSumsAreRoundedOnce) {
     float v = values[rank];
     c->all_reduce("sum", std::span(&v, 1), Reduce::Sum);
     EXPECT_EQ(v, 16777220.0F);
+  });
+}
+
+TEST(Local, NarrowSumsAreCarriedInFloatAndRoundedOnce) {
+  LocalWorld world(4, quick());
+  // 256 + 1 lies half way between two bf16, and again: rounded after each sum, every 1 would be lost.
+  const float values[4] = {256.0F, 1.0F, 1.0F, 1.0F};
+  comm::run_ranks(world, [&](int rank) {
+    const auto c = world.group("all", all_of(4), rank);
+    const auto reduce = [&](float mine, Reduce how) {
+      std::vector<uint16_t> v(3, tensor::narrowed(mine));
+      c->all_reduce("bf16", bytes_of(v), bytes_of(v), tensor::Dtype::BF16, how);
+      EXPECT_EQ(v, std::vector<uint16_t>(3, v[0]));
+      return tensor::widened(v[0]);
+    };
+    EXPECT_EQ(reduce(values[rank], Reduce::Sum), 260.0F);
+    EXPECT_EQ(reduce(values[rank], Reduce::Max), 256.0F);
+    EXPECT_EQ(reduce(rank == 2 ? -0.5F : 1.0F, Reduce::Min), -0.5F);
+    EXPECT_TRUE(std::isnan(reduce(rank == 1 ? NAN : 1.0F, Reduce::Max)));
   });
 }
 

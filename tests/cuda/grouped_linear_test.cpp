@@ -41,7 +41,7 @@ const std::vector<Shape> kShapes = {
     {{0, 0, 0}, 64, 128},                   // nobody came
     {{700, 30, 300}, 1024, 512},
     {{900, 513, 0, 1200, 40}, 1024, 2048},  // several tiles for every block
-    {{300, 20}, 33, 41},  // not a multiple of 16 bytes: plain products
+    {{300, 20}, 33, 41},                    // not a multiple of 16 bytes: plain products
 };
 
 class CudaGrouped : public ::testing::TestWithParam<std::pair<Dtype, Dtype>> {};
@@ -107,7 +107,8 @@ TEST(CudaGroupedSwiglu, IsTheProductAndThenTheActivation) {
       SCOPED_TRACE(::testing::Message() << "in " << s.in << " out " << s.out << " rows " << used);
       Tensor offsets = offsets_of(s), w = Tensor::normal(type, {E, s.out, s.in}, 3, 0.1);
       Tensor x = rows_with_rest(type, used, rows, s.in, 1), probs = Tensor::normal(Dtype::F32, {rows}, 4);
-      Tensor gu = Tensor::nan(type, {rows, s.out}), a = Tensor::nan(type, {rows, s.out / 2}), gu2 = gu, a2 = a;
+      Tensor gu = Tensor::nan(type, {rows, s.out}), a = Tensor::nan(type, {rows, s.out / 2}), gu2 = gu,
+             a2 = a;
       const program::AttrSet silu = {{"activation", 0}};
       call_cuda(KernelKind::grouped_linear, Phase::Forward,
                 {in(x), in(w), in(offsets), none(), none(), out(gu)});

@@ -158,8 +158,8 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
 // Every byte of the state has exactly one owner, whatever the layout.
 TEST(Reshard, OneOwnerForEveryByte) {
   testing::TempFolder folder;
-  for (const Case& c : cases()) {
-    const config::Config config = config_for(folder, c);
+  const auto check = [&](const Case& c, const std::vector<std::string>& sets) {
+    const config::Config config = config_for(folder, c, sets);
     const std::vector<model::Parameter> table = model::make_parameters(config);
     for (const LogicalTensor& t : logical_tensors(config, table)) {
       std::vector<int> owners(static_cast<size_t>(checkpoint::num_bytes_of(t.dtype, t.shape, t.name)), 0);
@@ -170,6 +170,29 @@ TEST(Reshard, OneOwnerForEveryByte) {
       EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), static_cast<int64_t>(owners.size()))
           << t.name << " on " << c.ranks << " ranks";
     }
+  };
+  for (const Case& c : cases()) {
+    check(c, {});
+    check(c, {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""});
+  }
+}
+
+// The tensors a checkpoint of several ranks has are those one rank would save.
+TEST(Reshard, LogicalTensorsAreOneRanksState) {
+  testing::TempFolder folder;
+  for (const std::vector<std::string>& sets :
+       {std::vector<std::string>{},
+        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\""},
+        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""}}) {
+    const config::Config config = config_for(folder, {1, {}}, sets);
+    const std::vector<model::Parameter> table = model::make_parameters(config);
+    std::map<std::string, std::pair<tensor::Dtype, std::vector<int64_t>>> logical, held;
+    for (const LogicalTensor& t : logical_tensors(config, table)) logical[t.name] = {t.dtype, t.shape};
+    for (const program::Value& v : plan_training_step(config, table).program.values)
+      if (v.life == program::Life::Persistent && v.owner != program::Owner::Inputs &&
+          v.view_of == program::kNoValue)
+        held[v.name] = {v.dtype, v.shape};
+    EXPECT_EQ(logical, held);
   }
 }
 

@@ -1,25 +1,16 @@
 #include "comm/local/local_group.h"
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 
 #include "base/error.h"
-#include "comm/reduce.h"
 
 namespace pleat::comm::local {
-namespace {
 
-void copy(std::byte* to, const std::byte* from, int64_t bytes) {
-  // In place, a part may already be where it belongs.
-  if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-
-}  // namespace
-
-Group::Group(std::string group_name, std::vector<int> world_ranks)
+Group::Group(std::string group_name, std::vector<int> world_ranks, Buffers where)
     : name(std::move(group_name)),
       ranks(std::move(world_ranks)),
+      buffers(where),
       enter(static_cast<int>(ranks.size())),
       leave(static_cast<int>(ranks.size())),
       calls(ranks.size()),
@@ -37,7 +28,8 @@ GroupEnd::GroupEnd(std::shared_ptr<Group> group, int rank, RankFlight& flight, c
     : Communicator(group->name, group->ranks, rank, flight, options.inject),
       group_(std::move(group)),
       compare_stage_(options.check ? CompareStage::Yes : CompareStage::No),
-      world_(std::move(world)) {}
+      world_(std::move(world)),
+      mover_(make_mover(group_->buffers)) {}
 
 GroupEnd::~GroupEnd() { world_.closed(); }
 
@@ -63,8 +55,11 @@ void GroupEnd::collective(const Call& call) {
     std::vector<const Signature*> signatures;
     for (const Signature& s : group_->signatures) signatures.push_back(&s);
     difference = first_difference(signatures, world_ranks(), name(), compare_stage_);
-    if (difference.empty()) work(call);
-  } catch (...) {  // no memory: the others must still get out
+    if (difference.empty()) {
+      work(call);
+      mover_->finish();
+    }
+  } catch (...) {  // no memory, or the device failed: the others must still get out
     failure = std::current_exception();
   }
   group_->leave.arrive_and_wait();
@@ -77,6 +72,10 @@ void GroupEnd::work(const Call& call) {
   const int64_t n = size(), me = rank();
   std::vector<const std::byte*> ins;
   std::vector<std::byte*> outs;
+  const auto copy = [&](std::byte* to, const std::byte* from, int64_t bytes) {
+    // In place, a part may already be where it belongs.
+    if (bytes > 0 && to != from) mover_->copy(to, from, bytes);
+  };
   switch (call.operation) {
     case Operation::AllReduce: {
       // Each rank reduces one slice and writes it to every rank: nobody else reads or writes that slice.
@@ -88,14 +87,14 @@ void GroupEnd::work(const Call& call) {
         ins.push_back(c->in.data() + first * element);
         outs.push_back(c->out.data() + first * element);
       }
-      return reduce_in_order(ins, outs, mine, call.dtype, call.reduce);
+      return mover_->reduce(ins, outs, mine, call.dtype, call.reduce);
     }
     case Operation::ReduceScatter: {
       const auto part = static_cast<size_t>(me);
       for (const Call* c : calls) ins.push_back(c->in.data() + call.send.offsets[part]);
       outs.push_back(call.out.data());
-      return reduce_in_order(ins, outs, call.send.counts[part] / tensor::size_of(call.dtype), call.dtype,
-                             call.reduce);
+      return mover_->reduce(ins, outs, call.send.counts[part] / tensor::size_of(call.dtype), call.dtype,
+                            call.reduce);
     }
     case Operation::AllGather:
       for (size_t r = 0; r < calls.size(); ++r)
@@ -134,10 +133,17 @@ void GroupEnd::message(const Call& call) {
   bool ok = true;
   Mailbox& theirs = group_->mailboxes[static_cast<size_t>(call.peer)];
   if (sends) theirs.post(out);
-  if (receives)
-    ok = group_->mailboxes[static_cast<size_t>(rank())].receive(from, call.tag, call.out, call.stage, fault);
+  std::exception_ptr failure;
+  try {
+    if (receives)
+      ok = group_->mailboxes[static_cast<size_t>(rank())].receive(from, call.tag, call.out, call.stage,
+                                                                  *mover_, fault);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   // Also when the receive failed: the message must not outlive this frame.
   if (sends) ok = theirs.wait_taken(out) && ok;
+  if (failure) std::rethrow_exception(failure);
   if (!ok) turned_away(call);
   if (fault.empty()) fault = out.fault;
   if (!fault.empty())

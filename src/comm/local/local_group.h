@@ -7,16 +7,18 @@
 #include "comm/communicator.h"
 #include "comm/local/barrier.h"
 #include "comm/local/mailbox.h"
+#include "comm/local/mover.h"
 
 namespace pleat::comm::local {
 
 struct Group {
-  Group(std::string group_name, std::vector<int> world_ranks);
+  Group(std::string group_name, std::vector<int> world_ranks, Buffers where);
 
   void call_off();
 
   const std::string name;
   const std::vector<int> ranks;
+  const Buffers buffers;
   // enter: all have posted, unless called off. leave: all have read; never called off, since by then no rank
   // waits for anything but copies.
   Barrier enter, leave;
@@ -52,6 +54,7 @@ class GroupEnd : public Communicator {
   std::shared_ptr<Group> group_;
   CompareStage compare_stage_;
   WorldOfEnd world_;
+  std::unique_ptr<Mover> mover_;
 };
 
 }  // namespace pleat::comm::local

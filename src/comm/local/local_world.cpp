@@ -71,7 +71,7 @@ int LocalWorld::size() const { return state_->size; }
 std::string LocalWorld::flight_table() const { return state_->watchdog->table(); }
 
 std::unique_ptr<Communicator> LocalWorld::group(const std::string& name, std::span<const int> ranks,
-                                                int my_rank) {
+                                                int my_rank, Buffers buffers) {
   const auto found = std::find(ranks.begin(), ranks.end(), my_rank);
   if (found == ranks.end())
     base::fail("group '{}' of ranks {} does not contain rank {}, which asks for it", name,
@@ -98,14 +98,16 @@ std::unique_ptr<Communicator> LocalWorld::group(const std::string& name, std::sp
     }
   }
   if (!group) {
-    group = std::make_shared<local::Group>(name, std::vector<int>(ranks.begin(), ranks.end()));
+    group = std::make_shared<local::Group>(name, std::vector<int>(ranks.begin(), ranks.end()), buffers);
     if (state->aborted) group->call_off();
     state->groups.push_back(group);
     state->watchdog->add_group(name, ranks);
   }
+  if (group->buffers != buffers)
+    base::fail("group '{}': rank {} has its buffers {}, another rank said otherwise", name, my_rank,
+               buffers == Buffers::Device ? "on the device" : "in host memory");
   if (group->open[member] != 0) base::fail("group '{}': rank {} has it open already", name, my_rank);
-  group->open[member] = 1;
-  return std::make_unique<local::GroupEnd>(
+  auto end = std::make_unique<local::GroupEnd>(
       group, static_cast<int>(member), state->flights[static_cast<size_t>(my_rank)], state->options,
       local::WorldOfEnd{[state](const std::string& here) { state->fail_aborted(here); },
                         [state, my_rank](const std::string& why) { state->abort(my_rank, why); },
@@ -113,6 +115,8 @@ std::unique_ptr<Communicator> LocalWorld::group(const std::string& name, std::sp
                           const std::lock_guard closing(state->mutex);
                           group->open[member] = 0;
                         }});
+  group->open[member] = 1;
+  return end;
 }
 
 bool LocalWorld::abort(int culprit, const std::string& why) { return state_->abort(culprit, why); }
@@ -124,8 +128,9 @@ class LocalEndpoint : public Endpoint {
   LocalEndpoint(LocalWorld& world, int rank) : world_(world), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
-  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks) override {
-    return world_.group(name, ranks, rank_);
+  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
+                                      Buffers buffers) override {
+    return world_.group(name, ranks, rank_, buffers);
   }
 
  private:

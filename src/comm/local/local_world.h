@@ -22,7 +22,8 @@ class LocalWorld {
   int size() const;
   // This rank's end of a group (Endpoint::group); does not wait for the others. A rank may have one end of a
   // group open at a time. Any thread.
-  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, int my_rank);
+  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, int my_rank,
+                                      Buffers buffers = Buffers::Host);
   std::unique_ptr<Endpoint> endpoint(int rank);  // this world outlives it
 
   // Rank `culprit` has failed: every rank that waits now or later throws an error (code 75) naming it. The

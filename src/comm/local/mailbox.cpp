@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <exception>
 
 namespace pleat::comm::local {
 
@@ -23,7 +23,7 @@ bool Mailbox::wait_taken(Message& message) {
   return false;
 }
 
-bool Mailbox::receive(int from, int tag, std::span<std::byte> out, std::string_view stage,
+bool Mailbox::receive(int from, int tag, std::span<std::byte> out, std::string_view stage, Mover& mover,
                       std::string& fault) {
   std::unique_lock lock(mutex_);
   auto found = posted_.end();
@@ -42,12 +42,28 @@ bool Mailbox::receive(int from, int tag, std::span<std::byte> out, std::string_v
     message.fault = fault;
   } else if (!out.empty()) {
     lock.unlock();
-    std::memcpy(out.data(), message.data.data(), out.size());
+    std::exception_ptr failure;
+    try {
+      mover.copy(out.data(), message.data.data(), static_cast<int64_t>(out.size()));
+      mover.finish();
+    } catch (const std::exception& e) {
+      failure = std::current_exception();
+      fault = fmt::format("the receiver could not copy it: {}", e.what());
+    }
     lock.lock();
+    message.fault = fault;
+    if (failure) {
+      finish(message);
+      std::rethrow_exception(failure);
+    }
   }
+  finish(message);
+  return true;
+}
+
+void Mailbox::finish(Message& message) {
   message.state = Message::State::Done;
   changed_.notify_all();
-  return true;
 }
 
 void Mailbox::call_off() {

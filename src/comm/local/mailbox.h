@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string>
 
-#include "comm/call.h"
+#include "comm/local/mover.h"
 
 namespace pleat::comm::local {
 
@@ -17,7 +17,7 @@ struct Message {
   std::span<const std::byte> data;
   std::string_view stage;
   State state = State::Posted;
-  std::string fault;  // set by the receiver: sizes do not agree
+  std::string fault;  // set by the receiver: sizes do not agree, or it could not copy
 };
 
 // A function that returns false was called off; the caller's memory is then no longer used.
@@ -27,10 +27,14 @@ class Mailbox {
   // Until the receiver has copied `message`, which must be posted here.
   bool wait_taken(Message& message);
   // The oldest message of this sender and tag. On a size that does not agree, `fault` says so on both sides.
-  bool receive(int from, int tag, std::span<std::byte> out, std::string_view stage, std::string& fault);
+  // What `mover` throws is thrown here and a fault there.
+  bool receive(int from, int tag, std::span<std::byte> out, std::string_view stage, Mover& mover,
+               std::string& fault);
   void call_off();
 
  private:
+  void finish(Message& message);  // its sender goes on; under the mutex
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::list<Message*> posted_;

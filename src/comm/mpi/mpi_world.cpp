@@ -103,7 +103,13 @@ class MpiEndpoint : public Endpoint {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks) override {
+  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
+                                      Buffers buffers) override {
+    if (buffers == Buffers::Device)
+      base::fail(
+          "group '{}': processes over MPI move host memory only; on a GPU ranks are threads of one process "
+          "(--ranks {})",
+          name, size_);
     const auto found = std::find(ranks.begin(), ranks.end(), rank_);
     if (found == ranks.end())
       base::fail("group '{}' of ranks {} does not contain rank {}, which asks for it", name,

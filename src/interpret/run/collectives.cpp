@@ -25,22 +25,25 @@ comm::MutableBytes out(const Arg& a) {
   return {static_cast<std::byte*>(a.data), static_cast<size_t>(bytes_of(a))};
 }
 
-void all_gather(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name) {
+void all_gather(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                ArgumentMemory&) {
   g.all_gather(name, in(c[0]), out(c[1]));
 }
 
 void reduce_scatter(comm::Communicator& g, const program::Stage&, const Invocation& c,
-                    const std::string& name) {
+                    const std::string& name, ArgumentMemory&) {
   g.reduce_scatter(name, in(c[0]), out(c[1]), c[0].dtype, comm::Reduce::Sum);
 }
 
-void all_reduce(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name) {
+void all_reduce(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                ArgumentMemory&) {
   bool maximum = false;
   for (const program::Attr& a : *c.attrs) maximum |= a.key == "max" && a.number != 0;
   g.all_reduce(name, in(c[0]), out(c[0]), c[0].dtype, maximum ? comm::Reduce::Max : comm::Reduce::Sum);
 }
 
-void all_to_all(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name) {
+void all_to_all(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                ArgumentMemory&) {
   std::array<int64_t, kMaxRanks> counts, offsets;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t part = bytes_of(c[0]) / g.size();
@@ -49,15 +52,16 @@ void all_to_all(comm::Communicator& g, const program::Stage&, const Invocation& 
   g.all_to_all_v(name, in(c[0]), parts, out(c[1]), parts);
 }
 
-void ring_shift(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name) {
+void ring_shift(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                ArgumentMemory&) {
   g.shift(name, in(c[0]), out(c[1]));
 }
 
 // Elements of the share of rank r of n elements cut into shares of `shard`.
 int64_t share(int64_t n, int64_t shard, int64_t r) { return std::clamp<int64_t>(n - r * shard, 0, shard); }
 
-void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocation& c,
-                   const std::string& name) {
+void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                   ArgumentMemory& memory) {
   std::array<int64_t, kMaxRanks> counts;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t shard = c.integer("shard");
@@ -66,11 +70,11 @@ void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocatio
   const comm::MutableBytes to = out(c[1]);
   g.reduce_scatter_v(name, in(c[0]), to.first(static_cast<size_t>(mine * size)), {counts.data(), n},
                      c[0].dtype, comm::Reduce::Sum);
-  std::memset(to.data() + mine * size, 0, to.size() - static_cast<size_t>(mine * size));
+  memory.zero(to.data() + mine * size, static_cast<int64_t>(to.size()) - mine * size);
 }
 
-void gather_shards(comm::Communicator& g, const program::Stage&, const Invocation& c,
-                   const std::string& name) {
+void gather_shards(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                   ArgumentMemory&) {
   std::array<int64_t, kMaxRanks> counts;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t shard = c.integer("shard"), size = tensor::size_of(c[0].dtype);
@@ -89,12 +93,12 @@ void gather_shards(comm::Communicator& g, const program::Stage&, const Invocatio
 // Rows between token ranks and expert ranks, as all_offsets [n, E+1] says. There: to rank j the rows of its
 // experts. Back: to rank i the rows it had sent.
 template <bool kToExperts>
-void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocation& c,
-                   const std::string& name) {
+void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+                   ArgumentMemory& memory) {
   std::array<int64_t, kMaxRanks> send, send_at, receive, receive_at;
   const int64_t own = c.integer("experts_per_rank"), copies = c.integer("copies");
   const int64_t n = g.size(), width = c[1].dim(1);
-  const int32_t* offsets = c[1].as<int32_t>();
+  const int32_t* offsets = memory.integers(c[1]);
   const int64_t row = c[0].dim(0) ? bytes_of(c[0]) / c[0].dim(0) : 0;
   const auto rows = [&](int64_t source, int64_t rank) {
     const int64_t e = rank / copies * own;
@@ -130,12 +134,13 @@ int neighbour(const comm::Communicator& g, program::Peer peer) {
   return (g.rank() + (peer == program::Peer::Next ? 1 : g.size() - 1)) % g.size();
 }
 
-void send(comm::Communicator& g, const program::Stage& stage, const Invocation& c, const std::string& name) {
+void send(comm::Communicator& g, const program::Stage& stage, const Invocation& c, const std::string& name,
+          ArgumentMemory&) {
   g.send(name, neighbour(g, stage.peer), tag_of(stage), in(c[0]));
 }
 
-void receive(comm::Communicator& g, const program::Stage& stage, const Invocation& c,
-             const std::string& name) {
+void receive(comm::Communicator& g, const program::Stage& stage, const Invocation& c, const std::string& name,
+             ArgumentMemory&) {
   g.receive(name, neighbour(g, stage.peer), tag_of(stage), out(c[0]));
 }
 
@@ -145,8 +150,7 @@ void require(bool ok, const program::Stage& stage, const char* what, int64_t got
                     needed);
 }
 
-}  // namespace
-
+// nullptr: there is none.
 Collective find_collective(const program::Stage& stage, const Invocation& c, const comm::Communicator& g) {
   require(g.size() <= kMaxRanks, stage, "group size", g.size(), kMaxRanks);
   switch (kernel_of(stage.op)) {
@@ -183,6 +187,34 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
     default:
       return nullptr;
   }
+}
+
+}  // namespace
+
+void HostMemory::zero(std::byte* at, int64_t bytes) { std::memset(at, 0, static_cast<size_t>(bytes)); }
+const int32_t* HostMemory::integers(const Arg& arg) { return arg.as<int32_t>(); }
+
+bool is_exchange(const program::Stage& stage) {
+  const program::OpClass kind = class_of(stage.op);
+  return kind == program::OpClass::Collective || kind == program::OpClass::Transfer;
+}
+
+BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
+                                const Invocation& call, const FindGroup& groups) {
+  BoundCollective out;
+  out.name = stage_name(stage);
+  // Messages are told apart by their tags, and the two ends of one lie on different lanes.
+  const bool message = class_of(stage.op) == program::OpClass::Transfer;
+  if (groups)
+    out.group =
+        groups(stage.group, message ? "messages" : program.lanes[static_cast<size_t>(stage.lane)].name);
+  if (!out.group)
+    base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", out.name, name_of(stage.group));
+  out.run = find_collective(stage, call, *out.group);
+  if (!out.run)
+    base::fail_with(base::ExitCode::Internal, "{}: there is no collective {}", out.name,
+                    name_of(kernel_of(stage.op)));
+  return out;
 }
 
 }  // namespace pleat::interpret

@@ -1,4 +1,4 @@
-// Collective and transfer stages on the host: each is one call of a communicator. What moves where is in
+// Collective and transfer stages: each is one call of a communicator. What moves where is in
 // program/ops.def; here bytes and counts are read off the arguments.
 #pragma once
 
@@ -15,11 +15,38 @@ namespace pleat::interpret {
 // collectives in an order of its own. The result outlives the executor. Called once per (group, lane).
 using FindGroup = std::function<comm::Communicator*(program::Group group, const std::string& lane)>;
 
-using Collective = void (*)(comm::Communicator& group, const program::Stage& stage,
-                            const kernels::Invocation& call, const std::string& name);
+// What a collective does itself with the memory its arguments lie in; the rest is the communicator's work.
+class ArgumentMemory {
+ public:
+  virtual ~ArgumentMemory() = default;
+  virtual void zero(std::byte* at, int64_t bytes) = 0;
+  virtual const int32_t* integers(const kernels::Arg& arg) = 0;  // until the next call
+};
+class HostMemory final : public ArgumentMemory {
+ public:
+  void zero(std::byte* at, int64_t bytes) override;
+  const int32_t* integers(const kernels::Arg& arg) override;
+};
 
-// nullptr: not a collective or transfer. Checks what can be known before a step runs; throws naming it.
-Collective find_collective(const program::Stage& stage, const kernels::Invocation& call,
-                           const comm::Communicator& group);
+using Collective = void (*)(comm::Communicator& group, const program::Stage& stage,
+                            const kernels::Invocation& call, const std::string& name, ArgumentMemory& memory);
+
+// Whether the stage meets other ranks: a collective or a transfer.
+bool is_exchange(const program::Stage& stage);
+
+// A stage that meets other ranks with everything it needs to do so.
+struct BoundCollective {
+  Collective run = nullptr;  // nullptr: none
+  comm::Communicator* group = nullptr;
+  std::string name;  // of the stage, for who waits for it
+
+  void operator()(const program::Stage& stage, const kernels::Invocation& call,
+                  ArgumentMemory& memory) const {
+    run(*group, stage, call, name, memory);
+  }
+};
+// Of a stage with is_exchange. Checks what can be known before a step runs; throws naming it.
+BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
+                                const kernels::Invocation& call, const FindGroup& groups);
 
 }  // namespace pleat::interpret

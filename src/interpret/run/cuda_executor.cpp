@@ -1,15 +1,17 @@
 #include "interpret/run/cuda_executor.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "interpret/run/lane_threads.h"
 #include "kernels/cuda/bind.h"
 #include "program/order.h"
+#include "tensor/bf16.h"
 
 namespace pleat::interpret {
 
@@ -58,6 +60,8 @@ namespace {
 
 struct BoundStage {
   kernels::CudaLaunch launch;
+  BoundCollective collective;  // instead of a launch
+  kernels::Invocation invocation;
   Lane* lane = nullptr;
   std::string name;
   std::vector<kernels::Arg> args;
@@ -72,6 +76,23 @@ struct Mirror {
   bool input = false;
 };
 
+// Device memory as collectives of one lane see it.
+class LaneMemory final : public ArgumentMemory {
+ public:
+  explicit LaneMemory(Lane& lane) : lane_(lane) {}
+  void zero(std::byte* at, int64_t bytes) override { lane_.fill(at, 0, bytes); }
+  const int32_t* integers(const kernels::Arg& arg) override {
+    copy_.resize(static_cast<size_t>(arg.size()));
+    lane_.copy_out(copy_.data(), arg.data, arg.size() * static_cast<int64_t>(sizeof(int32_t)));
+    lane_.synchronize();
+    return copy_.data();
+  }
+
+ private:
+  Lane& lane_;
+  std::vector<int32_t> copy_;
+};
+
 }  // namespace
 
 struct CudaExecutor::State {
@@ -79,7 +100,9 @@ struct CudaExecutor::State {
   const Plan& plan;
   CudaMachine& machine;
   CudaOptions options;
+  FindGroup groups;
   std::vector<Lane*> lanes;
+  std::vector<LaneMemory> memory;  // per lane
   std::vector<BoundStage> stages;
   std::unordered_map<std::string, ValueId> names;
   std::vector<Mirror> mirrors;
@@ -90,9 +113,12 @@ struct CudaExecutor::State {
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
+  bool meets_ranks = false;            // some stage is a collective or transfer
+  std::optional<LaneThreads> threads;  // made when first asked for
+  std::mutex mutex;                    // of `bad`, when lanes are threads
 
-  State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o)
-      : program(p), plan(q), machine(m), options(o) {}
+  State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o, const FindGroup& g)
+      : program(p), plan(q), machine(m), options(o), groups(g) {}
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
@@ -112,19 +138,19 @@ struct CudaExecutor::State {
       }
       bound.args.push_back(arg);
     }
-    const OpClass op_class = class_of(stage.op);
-    if (op_class == OpClass::Collective || op_class == OpClass::Transfer)
-      base::fail("{}: several ranks do not run on the GPU yet; device.kind = \"cpu\" runs every layout",
-                 bound.name);
+    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr};
+    if (is_exchange(stage)) {
+      bound.collective = bind_collective(program, stage, bound.invocation, groups);
+      meets_ranks = true;
+      return;
+    }
     const KernelKind kind = kernel_of(stage.op);
     const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(kind, stage.phase);
     if (!prepare)
       base::fail("{}: the GPU has no kernel {} for this phase; device.kind = \"cpu\" has", bound.name,
                  name_of(kind));
-    const kernels::Invocation invocation{bound.args, &program.attrs[static_cast<size_t>(stage.attrs)],
-                                         nullptr};
     try {
-      bound.launch = prepare(invocation, *bound.lane);
+      bound.launch = prepare(bound.invocation, *bound.lane);
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", bound.name, e.what()));
     }
@@ -154,8 +180,43 @@ struct CudaExecutor::State {
     std::memset(host->data(), 0, static_cast<size_t>(host->size()));
   }
 
+  using AtStage = std::function<void(size_t)>;
+
+  void run_stage(size_t s, const AtStage& before, const AtStage& after) {
+    BoundStage& stage = stages[s];
+    for (size_t w : stage.waits) stage.lane->wait(*stages[w].event);
+    if (before) before(s);
+    device::cuda::push_range(stage.name.c_str());
+    try {
+      if (stage.collective.run) {
+        // Peers read and write these arguments as soon as this rank has come: nothing here may still do so.
+        stage.lane->synchronize();
+        stage.collective(program.stages[s], stage.invocation,
+                         memory[static_cast<size_t>(program.stages[s].lane)]);
+      } else {
+        stage.launch();
+      }
+    } catch (const base::Error& e) {
+      throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
+    }
+    device::cuda::pop_range();
+    if (after) after(s);
+    if (stage.event) stage.lane->record(*stage.event);
+  }
+
+  // A thread per lane: an event is waited for once the thread of its lane has recorded it.
+  void run_lane_threads(uint64_t delay_seed, const AtStage& before, const AtStage& after) {
+    if (!threads) threads.emplace(program);
+    threads->run(
+        delay_seed, [&](StageId s) { run_stage(static_cast<size_t>(s), before, after); },
+        [&](const std::string& why) {
+          for (const BoundStage& stage : stages)
+            if (stage.collective.run) return stage.collective.group->abort(why);
+        });
+  }
+
   // Inputs in, all stages, results out; everything ordered behind and before the first lane.
-  void enqueue(const std::function<void(size_t)>& before, const std::function<void(size_t)>& after) {
+  void enqueue(const RunOptions& how, const AtStage& before, const AtStage& after) {
     Lane& first = *lanes[0];
     for (const Mirror& m : mirrors)
       if (m.input && plan.offset[static_cast<size_t>(m.value)] >= 0)
@@ -163,19 +224,10 @@ struct CudaExecutor::State {
     Event& start = joins[lanes.size()];
     first.record(start);
     for (size_t l = 1; l < lanes.size(); ++l) lanes[l]->wait(start);
-    for (size_t s = 0; s < stages.size(); ++s) {
-      BoundStage& stage = stages[s];
-      for (size_t w : stage.waits) stage.lane->wait(*stages[w].event);
-      if (before) before(s);
-      device::cuda::push_range(stage.name.c_str());
-      try {
-        stage.launch();
-      } catch (const base::Error& e) {
-        throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
-      }
-      device::cuda::pop_range();
-      if (after) after(s);
-      if (stage.event) stage.lane->record(*stage.event);
+    if (how.lanes_as_threads) {
+      run_lane_threads(how.delay_seed, before, after);
+    } else {
+      for (size_t s = 0; s < stages.size(); ++s) run_stage(s, before, after);
     }
     for (size_t l = 1; l < lanes.size(); ++l) {
       lanes[l]->record(joins[l]);
@@ -186,13 +238,14 @@ struct CudaExecutor::State {
         first.copy_out(host->data() + m.offset, address(m.value), m.bytes);
   }
 
-  void run_timed() {
+  void run_timed(const RunOptions& how) {
     std::vector<Event> begin, end;
     for (size_t s = 0; s < stages.size(); ++s) begin.emplace_back(true), end.emplace_back(true);
     Event start(true);
     lanes[0]->record(start);
-    enqueue([&](size_t s) { stages[s].lane->record(begin[s]); },
-            [&](size_t s) { stages[s].lane->record(end[s]); });
+    enqueue(
+        how, [&](size_t s) { stages[s].lane->record(begin[s]); },
+        [&](size_t s) { stages[s].lane->record(end[s]); });
     lanes[0]->synchronize();
     for (size_t s = 0; s < stages.size(); ++s)
       timeline.spans[s] = {static_cast<StageId>(s),
@@ -201,13 +254,13 @@ struct CudaExecutor::State {
   }
 
   // Stage by stage, reading back what each wrote: slow, only to name a culprit.
-  void run_looking(bool go_on) {
+  void run_looking(const RunOptions& how) {
     struct Stop {};
     try {
-      enqueue({}, [&](size_t s) {
+      enqueue(how, {}, [&](size_t s) {
         stages[s].lane->synchronize();
         look(s);
-        if (bad && !go_on) throw Stop{};
+        if (!how.go_on && !how.lanes_as_threads && bad) throw Stop{};
       });
     } catch (const Stop&) {
     }
@@ -218,7 +271,7 @@ struct CudaExecutor::State {
     const Stage& stage = program.stages[s];
     int64_t used_rows = -1;
     const auto& arguments = arguments_of(stage.op, stage.phase);
-    for (size_t i = 0; i < stage.uses.size(); ++i)
+    for (size_t i = 0; i < arguments.size(); ++i)
       if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
         const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
         int32_t last = 0;
@@ -251,7 +304,7 @@ struct CudaExecutor::State {
         } else {
           uint16_t bits;
           std::memcpy(&bits, at, 2);
-          x = std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+          x = tensor::widened(bits);
         }
         if (!std::isfinite(x) && found.count++ == 0) found.element = e, found.number = x;
       }
@@ -260,17 +313,19 @@ struct CudaExecutor::State {
       found.value = use.value;
       found.text = fmt::format("{} wrote {} non-finite of {} elements of '{}', the first is {} at element {}",
                                stages[s].name, found.count, n, v.name, found.number, found.element);
-      if (!bad) bad = found;
+      std::lock_guard lock(mutex);
+      if (!bad || found.stage < bad->stage) bad = found;
       return;
     }
   }
 };
 
 CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine& machine,
-                           const CudaOptions& options)
-    : state_(std::make_unique<State>(program, plan, machine, options)) {
+                           const CudaOptions& options, const FindGroup& groups)
+    : state_(std::make_unique<State>(program, plan, machine, options, groups)) {
   State& s = *state_;
   for (const auto& lane : program.lanes) s.lanes.push_back(&machine.lane(lane.name));
+  for (Lane* lane : s.lanes) s.memory.emplace_back(*lane);
   for (Lane* lane : s.lanes) lane->may_tune = options.may_tune;
   for (size_t i = 0; i < program.values.size(); ++i)
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
@@ -302,18 +357,19 @@ CudaExecutor::~CudaExecutor() = default;
 void CudaExecutor::run(const RunOptions& options) {
   State& s = *state_;
   s.bad.reset();
-  if (options.poison || options.lanes_as_threads)
-    base::fail("poisoned memory and lanes as threads are checks of the CPU; device.kind = \"cpu\" has them");
-  if (options.find_non_finite) return s.run_looking(options.go_on);
+  if (options.poison) base::fail("poisoned memory is a check of the CPU; device.kind = \"cpu\" has it");
+  if (options.find_non_finite) return s.run_looking(options);
   if (options.timing) {
-    s.run_timed();
+    s.run_timed(options);
     ++s.runs;
     return;
   }
-  if (!s.options.graph || s.runs == 0) {
-    s.enqueue({}, {});
+  // Ranks meet on the host, which a graph knows nothing of.
+  const bool by_stages = !s.options.graph || s.meets_ranks || options.lanes_as_threads;
+  if (by_stages || s.runs == 0) {
+    s.enqueue(options, {}, {});
   } else {
-    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue({}, {}); });
+    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue(options, {}, {}); });
     s.graph.launch(*s.lanes[0]);
   }
   s.lanes[0]->synchronize();

@@ -7,6 +7,10 @@
 //
 // Inputs and results have a second home in pinned host memory, which data() returns: inputs travel to the
 // device at the start of a run, results back at its end. Nothing else waits for the device inside a step.
+//
+// Several ranks are threads that share the GPU, each with a machine of its own; a program that meets others
+// is never a graph. At a collective or transfer the lane's stream is waited for, the communicator (of
+// comm::Buffers::Device) moves the data between the ranks' arenas, and the lane goes on when they are there.
 #pragma once
 
 #include <map>
@@ -43,15 +47,15 @@ class CudaMachine {
 };
 
 struct CudaOptions {
-  bool graph = true;     // capture the step
+  bool graph = true;     // capture the step, where one rank runs it
   bool may_tune = true;  // kernels may run on their arguments while they are bound: nothing there counts yet
 };
 
 class CudaExecutor final : public Executor {
  public:
-  // All outlive the executor.
+  // All outlive the executor. Collectives and transfers need `groups`.
   CudaExecutor(const program::Program& program, const Plan& plan, CudaMachine& machine,
-               const CudaOptions& options);
+               const CudaOptions& options, const FindGroup& groups = {});
   ~CudaExecutor() override;
 
   void run(const RunOptions& options = {}) override;

@@ -1,17 +1,13 @@
 #include "interpret/run/executor.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/rng.h"
-#include "program/order.h"
+#include "interpret/run/lane_threads.h"
 
 namespace pleat::interpret {
 
@@ -27,9 +23,7 @@ int64_t now_ns() {
 
 struct BoundStage {
   kernels::Kernel kernel = nullptr;
-  Collective collective = nullptr;  // instead of a kernel
-  comm::Communicator* group = nullptr;
-  std::string name;  // of a collective, for who waits for it
+  BoundCollective collective;  // instead of a kernel
   kernels::Invocation invocation;
   std::vector<kernels::Arg> args;
 };
@@ -58,17 +52,14 @@ struct Executor::State {
   std::vector<char> prepared;
   std::vector<int> uses_total;
 
-  // Lanes as threads.
-  std::vector<std::vector<StageId>> waits;  // stages of other lanes to wait for
-  std::vector<char> done;
-  std::mutex mutex;
-  std::condition_variable progress;
-  std::exception_ptr failure;
+  LaneThreads lanes;
+  std::mutex mutex;  // of what lanes as threads share here
 
   FindGroup groups;
+  HostMemory memory;
 
   State(const Program& p, const Plan& q, std::byte* a, const FindGroup& g)
-      : program(p), plan(q), arena(a), groups(g) {}
+      : program(p), plan(q), arena(a), lanes(p), groups(g) {}
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
@@ -87,9 +78,8 @@ struct Executor::State {
       bound.args.push_back(arg);
     }
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
-    const OpClass op_class = class_of(stage.op);
-    if (op_class == OpClass::Collective || op_class == OpClass::Transfer) {
-      bind_collective(stage, bound);
+    if (is_exchange(stage)) {
+      bound.collective = bind_collective(program, stage, bound.invocation, groups);
       return;
     }
     const KernelKind kind = kernel_of(stage.op);
@@ -105,22 +95,6 @@ struct Executor::State {
     if (!bound.kernel)
       base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types",
                       stage_name(stage), name_of(kind));
-  }
-
-  void bind_collective(const Stage& stage, BoundStage& bound) {
-    bound.name = stage_name(stage);
-    // Messages are told apart by their tags, and the two ends of one lie on different lanes.
-    const bool message = class_of(stage.op) == OpClass::Transfer;
-    if (groups)
-      bound.group =
-          groups(stage.group, message ? "messages" : program.lanes[static_cast<size_t>(stage.lane)].name);
-    if (!bound.group)
-      base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", bound.name,
-                      name_of(stage.group));
-    bound.collective = find_collective(stage, bound.invocation, *bound.group);
-    if (!bound.collective)
-      base::fail_with(base::ExitCode::Internal, "{}: no collective {} on the host", bound.name,
-                      name_of(kernel_of(stage.op)));
   }
 
   void fill_dead(ValueId root) {
@@ -187,8 +161,8 @@ struct Executor::State {
     if (options.poison) poison_before(stage);
     const int64_t start = options.timing ? now_ns() : 0;
     try {
-      if (stages[s].collective) {
-        stages[s].collective(*stages[s].group, stage, stages[s].invocation, stages[s].name);
+      if (stages[s].collective.run) {
+        stages[s].collective(stage, stages[s].invocation, memory);
       } else {
         stages[s].kernel(stages[s].invocation);
       }
@@ -198,49 +172,6 @@ struct Executor::State {
     if (options.timing) timeline.spans[s] = {id, start, now_ns()};
     if (options.find_non_finite) look_for_non_finite(id);
     if (options.poison) poison_after(stage);
-  }
-
-  // Another lane may wait inside a call for a rank that waits for this lane: it must hear of it now, not when
-  // the time is out.
-  void lane_failed(const std::string& why) {
-    {
-      std::lock_guard lock(mutex);
-      if (failure) return;
-      failure = std::current_exception();
-    }
-    progress.notify_all();
-    for (const BoundStage& stage : stages)
-      if (stage.group) return stage.group->abort(why);
-  }
-
-  void run_lane(int lane, const RunOptions& options) {
-    const base::RandomStream random(options.delay_seed, base::RandomUse::Test, 0,
-                                    static_cast<uint32_t>(lane));
-    for (size_t s = 0; s < program.stages.size(); ++s) {
-      if (program.stages[s].lane != lane) continue;
-      {
-        std::unique_lock lock(mutex);
-        progress.wait(lock, [&] {
-          return failure || std::all_of(waits[s].begin(), waits[s].end(),
-                                        [&](StageId p) { return done[static_cast<size_t>(p)]; });
-        });
-        if (failure) return;
-      }
-      if (options.delay_seed)
-        std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(random.uniform(s) * 150.0)));
-      try {
-        run_stage(static_cast<StageId>(s), options);
-      } catch (const std::exception& e) {
-        return lane_failed(e.what());
-      } catch (...) {
-        return lane_failed("an error of unknown kind");
-      }
-      {
-        std::lock_guard lock(mutex);
-        done[s] = 1;
-      }
-      progress.notify_all();
-    }
   }
 };
 
@@ -257,11 +188,6 @@ Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, d
   for (const Stage& stage : program.stages)
     for (const Use& use : stage.uses)
       if (use.value != kNoValue) ++state_->uses_total[static_cast<size_t>(root_of(program, use.value))];
-  state_->waits = data_edges(program);
-  for (size_t s = 0; s < n; ++s)
-    std::erase_if(state_->waits[s], [&](StageId p) {
-      return program.stages[static_cast<size_t>(p)].lane == program.stages[s].lane;
-    });
 }
 
 Executor::Executor() = default;
@@ -281,13 +207,12 @@ void Executor::run(const RunOptions& options) {
     }
     return;
   }
-  s.done.assign(s.program.stages.size(), 0);
-  s.failure = nullptr;
-  std::vector<std::thread> threads;
-  for (int lane = 0; lane < static_cast<int>(s.program.lanes.size()); ++lane)
-    threads.emplace_back([&s, &options, lane] { s.run_lane(lane, options); });
-  for (std::thread& t : threads) t.join();
-  if (s.failure) std::rethrow_exception(s.failure);
+  s.lanes.run(
+      options.delay_seed, [&](StageId id) { s.run_stage(id, options); },
+      [&](const std::string& why) {
+        for (const BoundStage& stage : s.stages)
+          if (stage.collective.run) return stage.collective.group->abort(why);
+      });
 }
 
 void* Executor::data(ValueId value) const { return state_->address(value); }

@@ -11,6 +11,7 @@
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_own.h"
 #include "kernels/attention/attention_path.h"
+#include "kernels/attention/ring_attention_cuda.h"
 #include "kernels/cuda/types.cuh"
 
 namespace pleat::kernels {
@@ -274,6 +275,9 @@ std::span<const CudaBinding> attention_cuda_bindings() {
       {KernelKind::context_attention, Phase::Forward, prepare_context_forward},
       {KernelKind::context_attention, Phase::BackwardInput, prepare_context_backward},
       {KernelKind::context_attention, Phase::BackwardWeight, prepare_sinks},
+      {KernelKind::ring_attention, Phase::Forward, prepare_ring_forward},
+      {KernelKind::ring_attention, Phase::BackwardInput, prepare_ring_backward},
+      {KernelKind::ring_attention, Phase::BackwardWeight, prepare_sinks},
   };
   return rows;
 }

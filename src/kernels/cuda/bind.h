@@ -47,6 +47,7 @@ std::span<const CudaBinding> router_cuda_bindings();
 std::span<const CudaBinding> dispatch_cuda_bindings();
 std::span<const CudaBinding> grouped_linear_cuda_bindings();
 std::span<const CudaBinding> rows_cuda_bindings();
+std::span<const CudaBinding> shares_cuda_bindings();
 std::span<const CudaBinding> cross_entropy_cuda_bindings();
 std::span<const CudaBinding> mtp_cuda_bindings();
 std::span<const CudaBinding> token_score_cuda_bindings();

@@ -1,0 +1,175 @@
+#include "verify/rounding_bound.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "train/learning_rate.h"
+#include "verify/compare.h"
+
+namespace pleat::verify {
+namespace {
+
+constexpr double kSpread = 3;           // of a random sum of roundings over its expected length
+constexpr double kPerturbation = 1e-7;  // of the weights in double, to see the conditioning
+constexpr double kBetween = 4;          // stages that round between two products
+
+double length(const Tensor& t) {
+  double sum = 0;
+  for (const double x : t) sum += x * x;
+  return std::sqrt(sum);
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  Tensor d(a.size());
+  for (size_t i = 0; i < a.size(); ++i) d[i] = a[i] - b[i];
+  return length(d);
+}
+
+double relative(const Tensor& a, const Tensor& b) {
+  const double d = distance(a, b);
+  return d == 0 ? 0 : d / length(a);
+}
+
+// Largest possible change of an element of AdamW's step, given how far the gradients are apart.
+class AdamBound {
+ public:
+  AdamBound(const config::Config& c, const Rounding& rounding, const LayoutRun& a, const LayoutRun& b,
+            const std::string& name)
+      : config_(c), rounding_(rounding), a_(a), b_(b), name_(name) {}
+
+  // After steps 0 .. last, element i.
+  double after(size_t last, size_t i) const {
+    double sum = 0;
+    for (size_t s = 0; s <= last; ++s) {
+      const double w = std::abs(a_.steps[s].weights.at(name_)[i]);
+      sum += train::learning_rate(config_, static_cast<int64_t>(s) + 1) * step(s, i) + 4 * rounding_.unit * w;
+    }
+    return sum;
+  }
+
+ private:
+  double step(size_t last, size_t i) const {
+    const double beta1 = config_.optimizer.beta1, beta2 = config_.optimizer.beta2, t = double(last) + 1;
+    double squares = 0, most = 0;
+    for (size_t j = 0; j <= last; ++j) {
+      const double m = share(beta1, last - j, t), v = share(beta2, last - j, t), g = gradient(a_, j, i);
+      squares += v * g * g;
+      most += m * m / v;
+    }
+    most = std::sqrt(most);
+    double moved = 0;
+    for (size_t j = 0; j <= last; ++j)
+      moved += (share(beta1, last - j, t) + most * std::sqrt(share(beta2, last - j, t))) *
+               std::abs(gradient(a_, j, i) - gradient(b_, j, i));
+    // Rounding of the moments and of the quotient itself.
+    const double own = 16 * rounding_.moments * most;
+    return moved == 0 ? own : std::min(2 * most, 4 * moved / std::sqrt(squares)) + own;
+  }
+  double gradient(const LayoutRun& run, size_t step, size_t i) const {
+    return run.steps[step].clip * run.steps[step].gradients.at(name_)[i];
+  }
+  static double share(double beta, size_t age, double t) {
+    return (1 - beta) * std::pow(beta, double(age)) / (1 - std::pow(beta, t));
+  }
+  const config::Config& config_;
+  const Rounding& rounding_;
+  const LayoutRun &a_, &b_;
+  const std::string& name_;
+};
+
+}  // namespace
+
+Rounding float32_rounding(const config::Config& c) {
+  const auto& m = c.model;
+  const int64_t queries = m.num_heads * std::max(m.head_dim, m.v_head_dim);
+  const int64_t longest =
+      std::max({m.hidden_size, queries, m.ffn_hidden_size, c.moe.ffn_hidden_size, m.vocab_size,
+                c.train.micro_batch * c.train.seq_len * c.train.num_microbatches});
+  return {.terms = static_cast<double>(longest)};
+}
+
+Rounding bfloat16_rounding(int64_t num_ranks) {
+  return {.unit = 0x1p-8, .terms = 1 + static_cast<double>(num_ranks)};
+}
+
+Conditioning conditioning(const config::Config& float64,
+                          const std::function<LayoutRun(const config::Config&, const RunOptions&)>& run) {
+  config::Config config = float64;
+  config.optimizer.lr = config.optimizer.min_lr = 1e-300;  // the same weights at every step
+  RunOptions moved;
+  moved.weight = [](const model::Parameter& p, int64_t i, double initial) {
+    uint64_t name = 0;
+    for (const char letter : p.name) name = name * 131 + static_cast<unsigned char>(letter);
+    const base::RandomStream random(name, base::RandomUse::Test, 0, 0);
+    return initial * (1 + (random.uniform(static_cast<uint64_t>(i)) < 0.5 ? kPerturbation : -kPerturbation));
+  };
+  const LayoutRun a = run(config, {}), b = run(config, moved);
+  PLEAT_CHECK(compare(a, b, model::make_parameters(config)).load_equal,
+              "weights changed by {} route a token differently", kPerturbation);
+  Conditioning out;
+  for (size_t s = 0; s < a.steps.size(); ++s) {
+    auto& of_step = out.emplace_back();
+    for (const auto& [name, g] : a.steps[s].gradients)
+      of_step[name] = relative(g, b.steps[s].gradients.at(name)) / kPerturbation;
+  }
+  return out;
+}
+
+void BoundReport::add(const BoundReport& other) {
+  if (fault.empty()) fault = other.fault;
+  gradient = std::max(gradient, other.gradient);
+  weight = std::max(weight, other.weight);
+  gradient_share = std::max(gradient_share, other.gradient_share);
+  later_share = std::max(later_share, other.later_share);
+  weight_share = std::max(weight_share, other.weight_share);
+  least_conditioning = std::min(least_conditioning, other.least_conditioning);
+  most_conditioning = std::max(most_conditioning, other.most_conditioning);
+}
+
+BoundReport inside_bound(const config::Config& c, const Rounding& rounding, const Conditioning& kappa,
+                         const LayoutRun& a, const LayoutRun& run) {
+  BoundReport out;
+  const auto say = [&](std::string what) {
+    if (out.fault.empty()) out.fault = std::move(what);
+  };
+  if (!compare(a, run, model::make_parameters(c)).load_equal) {
+    say("another routing: no bound holds");
+    return out;
+  }
+  const double sums = kSpread * std::sqrt(6.0 * (rounding.terms + kBetween)) * rounding.unit;
+  double apart = 0;  // of the weights the step begins with
+  for (size_t s = 0; s < a.steps.size(); ++s) {
+    for (const auto& [name, g] : a.steps[s].gradients) {
+      const double got = relative(g, run.steps[s].gradients.at(name)), condition = kappa[s].at(name),
+                   allowed = condition * (sums + kSpread * apart);
+      if (!(got <= allowed))
+        say(fmt::format("step {}: the gradient of {} differs by {:.3g}, allowed {:.3g}", s + 1, name, got,
+                        allowed));
+      out.gradient = std::max(out.gradient, got);
+      out.least_conditioning = std::min(out.least_conditioning, condition);
+      out.most_conditioning = std::max(out.most_conditioning, condition);
+      double& share = s == 0 ? out.gradient_share : out.later_share;
+      if (got > 0) share = std::max(share, got / allowed);
+    }
+    for (const auto& [name, w] : a.steps[s].weights) {
+      const Tensor& other = run.steps[s].weights.at(name);
+      apart = std::max(apart, relative(w, other));
+      const AdamBound bound(c, rounding, a, run, name);
+      for (size_t i = 0; i < w.size(); ++i) {
+        if (w[i] == other[i]) continue;
+        const double allowed = bound.after(s, i), got = std::abs(w[i] - other[i]);
+        if (!(got <= allowed))
+          say(fmt::format("step {}: {}[{}] differs by {:.3g}, allowed {:.3g}", s + 1, name, i, got, allowed));
+        out.weight_share = std::max(out.weight_share, got / allowed);
+      }
+    }
+  }
+  out.weight = apart;
+  return out;
+}
+
+}  // namespace pleat::verify

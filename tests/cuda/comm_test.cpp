@@ -1,0 +1,113 @@
+// Carriers of device memory: thread ranks that share the GPU, and NCCL with one rank.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "comm/comm_support.h"
+#include "comm/local/local_world.h"
+#include "comm/nccl/nccl_group.h"
+#include "cuda/cuda_support.h"
+#include "cuda/staged_communicator_support.h"
+#include "device/cuda/cuda.h"
+#include "tensor/bf16.h"
+
+namespace pleat {
+namespace {
+
+using comm::Buffers;
+using comm::Reduce;
+using testing::bytes_of;
+
+std::vector<int> all_of(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+// Runs `fn` on every rank with a communicator of host buffers, whatever moves them.
+template <class Fn>
+void each_rank(int size, Buffers buffers, Fn fn) {
+  comm::Options options;
+  options.timeout_seconds = 60;
+  options.check = true;
+  comm::LocalWorld world(size, options);
+  std::vector<comm::RankFlight> flights(static_cast<size_t>(size));
+  comm::run_ranks(world, [&](int rank) {
+    comm::RankFlight& flight = flights[static_cast<size_t>(rank)];
+    flight.start(getpid());
+    const auto group = world.group("all", all_of(size), rank, buffers);
+    if (buffers == Buffers::Host) return fn(*group);
+    fn(*testing::staged(*group, flight));
+  });
+}
+
+TEST(CudaComm, EveryCollectiveHasTheBitsOfTheHost) {
+  PLEAT_NEEDS_GPU();
+  for (const int size : {1, 2, 3, 4}) {
+    std::string digests[2];
+    for (const Buffers buffers : {Buffers::Host, Buffers::Device})
+      each_rank(size, buffers, [&](comm::Communicator& c) {
+        std::string digest;
+        EXPECT_EQ(testing::run_cases(c, digest), "") << size << " ranks";
+        if (c.rank() == 0) digests[static_cast<size_t>(buffers)] = digest;
+      });
+    EXPECT_EQ(digests[0], digests[1]) << size << " ranks";
+  }
+}
+
+TEST(CudaComm, NarrowReductionsHaveTheBitsOfTheHost) {
+  PLEAT_NEEDS_GPU();
+  constexpr size_t kCount = 1003;  // no multiple of anything
+  std::vector<std::vector<uint16_t>> results[2];
+  for (const Buffers buffers : {Buffers::Host, Buffers::Device}) {
+    auto& into = results[static_cast<size_t>(buffers)];
+    into.resize(4 * 3);
+    each_rank(4, buffers, [&](comm::Communicator& c) {
+      for (const Reduce reduce : {Reduce::Sum, Reduce::Max, Reduce::Min}) {
+        std::vector<uint16_t> v(kCount);
+        for (size_t i = 0; i < kCount; ++i) {
+          const int number = static_cast<int>((i * 37 + static_cast<size_t>(c.rank()) * 101) % 997) - 498;
+          v[i] = tensor::narrowed(std::ldexp(static_cast<float>(number), static_cast<int>(i % 9) - 4));
+        }
+        c.all_reduce("bf16", bytes_of(v), bytes_of(v), tensor::Dtype::BF16, reduce);
+        into[static_cast<size_t>(c.rank()) * 3 + static_cast<size_t>(reduce)] = v;
+      }
+    });
+    for (size_t i = 3; i < into.size(); ++i) EXPECT_EQ(into[i], into[i % 3]) << "ranks disagree";
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST(CudaComm, BuffersOfAGroupLieInOnePlace) {
+  PLEAT_NEEDS_GPU();
+  comm::LocalWorld world(2);
+  const auto first = world.group("tp", all_of(2), 0, Buffers::Device);
+  try {
+    world.group("tp", all_of(2), 1, Buffers::Host);
+    FAIL() << "not refused";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("another rank said otherwise"), std::string::npos) << e.what();
+  }
+}
+
+TEST(CudaComm, NcclAloneDoesEveryCall) {
+  PLEAT_NEEDS_GPU();
+  if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
+  device::cuda::Lane lane;
+  comm::RankFlight inner, outer;
+  inner.start(getpid());
+  outer.start(getpid());
+  const auto group = comm::make_nccl_group("all", {0}, 0, comm::make_nccl_id(), lane.stream(), inner);
+  std::string nccl;
+  EXPECT_EQ(testing::run_cases(*testing::staged(*group, outer), nccl), "") << comm::nccl_description();
+  // Alone nothing is added: the bits are those of any carrier.
+  std::string host;
+  each_rank(1, Buffers::Host, [&](comm::Communicator& c) { EXPECT_EQ(testing::run_cases(c, host), ""); });
+  EXPECT_EQ(nccl, host);
+}
+
+}  // namespace
+}  // namespace pleat
