@@ -249,6 +249,24 @@ void drop_empty_groups(Config& config) {
   });
 }
 
+// A run's file used in another place: where a set moves the run to another device or element type, keys that
+// only the former one looks at go back to their defaults, with a note. They had an effect in the file, and
+// whoever changes the place need not know them. A key that was itself set stays, and is refused.
+void drop_keys_left_behind(Config& config, const Config& file, const std::set<std::string>& sets) {
+  const auto is_place = [](const std::string& path) {
+    return path == "device.kind" || path == "model.dtype";
+  };
+  for (const Key& key : schema()) {
+    if (!config.asked.contains(key.path) || sets.contains(key.path) || key.unmet(file)) continue;
+    const Condition* unmet = key.unmet(config);
+    if (!unmet || !std::all_of(unmet->decided_by.begin(), unmet->decided_by.end(), is_place)) continue;
+    config.notes.push_back(fmt::format("{} = {} of the file is left out: it applies when {}", key.path,
+                                       config.asked[key.path], unmet->text));
+    key.set(config, key.default_value());
+    config.asked.erase(key.path);
+  }
+}
+
 }  // namespace
 
 Config parse(std::string_view toml_text, const std::vector<std::string>& sets, std::string_view source_name) {
@@ -257,8 +275,10 @@ Config parse(std::string_view toml_text, const std::vector<std::string>& sets, s
                kMostBytes);
   Config config;
   walk(config, parse_toml(toml_text, source_name), "", source_name);
+  const Config file = config;
   std::set<std::string> seen;
   for (const std::string& set : sets) apply_set(config, set, seen);
+  drop_keys_left_behind(config, file, seen);
   drop_empty_groups(config);
   validate(config);
   return config;

@@ -17,10 +17,16 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::vector<std::string> overrides(const ModelSourceOptions& o, bool has_experts) {
+// What differs from `plain`, the model as it was trained or described: models are run here on the CPU, which
+// takes narrow weights as float32.
+std::vector<std::string> overrides(const ModelSourceOptions& o, const config::Config& plain) {
   std::vector<std::string> sets = {"device.threads=" + std::to_string(o.threads)};
-  if (!o.dtype.empty()) sets.push_back(fmt::format("model.dtype=\"{}\"", o.dtype));
-  if (o.dtype == "float64" && has_experts) sets.push_back("moe.router_dtype=\"float64\"");
+  if (plain.device.kind != "cpu") sets.push_back("device.kind=\"cpu\"");
+  if (!o.dtype.empty())
+    sets.push_back(fmt::format("model.dtype=\"{}\"", o.dtype));
+  else if (plain.model.dtype == "bfloat16")
+    sets.push_back("model.dtype=\"float32\"");
+  if (o.dtype == "float64" && plain.moe.num_experts > 0) sets.push_back("moe.router_dtype=\"float64\"");
   return sets;
 }
 
@@ -64,8 +70,7 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   out.folder = folder;
   out.is_run = true;
   const std::string path = folder + "/config.toml";
-  const bool has_experts = config::load(path).moe.num_experts > 0;
-  config::Config asked = config::load(path, overrides(o, has_experts));
+  config::Config asked = config::load(path, overrides(o, config::load(path)));
   asked.model.num_mtp_layers = 0;  // they serve training
   // The folder may have been moved since.
   if (asked.checkpoint.dir.empty()) asked.checkpoint.dir = folder + "/checkpoints";
@@ -92,22 +97,16 @@ ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) 
   out.folder = folder;
   config::Config plain = family::read_model_config(folder).config;
   plain.model.num_mtp_layers = 0;  // they serve training
-  out.config =
-      config::resolve(config::parse(config::to_toml(plain), overrides(o, plain.moe.num_experts > 0), folder));
+  out.config = config::resolve(config::parse(config::to_toml(plain), overrides(o, plain), folder));
   out.tokenizer = o.tokenizer;
   read_model_files(folder, out);
   return out;
 }
 
 template <class To>
-void widen(std::span<const std::byte> from, std::span<std::byte> to) {
-  const size_t n = to.size() / sizeof(To);
-  if (from.size() / n == 2)  // a run of narrow weights
-    safetensors::decode(safetensors::ElementType::BF16, from, std::span(reinterpret_cast<To*>(to.data()), n));
-  else if (from.size() / n == 8)
-    std::copy_n(reinterpret_cast<const double*>(from.data()), n, reinterpret_cast<To*>(to.data()));
-  else
-    std::copy_n(reinterpret_cast<const float*>(from.data()), n, reinterpret_cast<To*>(to.data()));
+void converted(tensor::Dtype type, std::span<const std::byte> from, std::span<std::byte> to) {
+  safetensors::decode(safetensors::element_type_of(type), from,
+                      std::span(reinterpret_cast<To*>(to.data()), to.size() / sizeof(To)));
 }
 
 std::string load_run(const ModelSource& source, train::Inference& model) {
@@ -128,9 +127,9 @@ std::string load_run(const ModelSource& source, train::Inference& model) {
                static_cast<size_t>(tensor::size_of(entry.dtype)));
     found.newest->read_tensor(t.name, raw);
     if (t.dtype == tensor::Dtype::F64)
-      widen<double>(raw, t.bytes);
+      converted<double>(entry.dtype, raw, t.bytes);
     else
-      widen<float>(raw, t.bytes);
+      converted<float>(entry.dtype, raw, t.bytes);
   }
   return fmt::format("checkpoint of step {}", found.newest->step());
 }

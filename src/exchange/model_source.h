@@ -11,7 +11,8 @@
 namespace pleat::exchange {
 
 struct ModelSourceOptions {
-  std::string dtype;      // "float32", "float64", or empty: what the run says, float32 for a model folder
+  // "float32", "float64", or empty: what the run says; float32 for a run in bfloat16 and for a model folder.
+  std::string dtype;
   int64_t threads = 0;    // 0: all cores
   std::string tokenizer;  // "byte", a file or a folder; empty: what the source says
 };

@@ -143,6 +143,19 @@ void encode_as(ElementType type, std::span<const Wide> in, std::span<std::byte> 
 
 }  // namespace
 
+ElementType element_type_of(tensor::Dtype dtype) {
+  switch (dtype) {
+    case tensor::Dtype::BF16:
+      return ElementType::BF16;
+    case tensor::Dtype::F32:
+      return ElementType::F32;
+    case tensor::Dtype::F64:
+      return ElementType::F64;
+    default:
+      base::fail("{} elements are no floats", tensor::name_of(dtype));
+  }
+}
+
 void decode(ElementType type, std::span<const std::byte> in, std::span<float> out) {
   decode_as(type, in, out);
 }

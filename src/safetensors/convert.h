@@ -11,6 +11,7 @@
 #include <span>
 
 #include "safetensors/element_type.h"
+#include "tensor/dtype.h"
 
 namespace pleat::safetensors {
 
@@ -19,6 +20,9 @@ constexpr bool is_convertible(ElementType type) {
   return type == ElementType::BF16 || type == ElementType::F16 || type == ElementType::F32 ||
          type == ElementType::F64;
 }
+
+// Of a float type we compute with; throws for integers.
+ElementType element_type_of(tensor::Dtype dtype);
 
 // `in` holds out.size() elements of `type`, at any alignment. Throws for a type that is not convertible or
 // sizes that do not match.

@@ -6,6 +6,7 @@
 
 #include "model/decoder.h"
 #include "model/shard.h"
+#include "train/restore_state.h"
 
 namespace pleat::train {
 
@@ -191,7 +192,7 @@ void ShardedState::serve() {
 
 void ShardedState::restore(const checkpoint::Loaded& loaded) {
   if (crew_.alone()) {
-    checkpoint::restore(loaded, programs_.targets());
+    restore_state(loaded, programs_.targets());
     return programs_.push_state();
   }
   std::vector<checkpoint::Expected> expected;

@@ -444,8 +444,10 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
     // would point elsewhere, and samples would be seen twice or never.
     const bool orders_data = difference.starts_with("train.seq_len:") ||
                              difference.starts_with("train.seed:") || difference.starts_with("data.shuffle:");
+    // Element types are how numbers are kept, not what they mean (train/restore_state.h).
     const bool gives_meaning =
-        difference.starts_with("model.") || difference.starts_with("moe.") || (!imported && orders_data);
+        (difference.starts_with("model.") && !difference.starts_with("model.dtype:")) ||
+        difference.starts_with("moe.") || (!imported && orders_data);
     (gives_meaning ? refused : allowed).push_back(difference);
   }
   if (!refused.empty())

@@ -120,6 +120,27 @@ TEST(ConfigParse, AnEmptySetTakesAKeyBack) {
   EXPECT_FALSE(c.asked.contains("optimizer.min_lr"));
 }
 
+TEST(ConfigParse, KeysOfTheFormerDeviceAreLeftOutWithANote) {
+  const std::string text = kDense +
+                           "model.dtype = \"bfloat16\"\ndevice.kind = \"cuda\"\ndevice.graph = false\n"
+                           "optimizer.grad_dtype = \"bfloat16\"\n";
+  const Config c = parse(text, {"device.kind=cpu", "model.dtype=float32"});
+  EXPECT_EQ(c.optimizer.grad_dtype, "float32");
+  EXPECT_TRUE(c.device.graph);
+  EXPECT_FALSE(c.asked.contains("optimizer.grad_dtype"));
+  EXPECT_NE(
+      std::find(c.notes.begin(), c.notes.end(),
+                "optimizer.grad_dtype = \"bfloat16\" of the file is left out: it applies when model.dtype "
+                "is \"bfloat16\""),
+      c.notes.end());
+  EXPECT_EQ(parse(to_toml(c)), parse(to_toml(parse(kDense, {"model.dtype=float32"}))));
+  // What is asked for here and now must have an effect, and so must a file by itself.
+  EXPECT_TRUE(holds(refusal(text, {"model.dtype=float32", "optimizer.grad_dtype=bfloat16"}),
+                    "optimizer.grad_dtype = \"bfloat16\" has no effect"));
+  EXPECT_TRUE(holds(refusal(kDense + "optimizer.grad_dtype = \"bfloat16\"\n", {"model.dtype=float32"}),
+                    "optimizer.grad_dtype = \"bfloat16\" has no effect"));
+}
+
 TEST(ConfigParse, BadSetsAreRefused) {
   EXPECT_TRUE(holds(refusal(kDense, {"optimizer.lr"}), "needed is key=value"));
   EXPECT_EQ(refusal(kDense, {"optimizer.rl=1"}),

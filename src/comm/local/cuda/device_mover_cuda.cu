@@ -95,6 +95,7 @@ class DeviceMover final : public Mover {
       case tensor::Dtype::I64:
         return launch<int64_t>(ranks, count, reduce);
       case tensor::Dtype::U8:
+      case tensor::Dtype::I16:
         break;
     }
     PLEAT_CHECK(false, "{} cannot be reduced", tensor::name_of(dtype));
