@@ -87,6 +87,7 @@ struct CudaExecutor::State {
   std::unique_ptr<device::cuda::Pinned> host;
   std::vector<Event> joins;  // one per lane and one for the start
   device::cuda::Graph graph;
+  Event begin{true}, end{true};  // of the last run
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
@@ -304,20 +305,20 @@ void CudaExecutor::run(const RunOptions& options) {
   s.bad.reset();
   if (options.poison || options.lanes_as_threads)
     base::fail("poisoned memory and lanes as threads are checks of the CPU; device.kind = \"cpu\" has them");
-  if (options.find_non_finite) return s.run_looking(options.go_on);
-  if (options.timing) {
+  const bool as_graph = !options.find_non_finite && !options.timing && s.options.graph && s.runs > 0;
+  if (as_graph && !s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue({}, {}); });
+  s.lanes[0]->record(s.begin);
+  if (options.find_non_finite)
+    s.run_looking(options.go_on);
+  else if (options.timing)
     s.run_timed();
-    ++s.runs;
-    return;
-  }
-  if (!s.options.graph || s.runs == 0) {
-    s.enqueue({}, {});
-  } else {
-    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue({}, {}); });
+  else if (as_graph)
     s.graph.launch(*s.lanes[0]);
-  }
+  else
+    s.enqueue({}, {});
+  s.lanes[0]->record(s.end);
   s.lanes[0]->synchronize();
-  ++s.runs;
+  if (!options.find_non_finite) ++s.runs;
 }
 
 void* CudaExecutor::data(ValueId value) const {
@@ -341,6 +342,9 @@ ValueId CudaExecutor::find(const std::string& name) const {
   return it->second;
 }
 
+double CudaExecutor::seconds() const {
+  return state_->runs == 0 ? 0 : Event::milliseconds(state_->begin, state_->end) / 1e3;
+}
 const Timeline& CudaExecutor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& CudaExecutor::non_finite() const { return state_->bad; }
 const Program& CudaExecutor::program() const { return state_->program; }
