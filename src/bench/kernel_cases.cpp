@@ -1,6 +1,7 @@
 // The shapes: micro-batches of the four models the peers train.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/rng.h"
 #include "bench/kernel_bench.h"
@@ -39,9 +40,9 @@ enum class Load { Even, Random, Skewed };
 constexpr std::pair<Load, const char*> kLoads[] = {
     {Load::Even, "even"}, {Load::Random, "random"}, {Load::Skewed, "skewed"}};
 
-// Rows per expert, summed up. Random: tokens choose the top k of noise with a small bias per expert. Skewed:
-// expert 0 gets four times the mean, the others share the rest.
-std::vector<double> offsets_of(const Model& m, Load load) {
+// Rows per expert. Random: tokens choose the top k of noise with a small bias per expert. Skewed: expert 0
+// gets four times the mean, the others share the rest.
+std::vector<int64_t> rows_of(const Model& m, Load load) {
   const int64_t rows = m.tokens * m.top_k;
   std::vector<int64_t> count(static_cast<size_t>(m.experts), rows / m.experts);
   if (load == Load::Random) {
@@ -61,54 +62,31 @@ std::vector<double> offsets_of(const Model& m, Load load) {
     std::fill(count.begin(), count.end(), rest);
     count[0] = most;
   }
+  count.back() += rows - std::accumulate(count.begin(), count.end(), int64_t{0});
+  return count;
+}
+
+std::vector<double> offsets_of(const std::vector<int64_t>& rows) {
   std::vector<double> at = {0};
-  for (int64_t n : count) at.push_back(at.back() + static_cast<double>(n));
-  at.back() = static_cast<double>(rows);
+  for (int64_t n : rows) at.push_back(at.back() + static_cast<double>(n));
   return at;
 }
 
 void add_grouped(std::vector<KernelCase>& all) {
   for (const Model& m : kModels)
     for (const auto& [load, load_name] : kLoads) {
-      const std::vector<double> offsets = offsets_of(m, load);
-      const int64_t R = m.tokens * m.top_k, E = m.experts;
+      const std::vector<int64_t> rows = rows_of(m, load);
       for (const auto& [name, width_in, width_out] :
            {std::tuple{"w13", m.hidden, 2 * m.ffn}, std::tuple{"w2", m.ffn, m.hidden}}) {
         const std::string base = std::string(m.name) + " " + name + " " + load_name;
-        const double flops = 2.0 * double(R) * double(width_in) * double(width_out);
-        const Argument at = in(Dtype::I32, {E + 1}, offsets);
-        const Argument w = in(Dtype::BF16, {E, width_out, width_in});
-        all.push_back(
-            {"grouped",
-             base + " fwd",
-             KernelKind::grouped_linear,
-             Phase::Forward,
-             {in(Dtype::BF16, {R, width_in}), w, at, none(), none(), out(Dtype::BF16, {R, width_out})},
-             {},
-             flops,
-             0});
-        all.push_back(
-            {"grouped",
-             base + " dgrad",
-             KernelKind::grouped_linear,
-             Phase::BackwardInput,
-             {in(Dtype::BF16, {R, width_out}), w, at, none(), out(Dtype::BF16, {R, width_in}), none()},
-             {},
-             flops,
-             0});
+        all.push_back(grouped_case({base + " fwd", width_in, width_out, rows, Phase::Forward}));
+        all.push_back(grouped_case({base + " dgrad", width_in, width_out, rows, Phase::BackwardInput}));
         for (Dtype grad : {Dtype::BF16, Dtype::F32})
           for (bool add : {false, true}) {
             if (load != Load::Random && (grad == Dtype::F32 || add)) continue;
-            Argument dw = add ? update(grad, {E, width_out, width_in}) : out(grad, {E, width_out, width_in});
             all.push_back(
-                {"grouped",
-                 base + " wgrad" + (grad == Dtype::F32 ? " f32" : "") + (add ? " add" : ""),
-                 KernelKind::grouped_linear,
-                 Phase::BackwardWeight,
-                 {in(Dtype::BF16, {R, width_out}), in(Dtype::BF16, {R, width_in}), at, none(), dw, none()},
-                 {},
-                 flops,
-                 0});
+                grouped_case({base + " wgrad" + (grad == Dtype::F32 ? " f32" : "") + (add ? " add" : ""),
+                              width_in, width_out, rows, Phase::BackwardWeight, grad, add}));
           }
       }
     }
@@ -196,7 +174,7 @@ void add_streams(std::vector<KernelCase>& all) {
          {},
          0,
          4 * th});
-    const Argument at = in(Dtype::I32, {m.experts + 1}, offsets_of(m, Load::Random));
+    const Argument at = in(Dtype::I32, {m.experts + 1}, offsets_of(rows_of(m, Load::Random)));
     all.push_back({"stream",
                    base + " expert_swiglu fwd",
                    KernelKind::expert_swiglu,
@@ -294,6 +272,30 @@ void add_streams(std::vector<KernelCase>& all) {
 }
 
 }  // namespace
+
+KernelCase grouped_case(const GroupedProduct& p) {
+  const int64_t R = std::accumulate(p.rows_of.begin(), p.rows_of.end(), int64_t{0}),
+                E = static_cast<int64_t>(p.rows_of.size()), n = p.width_in, m = p.width_out;
+  const Argument at = in(Dtype::I32, {E + 1}, offsets_of(p.rows_of));
+  KernelCase c;
+  c.group = "grouped", c.name = p.name;
+  c.kind = KernelKind::grouped_linear, c.phase = p.phase;
+  c.flops = 2.0 * double(R) * double(n) * double(m);
+  if (p.phase == Phase::Forward)
+    c.arguments = {in(Dtype::BF16, {R, n}), in(Dtype::BF16, {E, m, n}), at, none(), none(),
+                   out(Dtype::BF16, {R, m})};
+  else if (p.phase == Phase::BackwardInput)
+    c.arguments = {
+        in(Dtype::BF16, {R, m}), in(Dtype::BF16, {E, m, n}), at, none(), out(Dtype::BF16, {R, n}), none()};
+  else
+    c.arguments = {in(Dtype::BF16, {R, m}),
+                   in(Dtype::BF16, {R, n}),
+                   at,
+                   none(),
+                   p.add ? update(p.gradient, {E, m, n}) : out(p.gradient, {E, m, n}),
+                   none()};
+  return c;
+}
 
 std::vector<KernelCase> kernel_cases(const std::string& filter) {
   std::vector<KernelCase> all;
