@@ -1,17 +1,20 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "bench/breakdown_svg.h"
+#include "bench_grouped.h"
 #include "bench_kernels.h"
+#include "bench_layer.h"
 #include "command.h"
-#include "cost/flops.h"
+#include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
+#include "interpret/run/device_memory.h"
 #include "kernels/cuda/choices.h"
 #include "model/parameters.h"
+#include "operation_table.h"
 #include "report/table.h"
 #include "train/bench_step.h"
 #include "train/memory.h"
@@ -26,57 +29,34 @@ double resident_peak_mb() {
 }
 
 struct Arguments {
-  std::string peer_config, out, label = "pleat";
+  std::string peer_config, out, svg, label = "pleat";
   std::vector<std::string> sets;
   train::BenchOptions options;
   int64_t threads = 2;
+  double skew = 0;
 };
-
-// Where the time goes, by operation and phase; lanes that run side by side are counted both.
-void print_operations(const program::Program& program, const interpret::Timeline& timeline, int64_t seq_len) {
-  struct Sum {
-    double seconds = 0, flops = 0;
-    int64_t count = 0;
-  };
-  std::map<std::string, Sum> sums;
-  for (const interpret::Span& span : timeline.spans) {
-    const program::Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    Sum& sum = sums[fmt::format("{} {}", program::name_of(stage.phase), program::name_of(stage.op))];
-    sum.seconds += double(span.end_ns - span.start_ns) / 1e9;
-    sum.flops += cost::stage_flops(program, stage, seq_len);
-    ++sum.count;
-  }
-  std::vector<std::pair<std::string, Sum>> rows(sums.begin(), sums.end());
-  std::sort(rows.begin(), rows.end(),
-            [](const auto& x, const auto& y) { return x.second.seconds > y.second.seconds; });
-  report::Table table({{"operation"},
-                       {"times", report::Align::Right},
-                       {"ms", report::Align::Right},
-                       {"us each", report::Align::Right},
-                       {"TFLOP/s", report::Align::Right}});
-  for (const auto& [name, sum] : rows) {
-    if (sum.seconds < 1e-3 * rows.front().second.seconds) continue;
-    table.add_row({name, std::to_string(sum.count), fmt::format("{:.3f}", sum.seconds * 1e3),
-                   fmt::format("{:.1f}", sum.seconds * 1e6 / double(sum.count)),
-                   sum.flops > 1e9 ? fmt::format("{:.0f}", sum.flops / sum.seconds / 1e12) : ""});
-  }
-  fmt::print("{}", table.text());
-}
 
 int run_bench(const Arguments& a) {
   const double resident_before = resident_peak_mb();
   config::Config config = train::peer_config(a.peer_config, a.threads);
-  if (!a.sets.empty())
-    config = config::resolve(config::parse(config::to_toml(config), a.sets, a.peer_config));
+  std::vector<std::string> sets = a.sets;
+  if (a.skew > 0) {
+    sets.push_back("moe.force_routing=\"loaded\"");
+    sets.push_back(fmt::format("moe.force_load={}", a.skew));
+  }
+  if (!sets.empty()) config = config::resolve(config::parse(config::to_toml(config), sets, a.peer_config));
   train::ProgramChoice choice;
   choice.evaluate = false;
+  const bool gpu = config.device.kind == "cuda";
+  bench::Ceilings ceilings;
+  if (gpu) {  // both before the arena takes the memory
+    device::cuda::context_bytes();
+    ceilings.copy = device::cuda::measure_copy_rate();
+  }
   train::Programs programs(config, choice);
   programs.initialize();
-  const bool gpu = programs.machine() != nullptr;
-  int64_t device_bytes = 0;
   if (gpu) {
     const device::cuda::Facts facts = device::cuda::facts();
-    device_bytes = facts.memory_bytes - facts.free_bytes;
     fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", facts.name, facts.num_sms,
                facts.driver, facts.runtime, facts.cublas, facts.cudnn);
     for (const std::string& line : kernels::cuda_choices()) fmt::print("  {}\n", line);
@@ -108,14 +88,45 @@ int run_bench(const Arguments& a) {
   result["mfu_pct_of_989"] = 100 * r.model_flops / r.median_seconds / 989e12;
   result["ms_opt"] = optimizer_seconds * 1e3;
   result["ms_fwd_bwd"] = (r.median_seconds - optimizer_seconds) * 1e3;
-  result["peak_mem_GB"] = gpu ? double(device_bytes) / 1e9 : result["rss_growth_MB"].get<double>() / 1e3;
+  if (gpu) {
+    // Nothing is allocated once the step is bound, so what is taken now is the peak.
+    const device::cuda::Facts facts = device::cuda::facts();
+    const int64_t used = facts.memory_bytes - facts.free_bytes;
+    const interpret::DeviceMemory planned =  // what `pleat plan` says on this machine
+        interpret::device_memory(programs.train_plan().program, programs.train_plan().plan);
+    const double difference = 100 * (double(used) / double(planned.total()) - 1);
+    result["planned_total_GB"] = double(planned.total()) / 1e9;
+    result["planned_workspace_GB"] = double(planned.workspace_bytes) / 1e9;
+    result["planned_context_GB"] = double(planned.context_bytes) / 1e9;
+    result["workspace_GB"] = double(programs.machine()->scratch_bytes()) / 1e9;
+    result["measured_GB"] = double(used) / 1e9;
+    result["memory_difference_pct"] = difference;
+    result["peak_mem_GB"] = result["measured_GB"];
+    fmt::print("GPU memory: planned {:.3f} GB ({}), measured {:.3f} GB, {:+.2f} %\n",
+               double(planned.total()) / 1e9, interpret::describe(planned), double(used) / 1e9, difference);
+  } else {
+    result["peak_mem_GB"] = result["rss_growth_MB"].get<double>() / 1e3;
+  }
+  result["skew"] = a.skew;
+  result["load_max_over_mean"] = r.max_over_mean;
   result["path"] = {gpu ? "CUDA, one graph per step" : "CPU"};
   report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
   for (const auto& [region, seconds] : r.breakdown.regions)
     table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
                    fmt::format("{:.1f} %", 100 * seconds / r.breakdown.total)});
   fmt::print("{}", table.text());
-  if (gpu) print_operations(programs.train_plan().program, r.timeline, config.train.seq_len);
+  ceilings.gemm = r.gemm_rate;
+  const auto operations =
+      bench::operation_times(programs.train_plan().program, r.timeline, config.train.seq_len, ceilings);
+  result["operations"] = operations_json(operations);
+  if (gpu) fmt::print("{}", operation_table(operations));
+  if (!a.svg.empty())
+    write_text(a.svg, bench::breakdown_svg(operations, fmt::format("{}: one training step, {:.2f} ms",
+                                                                   result["config"].get<std::string>(),
+                                                                   r.median_seconds * 1e3)));
+  if (r.max_over_mean > 0)
+    fmt::print("load of the experts: max/mean {:.3f}{}\n", r.max_over_mean,
+               a.skew > 0 ? fmt::format(", forced to {:g}", a.skew) : "");
   fmt::print(
       "matrix products: {:.1f} % of the step at {:.1f} GFLOP/s, {:.1f} % of the {:.1f} GFLOP/s measured "
       "here; whole step {:.1f} %\n",
@@ -133,6 +144,8 @@ void add_bench(CLI::App& app, Action& chosen) {
   bench->require_subcommand(1);
   add_example(*bench, "pleat bench step --peer-config bench/configs/cpu-small.json");
   add_bench_kernels(*bench, chosen);
+  add_bench_grouped(*bench, chosen);
+  add_bench_layer(*bench, chosen);
   auto a = std::make_shared<Arguments>();
   CLI::App* c =
       bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
@@ -142,7 +155,13 @@ void add_bench(CLI::App& app, Action& chosen) {
   c->add_option("--threads", a->threads, "Worker threads")->check(CLI::PositiveNumber);
   c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")
       ->allow_extra_args(false);
+  c->add_option(
+       "--skew", a->skew,
+       "Force the fullest expert of each layer to this many times the mean load; 1: balanced; 0: the "
+       "router decides")
+      ->check(CLI::NonNegativeNumber);
   c->add_option("--out", a->out, "Also write the result line as JSON");
+  c->add_option("--svg", a->svg, "Also draw where the time went, beside what the ceilings would allow");
   c->add_option("--label", a->label, "Name of this entry");
   add_example(*c, "pleat bench step --peer-config bench/configs/cpu-small.json --steps 20");
   c->callback([a, &chosen] { chosen = [a] { return run_bench(*a); }; });

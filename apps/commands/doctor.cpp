@@ -14,6 +14,7 @@
 #include "command.h"
 #include "device/cpu/blas.h"
 #include "device/cpu/gemm_rate.h"
+#include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 #include "report/table.h"
 
@@ -40,6 +41,7 @@ struct Machine {
   double gemm_f32 = 0, gemm_f64 = 0;  // FLOP/s
   std::string gpu, gpu_libraries;     // or why there is none
   double gpu_copy = 0, gpu_gemm = 0;  // bytes/s, FLOP/s; 0: no GPU
+  int64_t gpu_context = 0;            // bytes in use before anything is allocated
 };
 
 void look_at_gpu(Machine& m) {
@@ -55,6 +57,7 @@ void look_at_gpu(Machine& m) {
   m.gpu_libraries =
       fmt::format("driver for CUDA {}.{}, runtime {}.{}, cuBLASLt {}, cuDNN {}", f.driver / 1000,
                   f.driver % 1000 / 10, f.runtime / 1000, f.runtime % 1000 / 10, f.cublas, f.cudnn);
+  m.gpu_context = device::cuda::context_bytes();
   m.gpu_copy = device::cuda::measure_copy_rate();
   m.gpu_gemm = device::cuda::measure_gemm_rate();
 }
@@ -104,6 +107,7 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
                           {"gemm_f64_gflops", m.gemm_f64 / 1e9},
                           {"gpu", m.gpu},
                           {"gpu_libraries", m.gpu_libraries},
+                          {"gpu_context_bytes", m.gpu_context},
                           {"gpu_copy_tb_per_s", m.gpu_copy / 1e12},
                           {"gpu_bf16_tflops", m.gpu_gemm / 1e12},
                           {"mpi", m.mpi},
@@ -143,8 +147,10 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
         m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, m.cores);
     fmt::print("GPU       {}\n", m.gpu);
     if (m.gpu_gemm > 0)
-      fmt::print("          {}\n          copy {:.2f} TB/s, bf16 products {:.0f} TFLOP/s, measured now\n",
-                 m.gpu_libraries, m.gpu_copy / 1e12, m.gpu_gemm / 1e12);
+      fmt::print(
+          "          {}\n          copy {:.2f} TB/s, bf16 products {:.0f} TFLOP/s, measured now\n"
+          "          {:.0f} MiB in use by context and libraries, before anything is allocated\n",
+          m.gpu_libraries, m.gpu_copy / 1e12, m.gpu_gemm / 1e12, double(m.gpu_context) / (1 << 20));
     fmt::print("MPI       {}\nNCCL      {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi,
                comm::nccl_description(), world.launcher, ranks, carrier);
     fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",

@@ -12,6 +12,7 @@
 #include "interpret/plan/alive.h"
 #include "interpret/plan/plan.h"
 #include "interpret/plan/routed.h"
+#include "interpret/run/device_memory.h"
 #include "model/overflow.h"
 #include "model/parameters.h"
 #include "program/turns.h"
@@ -108,6 +109,14 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
                              {"stages", row.program.stages.size()}});
   const auto count = model::count_parameters(config, model::make_parameters(config));
   out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
+  if (config.device.kind == "cuda") {
+    const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
+    out["gpu_memory"] = {{"arena_bytes", gpu.arena_bytes},
+                         {"workspace_bytes", gpu.workspace_bytes},
+                         {"context_bytes", gpu.context_bytes},
+                         {"context_measured", gpu.context_measured},
+                         {"total_bytes", gpu.total()}};
+  }
   out["routed"] = routed_json(interpret::routed_rows({&last.program, 1}, config.model.num_layers));
   out["model_flops_per_token"] = cost::model_flops(config, 1, double(config.train.seq_len)).total();
   return out;
@@ -132,7 +141,14 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
                   report::format_bytes(double(last.plan.live_peak_bytes))});
   owners.add_row({"arena (allocated)", fmt::format("{}", last.plan.arena_bytes),
                   report::format_bytes(double(last.plan.arena_bytes))});
-  fmt::print("{}\n", owners.text());
+  if (config.device.kind != "cuda") {
+    fmt::print("{}\n", owners.text());
+  } else {
+    const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
+    owners.add_row({"all of the GPU's memory", fmt::format("{}", gpu.total()),
+                    report::format_bytes(double(gpu.total()))});
+    fmt::print("{}GPU memory: {}\n\n", owners.text(), interpret::describe(gpu));
+  }
   if (last.plan.peak_stage >= 0)
     fmt::print("peak at stage {} of {}: {}\n", last.plan.peak_stage, last.program.stages.size(),
                program::stage_name(last.program.stages[size_t(last.plan.peak_stage)]));

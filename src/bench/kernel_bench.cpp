@@ -10,15 +10,18 @@
 
 namespace pleat::bench {
 
-KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats) {
-  using device::cuda::Memory;
-  KernelResult out;
-  out.group = c.group, out.name = c.name;
+using device::cuda::Memory;
+
+struct PreparedKernel::State {
+  explicit State(const KernelCase& of) : c(of) {}
+  const KernelCase c;  // the arguments' shapes are looked at as long as the kernel is
   device::cuda::Lane lane;
-  lane.may_tune = true;
   std::vector<std::unique_ptr<Memory>> memory;
   std::vector<kernels::Arg> args;
-  const auto write = [&](size_t i) {
+  std::unique_ptr<Memory> other;  // larger than the L2 cache
+  kernels::CudaLaunch launch;
+
+  void write(size_t i) {
     const Argument& a = c.arguments[i];
     int64_t n = 1;
     for (int64_t d : a.shape) n *= d;
@@ -62,31 +65,66 @@ KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats
     }
     lane.copy_in(to, host.data(), bytes);
     lane.synchronize();
-  };
+  }
+};
+
+PreparedKernel::PreparedKernel(const KernelCase& of) : state_(std::make_unique<State>(of)) {
+  State& s = *state_;
+  const KernelCase& c = s.c;
+  s.lane.may_tune = true;
   for (size_t i = 0; i < c.arguments.size(); ++i) {
     const Argument& a = c.arguments[i];
     int64_t n = a.present ? 1 : 0;
     for (int64_t d : a.shape) n *= d;
-    memory.push_back(std::make_unique<Memory>(n * tensor::size_of(a.dtype)));
+    s.memory.push_back(std::make_unique<Memory>(n * tensor::size_of(a.dtype)));
     kernels::Arg arg;
-    if (a.present) arg = {memory.back()->data(), a.dtype, a.shape, a.access, true};
-    args.push_back(arg);
-    if (a.present) write(i);
+    if (a.present) arg = {s.memory.back()->data(), a.dtype, a.shape, a.access, true};
+    s.args.push_back(arg);
+    if (a.present) s.write(i);
   }
-  const kernels::Invocation call{args, &c.attrs, nullptr};
+  const kernels::Invocation call{s.args, &c.attrs, nullptr};
   const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(c.kind, c.phase);
   if (!prepare) {
-    out.note = "no CUDA kernel";
-    return out;
+    missing_ = "no CUDA kernel";
+    return;
   }
-  const kernels::CudaLaunch launch = prepare(call, lane);
-  if (!launch) {
-    out.note = "no CUDA kernel for these types";
-    return out;
+  s.launch = prepare(call, s.lane);
+  if (!s.launch) {
+    missing_ = "no CUDA kernel for these types";
+    return;
   }
   for (size_t i = 0; i < c.arguments.size(); ++i)
-    if (c.arguments[i].present) write(i);  // tuning may have overwritten them
-  const double seconds = device::cuda::median_seconds(lane, repeats, launch);
+    if (c.arguments[i].present) s.write(i);  // tuning may have overwritten them
+}
+
+PreparedKernel::~PreparedKernel() = default;
+
+double PreparedKernel::median_seconds(int repeats) {
+  return device::cuda::median_seconds(state_->lane, repeats, state_->launch);
+}
+
+std::vector<double> PreparedKernel::cold_seconds(int repeats) {
+  State& s = *state_;
+  if (!s.other) s.other = std::make_unique<Memory>(4 * device::cuda::facts().l2_bytes);
+  std::vector<double> out;
+  for (int i = 0; i < repeats; ++i) {
+    device::cuda::Event begin(true), end(true);
+    s.lane.fill(s.other->data(), 0, s.other->size());
+    s.lane.record(begin);
+    s.launch();
+    s.lane.record(end);
+    out.push_back(device::cuda::Event::milliseconds(begin, end) / 1e3);
+  }
+  return out;
+}
+
+KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats) {
+  KernelResult out;
+  out.group = c.group, out.name = c.name;
+  PreparedKernel kernel(c);
+  out.note = kernel.missing();
+  if (!out.note.empty()) return out;
+  const double seconds = kernel.median_seconds(repeats);
   out.milliseconds = seconds * 1e3;
   out.tflops = c.flops / seconds / 1e12;
   out.tb_per_s = c.bytes / seconds / 1e12;

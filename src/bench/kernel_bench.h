@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "bench/ceilings.h"
 #include "program/program.h"
 
 namespace pleat::bench {
@@ -38,9 +40,34 @@ struct KernelResult {
 // Cases of the models the benchmarks use; `filter` keeps those whose group or name contains it.
 std::vector<KernelCase> kernel_cases(const std::string& filter);
 
-struct Ceilings {
-  double copy = 0, gemm = 0;  // bytes/s, FLOP/s
+// One product per expert, in bfloat16: `rows_of` expert e's rows of width_in times its [width_out, width_in].
+// The gradient of the weights is overwritten, or added to.
+struct GroupedProduct {
+  std::string name;
+  int64_t width_in = 0, width_out = 0;
+  std::vector<int64_t> rows_of;
+  program::Phase phase{};
+  tensor::Dtype gradient = tensor::Dtype::BF16;
+  bool add = false;
 };
+KernelCase grouped_case(const GroupedProduct& product);
+
+// A case with its arguments on the GPU, random where they are floats, and its kernel bound to them.
+class PreparedKernel {
+ public:
+  explicit PreparedKernel(const KernelCase& c);
+  ~PreparedKernel();
+  const std::string& missing() const { return missing_; }  // why it cannot run; empty: it can
+  double median_seconds(int repeats);
+  // Of each run, with other memory in the L2 cache when it starts.
+  std::vector<double> cold_seconds(int repeats);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+  std::string missing_;
+};
+
 KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats);
 
 }  // namespace pleat::bench

@@ -1,4 +1,6 @@
 // Products of experts and dense ones, in the shapes of the models' micro-batches.
+#include <numeric>
+
 #include "bench/case_shapes.h"
 
 namespace pleat::bench {
@@ -11,48 +13,30 @@ using tensor::Dtype;
 constexpr std::pair<Load, const char*> kLoads[] = {
     {Load::Even, "even"}, {Load::Random, "random"}, {Load::Skewed, "skewed"}};
 
+std::vector<double> offsets_of(const std::vector<int64_t>& rows) {
+  std::vector<double> at = {0};
+  for (int64_t n : rows) at.push_back(at.back() + static_cast<double>(n));
+  return at;
+}
+
 void add_grouped(CaseList& all) {
   for (const Model& m : models())
     for (const auto& [load, load_name] : kLoads) {
       const std::vector<double> offsets = routing_of(m, m.tokens, load).offsets;
-      const int64_t R = m.tokens * m.top_k, E = m.experts;
+      std::vector<int64_t> rows;
+      for (size_t e = 0; e + 1 < offsets.size(); ++e)
+        rows.push_back(static_cast<int64_t>(offsets[e + 1] - offsets[e]));
       for (const auto& [name, width_in, width_out] :
            {std::tuple{"w13", m.hidden, 2 * m.ffn}, std::tuple{"w2", m.ffn, m.hidden}}) {
         const std::string base = std::string(m.name) + " " + name + " " + load_name;
-        const double flops = 2.0 * double(R) * double(width_in) * double(width_out);
-        const Argument at = in(Dtype::I32, {E + 1}, offsets);
-        const Argument w = in(Dtype::BF16, {E, width_out, width_in});
-        all.push_back(
-            {"grouped",
-             base + " fwd",
-             KernelKind::grouped_linear,
-             Phase::Forward,
-             {in(Dtype::BF16, {R, width_in}), w, at, none(), none(), out(Dtype::BF16, {R, width_out})},
-             {},
-             flops,
-             0});
-        all.push_back(
-            {"grouped",
-             base + " dgrad",
-             KernelKind::grouped_linear,
-             Phase::BackwardInput,
-             {in(Dtype::BF16, {R, width_out}), w, at, none(), out(Dtype::BF16, {R, width_in}), none()},
-             {},
-             flops,
-             0});
+        all.push_back(grouped_case({base + " fwd", width_in, width_out, rows, Phase::Forward}));
+        all.push_back(grouped_case({base + " dgrad", width_in, width_out, rows, Phase::BackwardInput}));
         for (Dtype grad : {Dtype::BF16, Dtype::F32})
           for (bool add : {false, true}) {
             if (load != Load::Random && (grad == Dtype::F32 || add)) continue;
-            Argument dw = add ? update(grad, {E, width_out, width_in}) : out(grad, {E, width_out, width_in});
             all.push_back(
-                {"grouped",
-                 base + " wgrad" + (grad == Dtype::F32 ? " f32" : "") + (add ? " add" : ""),
-                 KernelKind::grouped_linear,
-                 Phase::BackwardWeight,
-                 {in(Dtype::BF16, {R, width_out}), in(Dtype::BF16, {R, width_in}), at, none(), dw, none()},
-                 {},
-                 flops,
-                 0});
+                grouped_case({base + " wgrad" + (grad == Dtype::F32 ? " f32" : "") + (add ? " add" : ""),
+                              width_in, width_out, rows, Phase::BackwardWeight, grad, add}));
           }
       }
     }
@@ -109,6 +93,30 @@ void add_linear(CaseList& all) {
 }
 
 }  // namespace
+
+KernelCase grouped_case(const GroupedProduct& p) {
+  const int64_t R = std::accumulate(p.rows_of.begin(), p.rows_of.end(), int64_t{0}),
+                E = static_cast<int64_t>(p.rows_of.size()), n = p.width_in, m = p.width_out;
+  const Argument at = in(Dtype::I32, {E + 1}, offsets_of(p.rows_of));
+  KernelCase c;
+  c.group = "grouped", c.name = p.name;
+  c.kind = KernelKind::grouped_linear, c.phase = p.phase;
+  c.flops = 2.0 * double(R) * double(n) * double(m);
+  if (p.phase == Phase::Forward)
+    c.arguments = {in(Dtype::BF16, {R, n}), in(Dtype::BF16, {E, m, n}), at, none(), none(),
+                   out(Dtype::BF16, {R, m})};
+  else if (p.phase == Phase::BackwardInput)
+    c.arguments = {
+        in(Dtype::BF16, {R, m}), in(Dtype::BF16, {E, m, n}), at, none(), out(Dtype::BF16, {R, n}), none()};
+  else
+    c.arguments = {in(Dtype::BF16, {R, m}),
+                   in(Dtype::BF16, {R, n}),
+                   at,
+                   none(),
+                   p.add ? update(p.gradient, {E, m, n}) : out(p.gradient, {E, m, n}),
+                   none()};
+  return c;
+}
 
 std::vector<KernelCase> kernel_cases(const std::string& filter) {
   CaseList all(filter);

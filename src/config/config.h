@@ -92,8 +92,9 @@ struct MoeConfig {
   bool pad_to_capacity = false;
   double token_budget = 0.0;           // times the balanced rows of one rank; 0: the worst case
   std::string overflow = "stop";       // stop | drop | rerun: what a step past the budget means
-  std::string force_routing = "none";  // none | balanced | skewed
+  std::string force_routing = "none";  // none | balanced | skewed | loaded
   double force_bias_std = 0.0;         // negative: one draw per layer for the whole run
+  double force_load = 1.0;             // loaded: rows of the fullest expert over the mean
 
   bool operator==(const MoeConfig&) const = default;
 };

@@ -265,10 +265,11 @@ void add_capacity_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("force_routing", &M::force_routing,
           "For benchmarks only: logits are replaced by noise. balanced: all experts alike. skewed: plus a "
-          "random bias per expert of standard deviation force_bias_std.")
-          .one_of({"none", "balanced", "skewed"})
+          "random bias per expert of standard deviation force_bias_std. loaded: one expert of each layer "
+          "gets force_load times the mean, the others share the rest alike.")
+          .one_of({"none", "balanced", "skewed", "loaded"})
           .when(has_experts())
-          .see({"moe.force_bias_std"}));
+          .see({"moe.force_bias_std", "moe.force_load"}));
   keys.push_back(
       key("force_bias_std", &M::force_bias_std,
           "Standard deviation of the forced per-expert bias; negative draws it once per layer for the "
@@ -278,6 +279,16 @@ void add_capacity_keys(std::vector<Key>& keys) {
           .when({"moe.force_routing = \"skewed\"",
                  {"moe.force_routing"},
                  [](const Config& c) { return c.moe.force_routing == "skewed"; }})
+          .see({"moe.force_routing"}));
+  keys.push_back(
+      key("force_load", &M::force_load,
+          "Rows the loaded expert of a layer gets on average, over the mean of all experts. 1 is balanced; "
+          "at moe.num_experts / moe.top_k every token chooses it.")
+          .range(1, 4096)
+          .when(has_experts())
+          .when({"moe.force_routing = \"loaded\"",
+                 {"moe.force_routing"},
+                 [](const Config& c) { return c.moe.force_routing == "loaded"; }})
           .see({"moe.force_routing"}));
 }
 

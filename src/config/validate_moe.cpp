@@ -87,6 +87,25 @@ void check_balancing(const Config& c) {
         "are known before the first backward: set moe.global_aux_form = \"exact\"");
 }
 
+// The bias that gives an expert its load holds where the largest logits are chosen and nothing else enters.
+void check_forced_load(const Config& c) {
+  const double most = double(c.moe.num_experts) / double(c.moe.top_k);
+  if (c.moe.force_load > most)
+    base::fail(
+        "moe.force_load = {} is more than every token can give one expert: at most moe.num_experts / "
+        "moe.top_k = {}",
+        c.moe.force_load, most);
+  if (c.moe.group_topk > 0)
+    base::fail("moe.force_routing = \"loaded\" does not go with moe.group_topk = {}; set it to 0",
+               c.moe.group_topk);
+  for (const char* type : {"sinkhorn", "bias"})
+    if (balances_by(c, type))
+      base::fail(
+          "moe.force_routing = \"loaded\" does not go with moe.load_balancing = \"{}\", which would balance "
+          "the load again",
+          type);
+}
+
 }  // namespace
 
 void validate_moe(const Config& c) {
@@ -103,6 +122,7 @@ void validate_moe(const Config& c) {
         "moe.force_routing = \"skewed\" with moe.force_bias_std = 0 is not skewed; give a standard "
         "deviation, or use "
         "\"balanced\"");
+  if (c.moe.force_routing == "loaded") check_forced_load(c);
 }
 
 }  // namespace pleat::config

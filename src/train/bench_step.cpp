@@ -4,11 +4,13 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "base/error.h"
 #include "base/rng.h"
 #include "cost/flops.h"
 #include "device/cpu/gemm_rate.h"
+#include "report/metrics.h"
 #include "train/feed.h"
 #include "train/learning_rate.h"
 
@@ -121,6 +123,21 @@ void write_random_batch(interpret::Executor& executor, const config::Config& c, 
   write_hyper(executor, learning_rate(c, step), step);
 }
 
+namespace {
+
+double max_over_mean(const interpret::Executor& executor, const config::Config& c) {
+  double sum = 0;
+  for (int layer = 0; layer < c.model.num_layers; ++layer) {
+    if (!config::is_moe_layer(c, layer)) continue;
+    const std::span load(static_cast<const int64_t*>(executor.data(fmt::format("L{}.load", layer))),
+                         static_cast<size_t>(c.moe.num_experts));
+    sum += report::router_health(layer, load, 0, {}, std::span<const float>{}).max_over_mean;
+  }
+  return sum > 0 ? sum / double(config::num_moe_layers(c)) : 0;
+}
+
+}  // namespace
+
 BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   interpret::Executor& executor = programs.train();
   const config::Config& c = programs.config();
@@ -144,6 +161,7 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   }
   const double* loss = static_cast<const double*>(executor.data("loss"));
   out.loss = loss[0] / loss[1];
+  out.max_over_mean = max_over_mean(executor, c);
   std::vector<double> sorted = out.step_seconds;
   std::sort(sorted.begin(), sorted.end());
   out.median_seconds = sorted.at(sorted.size() / 2);

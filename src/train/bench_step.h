@@ -25,6 +25,7 @@ struct BenchOptions {
 struct BenchResult {
   std::vector<double> step_seconds;
   double median_seconds = 0, tokens_per_s = 0, loss = 0;
+  double max_over_mean = 0;  // load of the experts in the last step, the mean over the MoE layers; 0: none
   double model_flops = 0, hardware_flops = 0, gemm_rate = 0;
   double gemm_share = 0;         // part of the step spent in matrix-product stages
   double gemm_stage_rate = 0;    // FLOP/s inside those stages

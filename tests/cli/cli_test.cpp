@@ -106,9 +106,9 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
       left.back().push_back(word);
     }
   }
-  for (const char* name :
-       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "simulate", "generate",
-        "eval", "data tokenize", "data train-tokenizer", "data inspect", "bench step", "layout", "upcycle"})
+  for (const char* name : {"train", "plan", "flops", "explain", "explain-config", "report", "trace",
+                           "simulate", "generate", "eval", "data tokenize", "data train-tokenizer",
+                           "data inspect", "bench step", "bench layer", "bench grouped", "layout", "upcycle"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
@@ -122,6 +122,11 @@ TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({"train", config_, "--fast"}, {"--fast"});
   expect_refused({"explain", config_, "--program", "infer"}, {"infer"});
   expect_refused({"bench", "step", "--peer-config", "x.json", "--steps", "0"}, {"--steps"});
+  expect_refused({"bench", "layer", "--device", "tpu"}, {"--device", "tpu"});
+  expect_refused({"bench", "layer", "--device", "cpu"}, {"--shape"});
+  expect_refused({"bench", "layer", "--device", "cpu", "--shape", "64,32"}, {"64,32", "T,D,I,E,K"});
+  expect_refused({"bench", "layer", "--device", "cpu", "--shape", "64,32,16,8,2", "--skew", "5"},
+                 {"moe.force_load = 5", "at most"});
 }
 
 TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
@@ -588,11 +593,65 @@ TEST_F(Cli, BenchStepPrintsAResult) {
   EXPECT_EQ(nlohmann::json::parse(two.out.substr(two.out.rfind("RESULT ") + 7)).at("loss"),
             result.at("loss"));
 
+  // At experts / top_k every token chooses the loaded expert.
+  std::vector<std::string> skewed = command;
+  skewed.insert(skewed.end(), {"--skew", "2"});
+  const Ended forced = run(skewed);
+  ASSERT_EQ(forced.code, 0) << forced.err;
+  EXPECT_NE(forced.out.find("max/mean 2.000, forced to 2"), std::string::npos) << forced.out;
+  const nlohmann::json loaded = nlohmann::json::parse(forced.out.substr(forced.out.rfind("RESULT ") + 7));
+  EXPECT_EQ(loaded.at("load_max_over_mean"), 2.0);
+  EXPECT_EQ(loaded.at("skew"), 2.0);
+  EXPECT_LT(result.at("load_max_over_mean").get<double>(), 2.0);
+  EXPECT_FALSE(result.at("operations").empty());
+  std::vector<std::string> drawn = command;
+  drawn.insert(drawn.end(), {"--svg", folder_.at("step.svg")});
+  ASSERT_EQ(run(drawn).code, 0);
+  EXPECT_NE(read_text(folder_.at("step.svg")).find("tiny: one training step"), std::string::npos);
+
   write_text(folder_.at("broken.json"), "{\"hidden_size\": 32");
   expect_refused({"bench", "step", "--peer-config", folder_.at("broken.json")}, {"broken.json"});
   write_text(folder_.at("part.json"), "{\"hidden_size\": 32}");
   expect_refused({"bench", "step", "--peer-config", folder_.at("part.json")}, {"vocab_size"});
   expect_refused({"bench", "step", "--peer-config", folder_.at("none.json")}, {"none.json"});
+}
+
+TEST_F(Cli, BenchLayerMeasuresOneLayer) {
+  const std::vector<std::string> command = {
+      "bench",     "layer", "--device",  "cpu", "--shape", "256,32,16,8,2",
+      "--repeats", "2",     "--threads", "1",   "--out",   folder_.at("layer.json")};
+  const Ended table = run(command);
+  ASSERT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"CPU, float32", "the router decides", "forward + backward ms", "wgrad expert_up"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
+  const nlohmann::json written = nlohmann::json::parse(read_text(folder_.at("layer.json")));
+  const nlohmann::json& layer = written.at("layers").at(0);
+  EXPECT_EQ(layer.at("T"), 256);
+  EXPECT_GT(layer.at("fwd_tf").get<double>(), 0);
+  EXPECT_NEAR(layer.at("fb_tf").get<double>() * layer.at("fb_ms").get<double>(),
+              18.0 * 256 * 2 * 32 * 16 / 1e9, 1e-12);
+  std::vector<std::string> skewed = command;
+  skewed.insert(skewed.end(), {"--skew", "4", "--json"});
+  const Ended json = run(skewed);
+  ASSERT_EQ(json.code, 0) << json.err;
+  EXPECT_EQ(nlohmann::json::parse(json.out).at("layers").at(0).at("load_max_over_mean"), 4.0);
+}
+
+TEST_F(Cli, PlanOfAGpuSaysWhatLiesOutsideTheArena) {
+  const std::vector<std::string> command = {"plan", config_, "--set", "device.kind=\"cuda\""};
+  const Ended table = run(command);
+  ASSERT_EQ(table.code, 0) << table.err;
+  for (const char* word : {"all of the GPU's memory", "GPU memory: arena", "workspaces", "context"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
+  std::vector<std::string> as_json = command;
+  as_json.push_back("--json");
+  const nlohmann::json plan = nlohmann::json::parse(run(as_json).out);
+  const nlohmann::json& gpu = plan.at("gpu_memory");
+  EXPECT_EQ(gpu.at("arena_bytes"), plan.at("arena_bytes"));
+  EXPECT_EQ(gpu.at("total_bytes").get<int64_t>(), gpu.at("arena_bytes").get<int64_t>() +
+                                                      gpu.at("workspace_bytes").get<int64_t>() +
+                                                      gpu.at("context_bytes").get<int64_t>());
+  EXPECT_FALSE(nlohmann::json::parse(run({"plan", config_, "--json"}).out).contains("gpu_memory"));
 }
 
 }  // namespace

@@ -101,6 +101,7 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
            "moe.capacity_factor > 0 or moe.overflow = \"drop\" (now moe.capacity_factor = 0.0"},
           {"moe.pad_to_capacity = true", "moe.capacity_factor > 0"},
           {"moe.force_bias_std = 1", "moe.force_routing = \"skewed\" (now moe.force_routing = \"none\")"},
+          {"moe.force_load = 2", "moe.force_routing = \"loaded\" (now moe.force_routing = \"none\")"},
           {"moe.group_topk = 2", "moe.num_groups > 0"},
           {"moe.shared_gate = true", "moe.shared_ffn_hidden_size > 0"},
           {"moe.bias_update_rate = 0.1",
@@ -182,22 +183,30 @@ TEST(ConfigCombination, LayerPattern) {
 TEST(ConfigCombination, Router) {
   EXPECT_TRUE(holds(refusal("moe.num_experts = 8"), "moe.ffn_hidden_size is needed"));
   expect_refused(
-      kMoe, {
-                {"moe.top_k = 9", "moe.top_k = 9 is more than moe.num_experts = 8; at most 8"},
-                {"moe.top_k = 1", "set moe.pre_softmax = true"},
-                {"moe.num_groups = 1\nmoe.group_topk = 1", "moe.num_groups = 1 limits nothing"},
-                {"moe.num_groups = 3\nmoe.group_topk = 1",
-                 "moe.num_groups = 3 does not divide moe.num_experts = 8"},
-                {"moe.num_groups = 4", "moe.group_topk = 0 with moe.num_groups = 4; needed is 1 to 4"},
-                {"moe.num_groups = 4\nmoe.group_topk = 5", "needed is 1 to 4"},
-                {"moe.num_groups = 4\nmoe.group_topk = 3", "moe.group_topk = 3 is more than moe.top_k = 2"},
-                {"moe.num_groups = 4\nmoe.group_topk = 1\nmoe.top_k = 3", "raise moe.group_topk to 2"},
-                {"moe.force_routing = \"skewed\"", "moe.force_bias_std = 0 is not skewed"},
-            });
+      kMoe,
+      {
+          {"moe.top_k = 9", "moe.top_k = 9 is more than moe.num_experts = 8; at most 8"},
+          {"moe.top_k = 1", "set moe.pre_softmax = true"},
+          {"moe.num_groups = 1\nmoe.group_topk = 1", "moe.num_groups = 1 limits nothing"},
+          {"moe.num_groups = 3\nmoe.group_topk = 1",
+           "moe.num_groups = 3 does not divide moe.num_experts = 8"},
+          {"moe.num_groups = 4", "moe.group_topk = 0 with moe.num_groups = 4; needed is 1 to 4"},
+          {"moe.num_groups = 4\nmoe.group_topk = 5", "needed is 1 to 4"},
+          {"moe.num_groups = 4\nmoe.group_topk = 3", "moe.group_topk = 3 is more than moe.top_k = 2"},
+          {"moe.num_groups = 4\nmoe.group_topk = 1\nmoe.top_k = 3", "raise moe.group_topk to 2"},
+          {"moe.force_routing = \"skewed\"", "moe.force_bias_std = 0 is not skewed"},
+          {"moe.force_routing = \"loaded\"\nmoe.force_load = 4.5", "at most moe.num_experts / moe.top_k = 4"},
+          {"moe.force_routing = \"loaded\"\nmoe.num_groups = 4\nmoe.group_topk = 2",
+           "does not go with moe.group_topk = 2"},
+          {"moe.force_routing = \"loaded\"\nmoe.load_balancing = \"sinkhorn\"", "\"sinkhorn\", which"},
+          {"moe.force_routing = \"loaded\"\nmoe.score = \"sigmoid\"\nmoe.load_balancing = \"bias\"",
+           "\"bias\", which"},
+      });
   EXPECT_EQ(refusal(kMoe + "moe.top_k = 1\nmoe.pre_softmax = true"), "");
   EXPECT_EQ(refusal(kMoe + "moe.top_k = 1\nmoe.load_balancing = \"sinkhorn\""), "");
   EXPECT_EQ(refusal(kMoe + "moe.top_k = 1\nmoe.score = \"sigmoid\""), "");
   EXPECT_EQ(refusal(kMoe + "moe.force_routing = \"skewed\"\nmoe.force_bias_std = -0.5"), "");
+  EXPECT_EQ(refusal(kMoe + "moe.force_routing = \"loaded\"\nmoe.force_load = 4"), "");
 }
 
 TEST(ConfigCombination, Balancing) {

@@ -166,10 +166,10 @@ TEST(RouterNoise, ForcedLogitsAreNormalAndBiasIsShared) {
   std::vector<double> tokens(T);
   for (int64_t t = 0; t < T; ++t) tokens[t] = t;
   Tensor index = Tensor::of(Dtype::I64, {T}, tokens);
-  const auto run = [&](Tensor& key, double bias_std, int threads = 2) {
+  const auto run = [&](Tensor& key, double bias_std, int threads = 2, double loaded = 0) {
     Tensor forced = Tensor::nan(Dtype::F64, {T, E});
     call(KernelKind::router_force, Phase::Forward, {in(logits), in(key), in(index), out(forced)},
-         {{"bias_std", bias_std}, {"layer", 1}}, threads);
+         {{"bias_std", bias_std}, {"layer", 6}, {"loaded_bias", loaded}}, threads);
     return forced;
   };
   Tensor plain = run(rng, 0);
@@ -187,6 +187,8 @@ TEST(RouterNoise, ForcedLogitsAreNormalAndBiasIsShared) {
   };
   EXPECT_GT(norm_error(bias_of(rng, 2), bias_of(later, 2)), 0.1);      // drawn per step
   EXPECT_LT(norm_error(bias_of(rng, -2), bias_of(later, -2)), 1e-13);  // once per layer
+  const Tensor loaded = run(rng, 0, 2, 1.5);                           // for expert 6 mod 4
+  for (int64_t i = 0; i < T * E; ++i) EXPECT_NEAR(loaded.at(i), plain.at(i) + (i % E == 2 ? 1.5 : 0), 1e-14);
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ const std::vector<Case>& cases() {
       {"sinkhorn", {"moe.load_balancing=[\"sinkhorn\"]"}},
       {"no_balance", {"moe.load_balancing=[\"none\"]"}},
       {"force_balanced", {"moe.force_routing=\"balanced\""}},
+      {"force_loaded", {"moe.force_routing=\"loaded\"", "moe.force_load=1.5"}},
       {"force_skewed", {"moe.force_routing=\"skewed\"", "moe.force_bias_std=1.0", "moe.input_jitter=0.02"}},
       {"hf", {"moe.aux_convention=\"hf\"", "moe.z_coef=0.001"}},
       {"global_running", {"moe.load_balancing=[\"global_aux\"]"}},

@@ -1,6 +1,8 @@
 // Linked in place of the other files of this folder when the build has no CUDA.
 #include "base/error.h"
+#include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/random.h"
 
 namespace pleat::device::cuda {
 namespace {
@@ -15,6 +17,7 @@ int num_devices(std::string* why) {
   return 0;
 }
 Facts facts() { absent(); }
+int64_t context_bytes() { absent(); }
 Memory::Memory(int64_t) { absent(); }
 Memory::~Memory() = default;
 Pinned::Pinned(int64_t) { absent(); }
@@ -40,6 +43,7 @@ Graph::~Graph() = default;
 void Graph::capture(Lane&, const std::function<void()>&) { absent(); }
 void Graph::launch(Lane&) { absent(); }
 void fill_random(Lane&, void*, int64_t, bool, uint32_t) { absent(); }
+void fill_random_std(Lane&, void*, int64_t, bool, uint32_t, float) { absent(); }
 double median_seconds(Lane&, int, const std::function<void()>&) { absent(); }
 void push_range(const char*) {}
 void pop_range() {}

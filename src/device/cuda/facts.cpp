@@ -3,6 +3,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "device/cuda/check.h"
+#include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 
 namespace pleat::device::cuda {
@@ -38,6 +39,17 @@ Facts facts() {
   out.cublas = static_cast<int>(cublasLtGetVersion());
   out.cudnn = static_cast<int>(cudnnGetVersion());
   return out;
+}
+
+int64_t context_bytes() {
+  static const int64_t bytes = [] {
+    Lane lane;
+    lane.cublas();
+    lane.cudnn();
+    const Facts now = facts();
+    return now.memory_bytes - now.free_bytes;
+  }();
+  return bytes;
 }
 
 void push_range(const char* name) { nvtxRangePushA(name); }

@@ -7,6 +7,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/random.h"
 
 namespace pleat::device::cuda {
 namespace {
@@ -28,10 +29,19 @@ __device__ float random_at(int64_t i, uint32_t seed) {
 
 // Products of zeros draw less power and run faster than real ones, so nothing is measured on them.
 template <class T>
-__global__ void random_numbers(T* x, int64_t n, uint32_t seed) {
+__global__ void random_numbers(T* x, int64_t n, uint32_t seed, float scale) {
   for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n;
        i += static_cast<int64_t>(gridDim.x) * blockDim.x)
-    x[i] = static_cast<T>(random_at(i, seed));
+    x[i] = static_cast<T>(scale * random_at(i, seed));
+}
+
+void write_random(Lane& lane, void* data, int64_t n, bool is_bf16, uint32_t seed, float scale) {
+  if (n == 0) return;
+  if (is_bf16)
+    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<__nv_bfloat16*>(data), n, seed, scale);
+  else
+    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<float*>(data), n, seed, scale);
+  PLEAT_CUDA_LAUNCHED();
 }
 
 void require(cublasStatus_t code, const char* what) {
@@ -56,12 +66,12 @@ double median_seconds(Lane& lane, int repeats, const std::function<void()>& enqu
 }
 
 void fill_random(Lane& lane, void* data, int64_t n, bool is_bf16, uint32_t seed) {
-  if (n == 0) return;
-  if (is_bf16)
-    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<__nv_bfloat16*>(data), n, seed);
-  else
-    random_numbers<<<1024, 256, 0, lane.stream()>>>(static_cast<float*>(data), n, seed);
-  PLEAT_CUDA_LAUNCHED();
+  write_random(lane, data, n, is_bf16, seed, 1);
+}
+
+void fill_random_std(Lane& lane, void* data, int64_t n, bool is_bf16, uint32_t seed, float std_dev) {
+  constexpr float kStd = 0.81649658f;  // of random_at: sqrt(2 / 3)
+  write_random(lane, data, n, is_bf16, seed, std_dev / kStd);
 }
 
 double measure_copy_rate() {

@@ -110,6 +110,7 @@ struct CudaExecutor::State {
   std::unique_ptr<device::cuda::Pinned> host;
   std::vector<Event> joins;  // one per lane and one for the start
   device::cuda::Graph graph;
+  Event begin{true}, end{true};  // of the last run
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
@@ -358,22 +359,22 @@ void CudaExecutor::run(const RunOptions& options) {
   State& s = *state_;
   s.bad.reset();
   if (options.poison) base::fail("poisoned memory is a check of the CPU; device.kind = \"cpu\" has it");
-  if (options.find_non_finite) return s.run_looking(options);
-  if (options.timing) {
-    s.run_timed(options);
-    ++s.runs;
-    return;
-  }
   // Ranks meet on the host, which a graph knows nothing of.
-  const bool by_stages = !s.options.graph || s.meets_ranks || options.lanes_as_threads;
-  if (by_stages || s.runs == 0) {
-    s.enqueue(options, {}, {});
-  } else {
-    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue(options, {}, {}); });
+  const bool as_graph = !options.find_non_finite && !options.timing && !options.lanes_as_threads &&
+                        s.options.graph && !s.meets_ranks && s.runs > 0;
+  if (as_graph && !s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue(options, {}, {}); });
+  s.lanes[0]->record(s.begin);
+  if (options.find_non_finite)
+    s.run_looking(options);
+  else if (options.timing)
+    s.run_timed(options);
+  else if (as_graph)
     s.graph.launch(*s.lanes[0]);
-  }
+  else
+    s.enqueue(options, {}, {});
+  s.lanes[0]->record(s.end);
   s.lanes[0]->synchronize();
-  ++s.runs;
+  if (!options.find_non_finite) ++s.runs;
 }
 
 void* CudaExecutor::data(ValueId value) const {
@@ -397,6 +398,9 @@ ValueId CudaExecutor::find(const std::string& name) const {
   return it->second;
 }
 
+double CudaExecutor::seconds() const {
+  return state_->runs == 0 ? 0 : Event::milliseconds(state_->begin, state_->end) / 1e3;
+}
 const Timeline& CudaExecutor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& CudaExecutor::non_finite() const { return state_->bad; }
 const Program& CudaExecutor::program() const { return state_->program; }

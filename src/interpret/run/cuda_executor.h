@@ -63,6 +63,7 @@ class CudaExecutor final : public Executor {
   void* data(program::ValueId value) const override;
   using Executor::data;
   program::ValueId find(const std::string& name) const override;
+  double seconds() const override;
   const Timeline& timeline() const override;
   const std::optional<NonFinite>& non_finite() const override;
   const program::Program& program() const override;

@@ -21,6 +21,19 @@ int64_t now_ns() {
       .count();
 }
 
+// Writes the seconds of its own life.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
+  ~Stopwatch() { seconds_ = static_cast<double>(now_ns() - start_) / 1e9; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& seconds_;
+  int64_t start_ = now_ns();
+};
+
 struct BoundStage {
   kernels::Kernel kernel = nullptr;
   BoundCollective collective;  // instead of a kernel
@@ -45,6 +58,7 @@ struct Executor::State {
   std::vector<BoundStage> stages;
   std::unordered_map<std::string, ValueId> names;
   Timeline timeline;
+  double seconds = 0;
   std::optional<NonFinite> bad;
 
   // Poison: uses left until a root is dead, and whether it was prepared for its first write.
@@ -195,6 +209,7 @@ Executor::~Executor() = default;
 
 void Executor::run(const RunOptions& options) {
   State& s = *state_;
+  const Stopwatch watch(s.seconds);
   s.bad.reset();
   if (options.poison) {
     s.uses_left = s.uses_total;
@@ -225,6 +240,7 @@ ValueId Executor::find(const std::string& name) const {
 }
 
 void* Executor::data(const std::string& name) const { return data(find(name)); }
+double Executor::seconds() const { return state_->seconds; }
 const Timeline& Executor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& Executor::non_finite() const { return state_->bad; }
 const Program& Executor::program() const { return state_->program; }

@@ -59,6 +59,8 @@ class Executor {
   void* data(const std::string& name) const;
   virtual program::ValueId find(const std::string& name) const;  // throws when there is none
 
+  // Of the last run, copies of inputs and results included; on a GPU by the device's clock.
+  virtual double seconds() const;
   virtual const Timeline& timeline() const;                    // of the last run with timing
   virtual const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
   virtual const program::Program& program() const;

@@ -6,13 +6,13 @@
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/workspace.h"
 
 namespace pleat::kernels::cuda {
 namespace {
 
 using device::cuda::Lane;
 
-constexpr int64_t kWorkspace = 64 << 20;
 constexpr int kCandidates = 8, kRepeats = 5;
 
 void require(cublasStatus_t code, std::string_view what) {
@@ -99,14 +99,14 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
   layout(&plan->second, a, p.transpose_a, p.m, p.k);
   layout(&plan->out, d, false, p.m, p.n);
   const auto handle = static_cast<cublasLtHandle_t>(lane.cublas());
-  lane.need_scratch(kWorkspace);
+  lane.need_scratch(kMatmulWorkspace);
 
   const void* c = p.c ? p.c->data : d.data;
   const float one = 1, beta = accumulate || p.c ? 1 : 0;
   const auto run = [plan, handle, first = b.data, second = a.data, c, to = d.data, one, beta,
                     &lane](const cublasLtMatmulAlgo_t& algo) {
     return cublasLtMatmul(handle, plan->product, &one, first, plan->first, second, plan->second, &beta, c,
-                          plan->out, to, plan->out, &algo, lane.scratch(), kWorkspace, lane.stream());
+                          plan->out, to, plan->out, &algo, lane.scratch(), kMatmulWorkspace, lane.stream());
   };
 
   static const std::string machine = [] {
@@ -123,7 +123,7 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
   if (found == choices().end() || !parse(found->second.algorithm, plan->algo)) {
     cublasLtMatmulPreference_t preference = nullptr;
     require(cublasLtMatmulPreferenceCreate(&preference), p.what);
-    const size_t workspace = kWorkspace;
+    const size_t workspace = kMatmulWorkspace;
     require(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                                                  &workspace, sizeof workspace),
             p.what);

@@ -12,7 +12,8 @@
 //                   token_index[t] * width + column). Backward draws the same numbers. attrs layer, eps.
 // router_force      forced[t,e] = N(0,1) keyed like jitter, plus |bias_std| * N(0,1)_e shared by all tokens,
 // drawn per
-//                   step and layer, or once per layer when bias_std < 0. attrs layer, bias_std.
+//                   step and layer, or once per layer when bias_std < 0; plus loaded_bias for expert layer
+//                   mod E. attrs layer, bias_std, loaded_bias.
 // router_gate       logits = x w^T + bias, multiplied and added in R. Backward: dx = dlogits w, dw =
 // dlogits^T x, dbias =
 //                   column sums of dlogits (in double).

@@ -49,7 +49,7 @@ struct Force {
     const int64_t* token_index = call[2].as<int64_t>();
     R* forced = call[3].as<R>();
     const int64_t E = call[0].dim(1);
-    const double bias_std = call.attr("bias_std");
+    const double bias_std = call.attr("bias_std"), loaded_bias = call.attr("loaded_bias");
     const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
     const RandomStream noise = stream_of(call[1], RandomUse::ForcedLogits, layer);
     const int64_t* rng = call[1].as<int64_t>();
@@ -57,7 +57,8 @@ struct Force {
                               bias_std < 0 ? 0 : static_cast<uint32_t>(rng[1]), layer);
     double bias[kMaxExperts];
     for (int64_t e = 0; e < E; ++e)
-      bias[e] = bias_std == 0 ? 0 : std::abs(bias_std) * shared.normal(static_cast<uint64_t>(e));
+      bias[e] = (bias_std == 0 ? 0 : std::abs(bias_std) * shared.normal(static_cast<uint64_t>(e))) +
+                (e == layer % E ? loaded_bias : 0);
     const TokenTiles tiles(call[0].dim(0));
     call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
       for (int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t)

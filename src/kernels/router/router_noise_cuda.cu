@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     force(const int64_t* rng, const int64_t* token_index, float* forced, int64_t tokens, int64_t experts,
-          double bias_std, uint32_t layer) {
+          double bias_std, double loaded_bias, uint32_t layer) {
   const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
   if (i >= tokens * experts) return;
   const uint64_t seed = static_cast<uint64_t>(rng[0]);
@@ -84,7 +84,8 @@ __global__ void __launch_bounds__(kThreads)
   const Stream noise(seed, base::RandomUse::ForcedLogits, step, layer);
   const Stream shared(seed, base::RandomUse::ForcedBias, bias_std < 0 ? 0 : step, layer);
   const int64_t t = i / experts, e = i - t * experts;
-  const double bias = bias_std == 0 ? 0 : fabs(bias_std) * shared.normal(static_cast<uint64_t>(e));
+  double bias = bias_std == 0 ? 0 : fabs(bias_std) * shared.normal(static_cast<uint64_t>(e));
+  if (e == layer % experts) bias += loaded_bias;
   forced[i] = static_cast<float>(noise.normal(static_cast<uint64_t>(token_index[t] * experts + e)) + bias);
 }
 
@@ -148,13 +149,13 @@ CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane
   if (call[0].dtype != tensor::Dtype::F32) return {};
   const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
   float* forced = call[3].as<float>();
-  const double bias_std = call.attr("bias_std");
+  const double bias_std = call.attr("bias_std"), loaded_bias = call.attr("loaded_bias");
   const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
   const int64_t blocks = ceil_div(T * E, kThreads);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
     force<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(rng, token_index, forced, T, E, bias_std,
-                                                                  layer);
+                                                                  loaded_bias, layer);
     PLEAT_CUDA_LAUNCHED();
   };
 }

@@ -27,4 +27,10 @@ struct DispatchGradients {
 };
 DispatchGradients dispatch_backward(Decoder& d, int mb, int layer, ValueId d_rows, ValueId d_row_probs);
 
+// Router to combine: from s.mlp_normed to y = residual + shared + what the experts gave. Either of the two
+// may be kNoValue.
+ValueId routed_forward(Decoder& d, int mb, int layer, ValueId residual, ValueId shared);
+// The same back as far as the router, from the gradient of y; route_backward does the rest.
+DispatchGradients experts_backward(Decoder& d, int mb, int layer, ValueId dy);
+
 }  // namespace pleat::model

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "model/block/forced_load.h"
 #include "model/decoder.h"
 
 namespace pleat::model {
@@ -25,7 +26,10 @@ program::AttrSet jitter_attrs(const config::Config& c, int layer) {
 
 program::AttrSet force_attrs(const config::Config& c, int layer) {
   return {{"layer", double(layer)},
-          {"bias_std", c.moe.force_routing == "skewed" ? c.moe.force_bias_std : 0.0}};
+          {"bias_std", c.moe.force_routing == "skewed" ? c.moe.force_bias_std : 0.0},
+          {"loaded_bias", c.moe.force_routing == "loaded"
+                              ? bias_of_load(c.moe.num_experts, c.moe.top_k, c.moe.force_load)
+                              : 0.0}};
 }
 
 program::AttrSet choose_attrs(const config::Config& c, bool training) {
