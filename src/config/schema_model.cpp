@@ -37,8 +37,11 @@ std::vector<Key> model_keys() {
       key("dtype", &M::dtype,
           "Element type of weights, activations, gradients and moments. float64 is for proofs: gradient "
           "checks and reference values; it is several times slower. bfloat16 weights and activations have "
-          "float32 gradients, moments and master weights; they can be planned, explained and simulated, "
-          "not run on the CPU.")
+          "float32 gradients and moments, unless optimizer.grad_dtype and moment_dtype say otherwise, and "
+          "AdamW "
+          "moves float32 weights: beside each bfloat16 weight the 16 bits it leaves out are kept. It runs on "
+          "a "
+          "GPU; without one it can be planned, explained and simulated.")
           .one_of({"float32", "float64", "bfloat16"})
           .see({"moe.router_dtype"}));
   keys.push_back(

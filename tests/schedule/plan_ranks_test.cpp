@@ -177,7 +177,8 @@ TEST(DeepSeekV3, MemoryOfThePublishedCase) {
   EXPECT_EQ(joined(interpret::check_plan(p, plan, order).faults), "");
   const auto at = [&](Owner o) { return double(plan.at_peak[static_cast<size_t>(o)]) / kGiB; };
   EXPECT_NEAR(at(Owner::Weights) + at(Owner::Gradients), 36.4, 0.364);
-  EXPECT_NEAR(at(Owner::Optimizer), 32.1, 0.321);
+  // The published figure has 12 bytes per parameter; of a master weight only two are not in the weight.
+  EXPECT_NEAR(at(Owner::Optimizer), 32.1 * 10 / 12, 0.27);
 
   std::map<std::string, interpret::AliveTensors> alive;
   int64_t sum = 0;

@@ -1,6 +1,7 @@
 // The gate's products on tensor cores: bf16 operands, f32 sums. A gradient of logits is f32 and enters as the
 // sum of two bf16 numbers, so that each of its products costs two; nothing of it is rounded to bf16.
 #include "device/cuda/check.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/mma.cuh"
 
@@ -144,6 +145,18 @@ __global__ void __launch_bounds__(kInputThreads)
     split(d, high[row * stride + e], low[row * stride + e]);
   }
   for (int step = 0; step < steps; ++step) {
+    const int column = begin + step * kInputColumns + n0 + lane % 4 * 8;
+    const auto row_of = [&](int m, int half) { return t0 + m0 + m * 16 + half * 8 + lane / 4; };
+    Pack<bf16, 8> before[2][2];  // what is added to arrives while the products are made
+    if (add) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          if (row_of(m, half) < tokens && column < end)
+            before[m][half] =
+                Pack<bf16, 8>::load(dx + static_cast<int64_t>(row_of(m, half)) * width + column);
+    }
     if (step + 1 < steps) fill(step + 1);
     commit_copies();
     wait_copies<1>();
@@ -177,15 +190,16 @@ __global__ void __launch_bounds__(kInputThreads)
           mine[n][1] = sum[m][n][half * 2 + 1];
         }
         gather_columns(mine, lane % 4, row);
-        const int t = t0 + m0 + m * 16 + half * 8 + lane / 4;
-        const int column = begin + step * kInputColumns + n0 + lane % 4 * 8;
-        if (t >= tokens || column >= end) continue;
-        bf16* to = dx + static_cast<int64_t>(t) * width + column;
-        Vec<bf16, 8> out;
-        if (add) out = Vec<bf16, 8>::load(to);
+        if (row_of(m, half) >= tokens || column >= end) continue;
+        if (add) {
+          float old[8];
+          before[m][half].get(old);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) out.at[i] = from_float<bf16>(add ? to_float(out.at[i]) + row[i] : row[i]);
-        out.store(to);
+          for (int i = 0; i < 8; ++i) row[i] += old[i];
+        }
+        Pack<bf16, 8> out;
+        out.set(row);
+        out.store(dx + static_cast<int64_t>(row_of(m, half)) * width + column);
       }
     __syncthreads();  // before the stage is filled again
   }

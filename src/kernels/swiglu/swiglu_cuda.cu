@@ -1,7 +1,7 @@
 // Gated activations on the GPU. One thread takes 16 bytes of gate and of up; a pure stream.
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
-#include "kernels/cuda/types.cuh"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
 #include "kernels/swiglu/activation.h"
@@ -15,37 +15,53 @@ constexpr int kThreads = 256;
 
 // N elements per thread: 16 bytes where the width allows, one else.
 template <class T, int N, class F>
-__global__ void __launch_bounds__(kThreads) forward(const T* gu, T* a, int64_t rows, int width, F f) {
-  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
-  if (i >= rows * width) return;
-  const int64_t row = i / width;
-  const int column = static_cast<int>(i - row * width);
-  const auto gate = Vec<T, N>::load(gu + row * 2 * width + column);
-  const auto up = Vec<T, N>::load(gu + row * 2 * width + width + column);
-  Vec<T, N> out;
+__global__ void __launch_bounds__(kThreads) forward(const T* gu, T* a, int64_t rows, unsigned per_row, F f) {
+  const unsigned row = (blockIdx.x * kThreads + threadIdx.x) / per_row;
+  const unsigned part = blockIdx.x * kThreads + threadIdx.x - row * per_row;
+  if (row >= rows) return;
+  const int64_t width = static_cast<int64_t>(per_row) * N, at = row * 2 * width + part * N;
+  float gate[N], up[N], out[N];
+  const auto gates = Pack<T, N>::load(gu + at), ups = Pack<T, N>::load(gu + at + width);
+  gates.get(gate);
+  ups.get(up);
 #pragma unroll
-  for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(f.value(to_float(gate.at[j]), to_float(up.at[j])));
-  out.store(a + i);
+  for (int j = 0; j < N; ++j) out[j] = f.value(gate[j], up[j]);
+  Pack<T, N> packed;
+  packed.set(out);
+  packed.store(a + row * width + part * N);
 }
 
 template <class T, int N, class F>
 __global__ void __launch_bounds__(kThreads)
-    backward(const T* da, const T* gu, T* dgu, int64_t rows, int width, F f) {
-  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
-  if (i >= rows * width) return;
-  const int64_t row = i / width;
-  const int64_t at = row * 2 * width + (i - row * width);
-  const auto d = Vec<T, N>::load(da + i);
-  const auto gate = Vec<T, N>::load(gu + at), up = Vec<T, N>::load(gu + at + width);
-  Vec<T, N> dgate, dup;
+    backward(const T* da, const T* gu, T* dgu, int64_t rows, unsigned per_row, F f) {
+  const unsigned row = (blockIdx.x * kThreads + threadIdx.x) / per_row;
+  const unsigned part = blockIdx.x * kThreads + threadIdx.x - row * per_row;
+  if (row >= rows) return;
+  const int64_t width = static_cast<int64_t>(per_row) * N, at = row * 2 * width + part * N;
+  const auto ds = Pack<T, N>::load(da + row * width + part * N), gates = Pack<T, N>::load(gu + at),
+             ups = Pack<T, N>::load(gu + at + width);
+  float d[N], gate[N], up[N];
+  ds.get(d);
+  gates.get(gate);
+  ups.get(up);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    const GatePoint p = f.point(to_float(gate.at[j]), to_float(up.at[j]));
-    dgate.at[j] = from_float<T>(to_float(d.at[j]) * p.dgate);
-    dup.at[j] = from_float<T>(to_float(d.at[j]) * p.dup);
+    const GatePoint p = f.point(gate[j], up[j]);
+    gate[j] = d[j] * p.dgate;
+    up[j] = d[j] * p.dup;
   }
-  dgate.store(dgu + at);
-  dup.store(dgu + at + width);
+  Pack<T, N> packed;
+  packed.set(gate);
+  packed.store(dgu + at);
+  packed.set(up);
+  packed.store(dgu + at + width);
+}
+
+// Threads are counted in 32 bits: dividing wider numbers would take longer than the rest.
+unsigned num_blocks(int64_t rows, int64_t per_row) {
+  if (rows * per_row >= int64_t{1} << 31)
+    base::fail("[swiglu] {} rows of {} vectors are too many for one launch", rows, per_row);
+  return static_cast<unsigned>(ceil_div(rows * per_row, kThreads));
 }
 
 template <class T, int N, class F>
@@ -53,11 +69,11 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
   const T* gu = call[0].as<T>();
   T* a = call[1].as<T>();
   const int64_t rows = call[1].dim(0), width = call[1].dim(1);
-  const int64_t blocks = ceil_div(rows * width, static_cast<int64_t>(kThreads) * N);
+  const int64_t per_row = width / N;
+  const unsigned blocks = num_blocks(rows, per_row);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    forward<T, N, F>
-        <<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(gu, a, rows, static_cast<int>(width), f);
+    forward<T, N, F><<<blocks, kThreads, 0, stream>>>(gu, a, rows, static_cast<unsigned>(per_row), f);
     PLEAT_CUDA_LAUNCHED();
   };
 }
@@ -67,11 +83,11 @@ CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f
   const T *da = call[0].as<T>(), *gu = call[1].as<T>();
   T* dgu = call[2].as<T>();
   const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  const int64_t blocks = ceil_div(rows * width, static_cast<int64_t>(kThreads) * N);
+  const int64_t per_row = width / N;
+  const unsigned blocks = num_blocks(rows, per_row);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    backward<T, N, F><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(da, gu, dgu, rows,
-                                                                              static_cast<int>(width), f);
+    backward<T, N, F><<<blocks, kThreads, 0, stream>>>(da, gu, dgu, rows, static_cast<unsigned>(per_row), f);
     PLEAT_CUDA_LAUNCHED();
   };
 }
