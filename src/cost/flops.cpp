@@ -29,7 +29,6 @@ double stage_flops(const program::Program& program, const program::Stage& stage,
       return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(2))
                                                   : rows_times(shape(0), shape(1));
     case KernelKind::grouped_linear:
-    case KernelKind::grouped_swiglu:
       return stage.phase == Phase::BackwardWeight ? rows_times(shape(0), shape(4))
                                                   : rows_times(shape(0), shape(1));
     case KernelKind::attention:

@@ -116,6 +116,19 @@ void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_vi
     base::fail("[{}] argument 'offsets' needs one dimension of experts + 1", kName);
 }
 
+CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  check(call[0], "gu", call[3], "a", call[1], call[2]);
+  CudaLaunch out;
+  with_float(call[3].dtype, [&](auto zero) {
+    using T = decltype(zero);
+    with_activation(kName, call, [&](auto f) {
+      out = call[3].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
+                                           : launch_forward<T, 1>(call, lane, f);
+    });
+  });
+  return out;
+}
+
 CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
   check(call[1], "gu", call[0], "da", call[2], call[3]);
   check(call[4], "dgu", call[0], "da", call[2], call[3]);
@@ -138,24 +151,11 @@ CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
 
 }  // namespace
 
-CudaLaunch prepare_expert_swiglu(const Invocation& call, device::cuda::Lane& lane) {
-  check(call[0], "gu", call[3], "a", call[1], call[2]);
-  CudaLaunch out;
-  with_float(call[3].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    with_activation(kName, call, [&](auto f) {
-      out = call[3].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
-                                           : launch_forward<T, 1>(call, lane, f);
-    });
-  });
-  return out;
-}
-
 std::span<const CudaBinding> expert_swiglu_cuda_rows() {
   using program::KernelKind;
   using program::Phase;
   static constexpr CudaBinding rows[] = {
-      {KernelKind::expert_swiglu, Phase::Forward, prepare_expert_swiglu},
+      {KernelKind::expert_swiglu, Phase::Forward, prepare_forward},
       {KernelKind::expert_swiglu, Phase::BackwardInput, prepare_backward},
   };
   return rows;

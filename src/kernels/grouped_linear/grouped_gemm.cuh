@@ -3,7 +3,6 @@
 //
 //   Rows        y[r, n] = sum over k of a[r, k] b[e, n, k]   for rows r of group e    (b: depth inside)
 //   RowsAcross  y[r, n] = sum over k of a[r, k] b[e, k, n]                             (b: depth outside)
-//   RowsGated   Rows with b of 2 n rows, gates before ups, and z[r, i] = silu(y[r, i]) y[r, n + i] scale[r]
 //   Depth       y[e, m, n] (+)= sum over rows r of group e of a[r, m] b[r, n]
 //
 // A block computes tiles of 128 by kN with two warpgroups of 64 rows each; a third only drives the copy
@@ -23,19 +22,16 @@
 
 #include "kernels/cuda/types.cuh"
 #include "kernels/cuda/wgmma.cuh"
-#include "kernels/swiglu/activation.cuh"
 
 namespace pleat::kernels::cuda {
 
-enum class Grouped { Rows, RowsAcross, RowsGated, Depth };
+enum class Grouped { Rows, RowsAcross, Depth };
 
 struct GroupedShape {
   const int32_t* offsets;  // [num_groups + 1]
   int num_groups;
   int m, n, k;  // m: Depth only; k: not for Depth
   bf16* out;    // Rows: written by ordinary stores where a tile is cut
-  bf16* gated;  // RowsGated: z
-  const float* scale;
   int accumulate;
 };
 
@@ -95,26 +91,14 @@ struct GroupedItems {
   }
 };
 
-// Two columns of z.
-__device__ inline uint32_t gated_pair(uint32_t gates, uint32_t ups, float scale) {
-  const SiluGate silu;
-  const __nv_bfloat162 two = __floats2bfloat162_rn(
-      silu.value(__uint_as_float(gates << 16), __uint_as_float(ups << 16)) * scale,
-      silu.value(__uint_as_float(gates & 0xffff0000u), __uint_as_float(ups & 0xffff0000u)) * scale);
-  return *reinterpret_cast<const uint32_t*>(&two);
-}
-
 // T: of the output, bf16, or float for Depth.
 template <Grouped kWhat, int kN, class T>
 __global__ void __launch_bounds__(384, 1)
     grouped_gemm(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-                 const __grid_constant__ CUtensorMap map_out, const __grid_constant__ CUtensorMap map_gated,
-                 const GroupedShape shape) {
+                 const __grid_constant__ CUtensorMap map_out, const GroupedShape shape) {
   constexpr int kStages = grouped_stages<kN>();
   constexpr int kBytesA = 2 * kHalfBytes, kBytesB = kN / 64 * kHalfBytes;
-  constexpr bool kAcrossA = kWhat == Grouped::Depth, kGated = kWhat == Grouped::RowsGated,
-                 kAcrossB = kWhat == Grouped::RowsAcross || kWhat == Grouped::Depth;
-  constexpr int kColumns = kGated ? kN / 2 : kN;  // of n in a tile: gates, with the ups that belong to them
+  constexpr bool kAcrossA = kWhat == Grouped::Depth, kAcrossB = kWhat != Grouped::Rows;
   extern __shared__ std::byte raw[];
   std::byte* const shared =
       reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(raw) + 1023) / 1024 * 1024);
@@ -141,11 +125,11 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   cluster_sync();
 
-  GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kColumns - 1) / kColumns,
+  GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kN - 1) / kN,
                                 static_cast<int64_t>(blockIdx.x / 2)};
   const int64_t stride = gridDim.x / 2;
   const auto first_row = [&] { return (items.m + (items.below ? rank : 0)) * kTileM; };
-  const auto first_column = [&] { return (items.n + (items.below ? 0 : rank)) * kColumns; };
+  const auto first_column = [&] { return (items.n + (items.below ? 0 : rank)) * kN; };
   const auto steps_of = [&] {
     return ((kWhat == Grouped::Depth ? items.rows : shape.k) + kTileK - 1) / kTileK;
   };
@@ -175,11 +159,11 @@ __global__ void __launch_bounds__(384, 1)
             else if (h == rank)
               load_2d_multicast(a + h * kHalfBytes, &map_a, &full[stage], x, y, 3);
           }
-          constexpr int kBoxes = kAcrossB ? kN / 64 : 2;  // of b
+          constexpr int kBoxes = kWhat == Grouped::Rows ? 2 : kN / 64;  // of b
 #pragma unroll
           for (int i = 0; i < kBoxes; ++i) {
             std::byte* const to = b + i * (kBytesB / kBoxes);
-            const int column = n0 + i * (kGated ? shape.n : kN / kBoxes), x = kAcrossB ? column : depth,
+            const int column = n0 + i * (kN / kBoxes), x = kAcrossB ? column : depth,
                       y = kAcrossB ? depth : column;
             if (items.below && i % 2 != rank) continue;
             const uint16_t blocks = items.below ? 3 : 1 << rank;
@@ -202,22 +186,15 @@ __global__ void __launch_bounds__(384, 1)
     float sum[kN / 2];
     // Pieces of 64 rows by 128 bytes leave through two buffers by turns.
     constexpr int kPiece = 128 / static_cast<int>(sizeof(T)), kPieces = kN / kPiece;
-    constexpr int kSends = kPieces + (kGated ? kColumns / kPiece : 0);
     const auto claim = [&](int piece) {  // what was in this buffer has left
       if (thread == 0) store_wait_read<1>();
       named_barrier(1 + half, 128);
       return pieces + piece % 2 * 8192;
     };
-    // Of y, and behind it of z.
-    const auto column_of = [&](int piece, int n0) {
-      if (!kGated || piece < kPieces / 2) return n0 + piece * kPiece;
-      return n0 + piece % (kPieces / 2) * kPiece + (piece < kPieces ? shape.n : 0);
-    };
-    const auto send = [&](const std::byte* out, int piece, int n0, int row, int group) {
+    const auto send = [&](const std::byte* out, int column, int row, int group) {
       if (thread == 0) {
-        const int column = column_of(piece, n0);
         if (kWhat != Grouped::Depth)
-          store_2d(piece < kPieces ? &map_out : &map_gated, out, column, row);
+          store_2d(&map_out, out, column, row);
         else if (shape.accumulate)
           add_3d(&map_out, out, column, row, group);
         else
@@ -230,7 +207,6 @@ __global__ void __launch_bounds__(384, 1)
     uint32_t waiting[kWaits ? kN / 4 : 1];
     bool any_waits = false;
     int to_column = 0, to_row = 0, to_group = 0;
-    float scale[2] = {0, 0};  // of the two rows of which this thread holds elements
     const int lane_row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
     const auto stage_waiting = [&](int piece) {
       std::byte* const out = claim(piece);
@@ -238,31 +214,21 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
         const int at = (piece * 8 + j) * 2, chunk = j + lane / 16;  // chunks of 8 columns, swizzled
-        const uint32_t place = row_address + (chunk ^ (lane_row % 8)) * 16;
-        if (!kGated || piece < kPieces) {
-          store_tiles(place, waiting[at], waiting[at + 1], waiting[at + 2], waiting[at + 3]);
-        } else {
-          uint32_t z[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int gate = at - kN / 4 + i;
-            z[i] = gated_pair(waiting[gate], waiting[gate + kN / 8], scale[i % 2]);
-          }
-          store_tiles(place, z[0], z[1], z[2], z[3]);
-        }
+        store_tiles(row_address + (chunk ^ (lane_row % 8)) * 16, waiting[at], waiting[at + 1],
+                    waiting[at + 2], waiting[at + 3]);
       }
       fence_async_proxy();
       named_barrier(1 + half, 128);
       return out;
     };
     const auto send_waiting = [&](int piece) {
-      send(stage_waiting(piece), piece, to_column, to_row, to_group);
+      send(stage_waiting(piece), to_column + piece * kPiece, to_row, to_group);
     };
     const auto send_all_waiting = [&] {
       if constexpr (kWaits) {
         if (any_waits) {
 #pragma unroll
-          for (int piece = 0; piece < kSends; ++piece) send_waiting(piece);
+          for (int piece = 0; piece < kPieces; ++piece) send_waiting(piece);
         }
         any_waits = false;
       }
@@ -306,9 +272,9 @@ __global__ void __launch_bounds__(384, 1)
         wgmma_wait<0>();
         if (whole > 0) release(former);
       };
-      if (kWaits && any_waits && whole >= kSends) {
+      if (kWaits && any_waits && whole >= kPieces) {
 #pragma unroll
-        for (int piece = 0; piece < kSends; ++piece, advance()) {
+        for (int piece = 0; piece < kPieces; ++piece, advance()) {
           barrier_wait(&full[stage], parity);
           multiply();
           if constexpr (kWaits) send_waiting(piece);
@@ -316,7 +282,7 @@ __global__ void __launch_bounds__(384, 1)
           if (piece > 0) release(former);
           former = stage;
         }
-        multiply_from(kSends);
+        multiply_from(kPieces);
         any_waits = false;
       } else {
         send_all_waiting();
@@ -352,25 +318,18 @@ __global__ void __launch_bounds__(384, 1)
           waiting[i] = *reinterpret_cast<const uint32_t*>(&two);
         }
         to_column = n0, to_row = kWhat == Grouped::Depth ? m0 : items.row_begin + m0, to_group = items.group;
-        if constexpr (kGated) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int row = warp % 4 * 16 + lane / 4 + i * 8;
-            scale[i] = row < valid ? shape.scale[to_row + row] : 0;
-          }
-        }
         any_waits = valid == 64;
         if (any_waits) continue;
         // The group ends inside this half: row by row.
 #pragma unroll
-        for (int piece = 0; piece < kSends; ++piece) {
+        for (int piece = 0; piece < kPieces; ++piece) {
           const std::byte* const out = stage_waiting(piece);
-          const int column = column_of(piece, n0), width = kGated && piece < kPieces ? 2 * shape.n : shape.n;
-          bf16* const to = kGated && piece >= kPieces ? shape.gated : shape.out;
+          const int column = n0 + piece * kPiece;
           for (int i = thread; i < valid * 8; i += 128) {
             const int row = i / 8, chunk = i % 8;
-            if (column + chunk * 8 < width)
-              *reinterpret_cast<uint4*>(to + static_cast<int64_t>(to_row + row) * width + column + chunk * 8) =
+            if (column + chunk * 8 < shape.n)
+              *reinterpret_cast<uint4*>(shape.out + static_cast<int64_t>(to_row + row) * shape.n + column +
+                                        chunk * 8) =
                   *reinterpret_cast<const uint4*>(out + row * 128 + (chunk ^ (row % 8)) * 16);
           }
         }
@@ -389,7 +348,7 @@ __global__ void __launch_bounds__(384, 1)
             }
           fence_async_proxy();
           named_barrier(1 + half, 128);
-          send(out, piece, n0, m0, items.group);
+          send(out, n0 + piece * kPiece, m0, items.group);
         }
       }
     }

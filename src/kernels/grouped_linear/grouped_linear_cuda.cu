@@ -4,7 +4,6 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/tensor_map.cuh"
-#include "kernels/grouped_linear/expert_swiglu_cuda.h"
 #include "kernels/grouped_linear/grouped_bias.cuh"
 #include "kernels/grouped_linear/grouped_gemm.cuh"
 #include "kernels/grouped_linear/grouped_linear.h"
@@ -12,6 +11,7 @@
 
 namespace pleat::kernels {
 
+std::span<const CudaBinding> expert_swiglu_cuda_rows();
 
 namespace {
 
@@ -29,8 +29,7 @@ bool suits_tensor_cores(std::initializer_list<const Arg*> operands, std::initial
 }
 
 template <Grouped kWhat, int kN, class T>
-CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, const Arg& gated, GroupedShape shape,
-                        Lane& lane) {
+CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, GroupedShape shape, Lane& lane) {
   const int64_t rows = a.dim(0);
   const MapShape map_a{a.dim(1), rows, 1, 64, 64, false};
   MapShape map_b, map_out;
@@ -38,12 +37,11 @@ CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, const Arg& g
     map_b = {b.dim(1), rows, 1, 64, 64, false};
     map_out = {shape.n, shape.m, shape.num_groups, 128 / static_cast<int>(sizeof(T)), 64, true, out.dtype};
   } else {
-    map_b = {b.dim(2), b.dim(1), b.dim(0), 64, kWhat == Grouped::RowsAcross ? 64 : kN / 2, true};
-    map_out = {out.dim(1), rows, 1, 64, 64, false};
+    map_b = {b.dim(2), b.dim(1), b.dim(0), 64, kWhat == Grouped::Rows ? kN / 2 : 64, true};
+    map_out = {shape.n, rows, 1, 64, 64, false};
   }
   const CUtensorMap ma = tensor_map(a.data, map_a), mb = tensor_map(b.data, map_b),
-                    mo = tensor_map(out.data, map_out),
-                    mg = gated.present ? tensor_map(gated.data, {shape.n, rows, 1, 64, 64, false}) : mo;
+                    mo = tensor_map(out.data, map_out);
   const int shared = grouped_shared_bytes<kN>(shape.num_groups);
   const auto kernel = &grouped_gemm<kWhat, kN, T>;
   PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
@@ -59,15 +57,15 @@ CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, const Arg& g
     cluster.val.clusterDim.x = 2, cluster.val.clusterDim.y = 1, cluster.val.clusterDim.z = 1;
     config.attrs = &cluster;
     config.numAttrs = 1;
-    PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, ma, mb, mo, mg, shape));
+    PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, ma, mb, mo, shape));
   };
 }
 
 template <Grouped kWhat, class T = bf16>
 CudaLaunch launch(const Arg& a, const Arg& b, const Arg& out, const GroupedShape& shape, Lane& lane) {
   if (a.dim(0) == 0 && kWhat != Grouped::Depth) return [] {};
-  if (shape.n <= 128) return launch_tiles<kWhat, 128, T>(a, b, out, Arg{}, shape, lane);
-  return launch_tiles<kWhat, 256, T>(a, b, out, Arg{}, shape, lane);
+  if (shape.n <= 128) return launch_tiles<kWhat, 128, T>(a, b, out, shape, lane);
+  return launch_tiles<kWhat, 256, T>(a, b, out, shape, lane);
 }
 
 CudaLaunch in_order(CudaLaunch first, CudaLaunch second) {
@@ -115,24 +113,6 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
     product = plain_grouped_forward(x, w, offsets, y, lane);
   }
   return bias.present ? in_order(std::move(product), add_group_bias(y, bias, scale, offsets, lane)) : product;
-}
-
-// x w offsets row_probs -> gu a: in one kernel where tiles of gates and ups come out even, else in two.
-CudaLaunch prepare_gated(const Invocation& call, Lane& lane) {
-  const Arg &x = call[0], &w = call[1], &offsets = call[2], &probs = call[3], &gu = call[4], &a = call[5];
-  const Arg product_args[] = {x, w, offsets, Arg{}, Arg{}, gu}, gate_args[] = {gu, probs, offsets, a};
-  CudaLaunch product = prepare_forward({product_args, call.attrs, nullptr}, lane),
-             gate = prepare_expert_swiglu({gate_args, call.attrs, nullptr}, lane);  // both check their arguments
-  const int64_t width = a.dim(1);
-  if (activation_of(kName, call) != Activation::Silu || !suits_tensor_cores({&x, &w, &gu, &a}, {x.dim(1)}) ||
-      width % 128 != 0)
-    return in_order(std::move(product), std::move(gate));
-  if (x.dim(0) == 0) return [] {};
-  GroupedShape shape = shape_of(offsets, 0, width, x.dim(1));
-  shape.out = gu.as<bf16>();
-  shape.gated = a.as<bf16>();
-  shape.scale = probs.as<float>();
-  return launch_tiles<Grouped::RowsGated, 256, bf16>(x, w, gu, a, shape, lane);
 }
 
 // dy w offsets bias? -> dx drow_scale+?
@@ -200,7 +180,6 @@ std::span<const CudaBinding> grouped_linear_cuda_bindings() {
   static const std::vector<CudaBinding> rows = [] {
     std::vector<CudaBinding> out = {
         {KernelKind::grouped_linear, Phase::Forward, prepare_forward},
-        {KernelKind::grouped_swiglu, Phase::Forward, prepare_gated},
         {KernelKind::grouped_linear, Phase::BackwardInput, prepare_dgrad},
         {KernelKind::grouped_linear, Phase::BackwardWeight, prepare_wgrad},
     };

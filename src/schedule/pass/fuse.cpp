@@ -58,18 +58,6 @@ std::optional<Stage> both_rope_gradients(const Stage& a, const Stage& b) {
   return out;
 }
 
-// expert_up (x w offsets bias? row_scale? -> y) without bias and expert_act (gu row_probs offsets -> a) of y.
-std::optional<Stage> product_and_activation(const Stage& a, const Stage& b) {
-  if (a.op != Op::expert_up || b.op != Op::expert_act || !same_place(a, b)) return {};
-  if (a.phase != Phase::Forward || b.phase != Phase::Forward || a.uses[3].value != program::kNoValue ||
-      a.uses[5].value != b.uses[0].value || a.uses[2].value != b.uses[2].value)
-    return {};
-  Stage out = b;  // the activation's attributes; the product has none
-  out.op = Op::expert_up_act;
-  out.uses = {a.uses[0], a.uses[1], a.uses[2], b.uses[1], a.uses[5], b.uses[3]};
-  return out;
-}
-
 }  // namespace
 
 program::Program fuse(program::Program p) {
@@ -80,7 +68,6 @@ program::Program fuse(program::Program p) {
     moved[i] = static_cast<program::StageId>(stages.size());
     if (i + 1 < p.stages.size()) {
       auto one = both_gradients(p.stages[i], p.stages[i + 1]);
-      if (!one) one = product_and_activation(p.stages[i], p.stages[i + 1]);
       if (!one) one = both_rope_gradients(p.stages[i], p.stages[i + 1]);
       if (one) {
         moved[i + 1] = moved[i];
