@@ -106,6 +106,44 @@ program::Program gradient_program(const config::Config& c, const std::vector<mod
       std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
+std::string choice_of(int64_t layer) { return fmt::format("mb0.L{}.expert_idx", layer); }
+std::string routing_name(int64_t layer) { return fmt::format("routing.{}", layer); }
+constexpr const char* kGiven = ".given";
+
+// Every router takes its experts from an input of its own, named after what it would have chosen.
+program::Program with_given_routing(program::Program p) {
+  constexpr size_t kGivenAt = 3, kChosenAt = 4;  // logits expert_bias? valid given? -> idx ...
+  for (program::Stage& s : p.stages) {
+    if (s.op != program::Op::router_choose || s.phase != program::Phase::Forward) continue;
+    program::Value given = p.values[static_cast<size_t>(s.uses[kChosenAt].value)];
+    given.name += kGiven;
+    given.life = program::Life::Input;
+    given.owner = program::Owner::Inputs;
+    s.uses[kGivenAt] = {static_cast<program::ValueId>(p.values.size()), program::Access::Read};
+    p.values.push_back(std::move(given));
+  }
+  return p;
+}
+
+void write_routing(Bound& bound, const config::Config& c, const Tokens& tokens, const std::string& path) {
+  const safetensors::File file = safetensors::File::open(path);
+  const std::vector<int64_t> shape = {tokens.batch, tokens.length, c.moe.top_k};
+  for (int64_t layer = 0; layer < config::num_all_layers(c); ++layer) {
+    if (!config::is_moe_layer(c, layer)) continue;
+    const std::string name = routing_name(layer);
+    const safetensors::TensorInfo& info = file.at(name);
+    if (info.type != safetensors::ElementType::I32 || info.shape != shape)
+      base::fail("{}: {} is {} {}, needed I32 {}", path, name, safetensors::name_of(info.type),
+                 safetensors::shape_text(info.shape), safetensors::shape_text(shape));
+    auto* to = static_cast<int32_t*>(bound.executor->data(choice_of(layer) + kGiven));
+    file.read(name, std::span(reinterpret_cast<std::byte*>(to), static_cast<size_t>(info.num_bytes())));
+    for (int64_t i = 0; i < info.num_elements(); ++i)
+      if (to[i] < 0 || to[i] >= c.moe.num_experts || (i % c.moe.top_k != 0 && to[i] <= to[i - 1]))
+        base::fail("{}: {} has expert {} at element {}; needed are ascending ones below {}", path, name,
+                   to[i], i, c.moe.num_experts);
+  }
+}
+
 // Collects tensors, then writes them in one file.
 class Output {
  public:
@@ -113,11 +151,14 @@ class Output {
       : path_(std::move(path)),
         type_(dtype == tensor::Dtype::F64 ? safetensors::ElementType::F64 : safetensors::ElementType::F32) {}
   void add(std::string name, std::vector<int64_t> shape, const void* data) {
-    int64_t n = safetensors::size_of(type_);
+    add(std::move(name), std::move(shape), data, type_);
+  }
+  void add(std::string name, std::vector<int64_t> shape, const void* data, safetensors::ElementType type) {
+    int64_t n = safetensors::size_of(type);
     for (int64_t d : shape) n *= d;
     const auto* bytes = static_cast<const std::byte*>(data);
     data_.emplace_back(bytes, bytes + n);
-    specs_.push_back({std::move(name), type_, std::move(shape)});
+    specs_.push_back({std::move(name), type, std::move(shape)});
   }
   // As the program has it; bf16 is written as F32, which holds it exactly.
   void add_value(std::string name, std::vector<int64_t> shape, const Bound& bound, const std::string& value) {
@@ -170,15 +211,24 @@ ProbeResult probe(const ProbeOptions& o) {
   const int64_t L = c.model.num_layers;
 
   ProbeResult result;
-  const auto is_hidden = [&](const program::Value& v) {
+  const auto is_wanted = [&](const program::Value& v) {
     if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
-    return v.name.starts_with("mb0.L") && v.name.ends_with(".x_out");
+    return v.name.starts_with("mb0.L") &&
+           (v.name.ends_with(".x_out") || (o.routing && v.name.ends_with(".expert_idx")));
+  };
+  const auto routed = [&](program::Program p) {
+    return o.routing_from.empty() ? p : with_given_routing(std::move(p));
   };
   const Bound::Device device = c.device.kind == "cuda" ? Bound::Device::Cuda : Bound::Device::Cpu;
-  Bound forward(interpret::with_results(schedule::build_logits(c, table, tokens.batch), is_hidden), threads,
-                device);
+  Bound forward(interpret::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted),
+                threads, device);
   load_weights(folder, model, table, targets_of(forward));
-  write_inputs(forward, c, tokens, false);
+  // All inputs, before every run: a run may take their memory for something else.
+  const auto write_all = [&](Bound& bound, bool training) {
+    write_inputs(bound, c, tokens, training);
+    if (!o.routing_from.empty()) write_routing(bound, c, tokens, o.routing_from);
+  };
+  write_all(forward, false);
   forward.executor->run();
   const tensor::Dtype dtype =
       forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
@@ -190,9 +240,14 @@ ProbeResult probe(const ProbeOptions& o) {
     out.add_value(fmt::format("hidden.{}", i + 1), hidden, forward,
                   i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed");
 
-  Bound backward(gradient_program(c, table), threads, device);
+  for (int64_t i = 0; o.routing && i < L; ++i)
+    if (config::is_moe_layer(c, i))
+      out.add(routing_name(i), {tokens.batch, tokens.length, c.moe.top_k},
+              forward.executor->data(choice_of(i)), safetensors::ElementType::I32);
+
+  Bound backward(routed(gradient_program(c, table)), threads, device);
   load_weights(folder, model, table, targets_of(backward));
-  write_inputs(backward, c, tokens, true);
+  write_all(backward, true);
   backward.executor->run();
   const double* loss = static_cast<const double*>(backward.executor->data("loss"));
   result.loss = loss[0] / loss[1];
@@ -214,7 +269,7 @@ ProbeResult probe(const ProbeOptions& o) {
   if (o.gradients) {
     if (aux.any() && !o.aux_gradients) {
       // Once more with the auxiliary terms weighted by zero: the gradients of the token loss alone.
-      write_inputs(backward, c, tokens, true);
+      write_all(backward, true);
       double* norm = static_cast<double*>(backward.executor->data("norm"));
       norm[1] = norm[2] = norm[3] = 0;
       backward.executor->run();

@@ -2,54 +2,27 @@
 // states, loss and gradients in float32, and our own float32 against our float64.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
+#include <map>
 #include <span>
 
 #include "exchange/exchange_support.h"
+#include "exchange/golden_support.h"
 #include "exchange/probe.h"
-#include "safetensors/convert.h"
-#include "safetensors/file.h"
+#include "safetensors/writer.h"
 
 namespace pleat::exchange::testing {
 namespace {
 
-std::vector<double> numbers(const safetensors::File& file, const std::string& name) {
-  const safetensors::TensorInfo& info = file.at(name);
-  std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
-  file.read(name, raw);
-  std::vector<double> out(static_cast<size_t>(info.num_elements()));
-  safetensors::decode(info.type, raw, std::span<double>(out));
-  return out;
-}
-
-double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double worst = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    if (!(std::abs(a[i] - b[i]) <= worst)) worst = std::abs(a[i] - b[i]);  // a NaN stays
-    if (std::isnan(worst)) return worst;
-  }
-  return worst;
-}
-
-// ||a - b|| / ||b||; absolute where b is all zero.
-double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    difference += (a[i] - b[i]) * (a[i] - b[i]), norm += b[i] * b[i];
-  return std::sqrt(difference / (norm > 0 ? norm : 1));
-}
-
 class Golden : public ::testing::TestWithParam<std::string> {
  protected:
-  std::string probed(const std::string& dtype) const {
+  std::string probed(const std::string& dtype, bool routing = false, const std::string& from = "") const {
     ProbeOptions o;
     o.model_folder = golden_folder(GetParam());
     o.tokens_path = o.model_folder + "/golden.safetensors";
-    o.out_path = folder_.path() + "/" + dtype + ".safetensors";
+    o.out_path = folder_.path() + "/" + dtype + (from.empty() ? "" : "-replayed") + ".safetensors";
     o.gradients = true;
+    o.routing = routing;
+    o.routing_from = from;
     o.dtype = dtype;
     o.threads = 2;
     probe(o);
@@ -93,6 +66,43 @@ TEST_P(Golden, SingleEqualsDouble) {
     const std::vector<double> a = numbers(single, name), b = numbers(wide, name);
     EXPECT_LE(relative_difference(a, b), name.starts_with("grad.") ? 1e-5 : 1e-6) << name;
   }
+}
+
+// Decisions given back change nothing; others are obeyed, with the model's own probabilities.
+TEST_P(Golden, ReplayedRoutingIsFollowed) {
+  const std::string recorded = probed("float32", true);
+  const safetensors::File free = safetensors::File::open(recorded);
+  std::vector<std::string> routings;
+  for (const safetensors::TensorInfo& info : free.tensors())
+    if (info.name.starts_with("routing.")) routings.emplace_back(info.name);
+  const bool has_experts = GetParam() != "llama" && GetParam() != "qwen3";
+  ASSERT_EQ(routings.empty(), !has_experts);
+  const safetensors::File same = safetensors::File::open(probed("float32", true, recorded));
+  for (const safetensors::TensorInfo& info : free.tensors()) {
+    const std::string name(info.name);
+    if (name.starts_with("routing."))
+      EXPECT_EQ(integers(same, name), integers(free, name)) << name;
+    else
+      EXPECT_EQ(numbers(same, name), numbers(free, name)) << name;
+  }
+  if (!has_experts) return;
+
+  std::vector<safetensors::TensorSpec> specs;
+  for (const std::string& name : routings)
+    specs.push_back({name, safetensors::ElementType::I32, free.at(name).shape});
+  const std::string other = folder_.path() + "/other.safetensors";
+  safetensors::Writer writer(other, specs);
+  std::map<std::string, std::vector<int32_t>> first_experts;
+  for (const safetensors::TensorSpec& spec : specs) {
+    std::vector<int32_t>& chosen = first_experts[spec.name];
+    const int64_t n = spec.shape[0] * spec.shape[1], k = spec.shape[2];
+    for (int64_t i = 0; i < n * k; ++i) chosen.push_back(static_cast<int32_t>(i % k));
+    writer.append(spec.name, std::as_bytes(std::span(chosen)));
+  }
+  writer.finish();
+  const safetensors::File forced = safetensors::File::open(probed("float32", true, other));
+  for (const auto& [name, chosen] : first_experts) EXPECT_EQ(integers(forced, name), chosen) << name;
+  EXPECT_GT(relative_difference(numbers(forced, "logits"), numbers(free, "logits")), 1e-3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(golden_families()),
