@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "device/cuda/graph_clock.h"
 #include "kernels/cuda/bind.h"
 #include "program/order.h"
 
@@ -87,9 +88,11 @@ struct CudaExecutor::State {
   std::unique_ptr<device::cuda::Pinned> host;
   std::vector<Event> joins;  // one per lane and one for the start
   device::cuda::Graph graph;
+  device::cuda::GraphClock clock;
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
+  double device_seconds = 0;
 
   State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o)
       : program(p), plan(q), machine(m), options(o) {}
@@ -302,6 +305,7 @@ CudaExecutor::~CudaExecutor() = default;
 void CudaExecutor::run(const RunOptions& options) {
   State& s = *state_;
   s.bad.reset();
+  s.device_seconds = 0;
   if (options.poison || options.lanes_as_threads)
     base::fail("poisoned memory and lanes as threads are checks of the CPU; device.kind = \"cpu\" has them");
   if (options.find_non_finite) return s.run_looking(options.go_on);
@@ -310,13 +314,20 @@ void CudaExecutor::run(const RunOptions& options) {
     ++s.runs;
     return;
   }
-  if (!s.options.graph || s.runs == 0) {
+  const bool graph = s.options.graph && s.runs > 0;
+  if (!graph) {
     s.enqueue({}, {});
   } else {
-    if (!s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue({}, {}); });
+    if (!s.graph.ready())
+      s.graph.capture(*s.lanes[0], [&] {
+        s.clock.start(*s.lanes[0]);
+        s.enqueue({}, {});
+        s.clock.stop(*s.lanes[0]);
+      });
     s.graph.launch(*s.lanes[0]);
   }
   s.lanes[0]->synchronize();
+  if (graph) s.device_seconds = s.clock.seconds();
   ++s.runs;
 }
 
@@ -343,6 +354,7 @@ ValueId CudaExecutor::find(const std::string& name) const {
 
 const Timeline& CudaExecutor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& CudaExecutor::non_finite() const { return state_->bad; }
+double CudaExecutor::device_seconds() const { return state_->device_seconds; }
 const Program& CudaExecutor::program() const { return state_->program; }
 int64_t CudaExecutor::num_graph_nodes() const { return state_->graph.num_nodes(); }
 

@@ -302,6 +302,7 @@ ValueId Executor::find(const std::string& name) const {
 void* Executor::data(const std::string& name) const { return data(find(name)); }
 const Timeline& Executor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& Executor::non_finite() const { return state_->bad; }
+double Executor::device_seconds() const { return 0; }
 const Program& Executor::program() const { return state_->program; }
 
 }  // namespace pleat::interpret
