@@ -16,6 +16,7 @@
 #include "model/parameters.h"
 #include "operation_table.h"
 #include "report/table.h"
+#include "report/time_shares.h"
 #include "train/bench_step.h"
 #include "train/memory.h"
 
@@ -107,14 +108,11 @@ int run_bench(const Arguments& a) {
   } else {
     result["peak_mem_GB"] = result["rss_growth_MB"].get<double>() / 1e3;
   }
+  result["host_gap_pct"] = r.host_gap_percent ? nlohmann::json(*r.host_gap_percent) : nlohmann::json(nullptr);
   result["skew"] = a.skew;
   result["load_max_over_mean"] = r.max_over_mean;
   result["path"] = {gpu ? "CUDA, one graph per step" : "CPU"};
-  report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
-  for (const auto& [region, seconds] : r.breakdown.regions)
-    table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
-                   fmt::format("{:.1f} %", 100 * seconds / r.breakdown.total)});
-  fmt::print("{}", table.text());
+  fmt::print("{}", report::time_shares("region", r.breakdown.regions, r.breakdown.total));
   ceilings.gemm = r.gemm_rate;
   const auto operations =
       bench::operation_times(programs.train_plan().program, r.timeline, config.train.seq_len, ceilings);
@@ -132,6 +130,9 @@ int run_bench(const Arguments& a) {
       "here; whole step {:.1f} %\n",
       100 * r.gemm_share, r.gemm_stage_rate / 1e9, 100 * r.gemm_stage_rate / r.gemm_rate, r.gemm_rate / 1e9,
       100 * r.hardware_flops / r.median_seconds / r.gemm_rate);
+  if (r.host_gap_percent)
+    fmt::print("host gaps: {:.2f} % of the step; the device is at work on its graph the rest of the time\n",
+               *r.host_gap_percent);
   if (!a.out.empty()) write_text(a.out, result.dump());
   fmt::print("RESULT {}\n", result.dump());
   return 0;

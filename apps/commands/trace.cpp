@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 
 #include "command.h"
-#include "report/table.h"
+#include "report/time_shares.h"
 #include "train/bench_step.h"
 
 namespace pleat::apps {
@@ -32,13 +32,10 @@ void add_trace(CLI::App& app, Action& chosen) {
       const program::Program& program = programs.train_plan().program;
       write_text(a->out, interpret::to_chrome_json(program, result.timeline));
       if (!a->svg.empty()) write_text(a->svg, interpret::to_svg(program, result.timeline));
-      report::Table table({{"region"}, {"ms", report::Align::Right}, {"share", report::Align::Right}});
-      for (const auto& [region, seconds] : result.breakdown.regions)
-        table.add_row({region, fmt::format("{:.3f}", seconds * 1e3),
-                       fmt::format("{:.1f} %", 100 * seconds / result.breakdown.total)});
-      table.add_row({"gaps", fmt::format("{:.3f}", result.breakdown.gaps * 1e3),
-                     fmt::format("{:.1f} %", 100 * result.breakdown.gaps / result.breakdown.total)});
-      fmt::print("{}{} stages in {:.3f} ms, written to {}\n", table.text(), program.stages.size(),
+      auto rows = result.breakdown.regions;
+      rows.emplace_back("gaps", result.breakdown.gaps);
+      fmt::print("{}{} stages in {:.3f} ms, written to {}\n",
+                 report::time_shares("region", rows, result.breakdown.total), program.stages.size(),
                  result.breakdown.total * 1e3, a->out);
       return 0;
     };

@@ -188,8 +188,9 @@ struct LogConfig {
   std::string run_dir = "runs/default";
   int64_t console_every = 1;  // 0: no progress lines
   bool tensorboard = true;
-  int64_t health_every = 10;  // 0: never
-  int64_t timeline_step = 0;  // 0: the last step
+  int64_t health_every = 10;    // 0: never
+  int64_t timeline_step = 0;    // 0: the last step
+  int64_t breakdown_every = 0;  // 0: never
 
   bool operator==(const LogConfig&) const = default;
 };

@@ -93,6 +93,13 @@ void add_log_keys(std::vector<Key>& keys) {
                      "Step whose stages are timed for the report. 0 is the last step.")
                      .range(0, 1e12)
                      .see({"train.steps"}));
+  keys.push_back(key("breakdown_every", &L::breakdown_every,
+                     "Steps between breakdowns: that step runs stage by stage with a clock on each, and the "
+                     "console and metrics.jsonl say how long attention, router, dispatch, experts, combine, "
+                     "head, optimizer and the rest took, and how much of the step no stage covers. On a GPU "
+                     "it is no graph then and takes longer; bits are the same. 0: never.")
+                     .range(0, 1e12)
+                     .see({"log.timeline_step"}));
 }
 
 void add_recompute_keys(std::vector<Key>& keys) {

@@ -88,7 +88,8 @@ struct StepRecord {
   double hardware_tflops = kUnknown;  // with recompute and padding
   double percent_of_gemm = kUnknown;  // hardware rate in percent of the GEMM rate measured at start
   double step_seconds = kUnknown;
-  int64_t refused_steps = 0;  // refused so far in this run
+  int64_t refused_steps = 0;                // refused so far in this run
+  std::map<std::string, double> breakdown;  // ms by class of work; only on steps that were timed so
   std::optional<EvalRecord> eval;
   std::vector<RouterHealth> health;  // one per MoE layer; may be empty on steps where it is not logged
 };

@@ -60,6 +60,12 @@ class Fields {
       base::fail("{}: \"{}\" is {}, needs 32 bits", where_, key, wide);
     into = static_cast<int>(wide);
   }
+  void read(const char* key, std::map<std::string, double>& into) const {
+    const auto it = object_.find(key);
+    if (it == object_.end()) return;
+    if (!it->is_object()) base::fail("{}: \"{}\" is {}, needs an object", where_, key, it->type_name());
+    for (const auto& [name, value] : it->items()) into[name] = number_from_json(value, where_, name);
+  }
 
  private:
   const json& object_;
@@ -139,6 +145,7 @@ std::string to_json_line(const StepRecord& record) {
   out["percent_of_gemm"] = number(record.percent_of_gemm);
   out["step_seconds"] = number(record.step_seconds);
   out["refused_steps"] = record.refused_steps;
+  for (const auto& [name, ms] : record.breakdown) out["breakdown"][name] = number(ms);
   if (record.eval) {
     out["eval"]["loss"] = number(record.eval->loss);
     out["eval"]["bits_per_byte"] = number(record.eval->bits_per_byte);
@@ -167,10 +174,8 @@ StepRecord record_from_json_line(std::string_view line, std::string_view where) 
   fields.read("percent_of_gemm", record.percent_of_gemm);
   fields.read("step_seconds", record.step_seconds);
   fields.read("refused_steps", record.refused_steps);
-  if (const auto aux = object.find("aux"); aux != object.end()) {
-    if (!aux->is_object()) base::fail("{}: \"aux\" is {}, needs an object", where, aux->type_name());
-    for (const auto& [name, value] : aux->items()) record.aux[name] = number_from_json(value, where, name);
-  }
+  fields.read("aux", record.aux);
+  fields.read("breakdown", record.breakdown);
   if (const auto mtp = object.find("mtp_loss"); mtp != object.end()) {
     if (!mtp->is_array()) base::fail("{}: \"mtp_loss\" is {}, needs a list", where, mtp->type_name());
     for (const json& loss : *mtp) record.mtp_loss.push_back(number_from_json(loss, where, "mtp_loss"));

@@ -145,16 +145,22 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
   interpret::RunOptions timed, plain;
   timed.timing = true;
   BenchResult out;
-  double spent = 0;
+  double spent = 0, on_device = 0;
+  bool device_known = true;
   int64_t step = 1;
   for (; step <= options.warmup + options.steps; ++step) {
     write_random_batch(executor, c, step);
     const auto start = std::chrono::steady_clock::now();
     executor.run(gpu ? plain : timed);
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (step > options.warmup) out.step_seconds.push_back(seconds), spent += seconds;
+    if (step > options.warmup) {
+      out.step_seconds.push_back(seconds), spent += seconds;
+      on_device += executor.device_seconds();
+      device_known = device_known && executor.device_seconds() > 0;
+    }
     if (options.seconds > 0 && spent >= options.seconds) break;
   }
+  if (device_known) out.host_gap_percent = 100 * (spent - on_device) / spent;
   if (gpu) {  // events around every stage cost time, so the breakdown is of a step of its own
     write_random_batch(executor, c, step);
     executor.run(timed);

@@ -2,6 +2,7 @@
 // logging.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,10 @@ struct BenchResult {
   double median_seconds = 0, tokens_per_s = 0, loss = 0;
   double max_over_mean = 0;  // load of the experts in the last step, the mean over the MoE layers; 0: none
   double model_flops = 0, hardware_flops = 0, gemm_rate = 0;
+  // Of the wall time of the timed steps, the part in which the device was not yet or no longer at work on
+  // them, in percent: wall time minus the device's time from the first to the last operation of the step's
+  // graph. Gaps between kernels inside the graph are not in it. Not known on the CPU and without graphs.
+  std::optional<double> host_gap_percent;
   double gemm_share = 0;         // part of the step spent in matrix-product stages
   double gemm_stage_rate = 0;    // FLOP/s inside those stages
   interpret::Timeline timeline;  // of the last step

@@ -20,12 +20,15 @@
 #include "report/jsonl_log.h"
 #include "report/table.h"
 #include "report/tensorboard.h"
+#include "report/time_shares.h"
 #include "schedule/pass/freeze.h"
 #include "train/bigram.h"
 #include "train/generate.h"
 #include "train/launch.h"
+#include "train/matmul_choices.h"
 #include "train/memory.h"
 #include "train/run_tokenizer.h"
+#include "train/step_breakdown.h"
 #include "train/stop_signal.h"
 
 namespace pleat::train {
@@ -61,6 +64,8 @@ class Run {
         carrier_(std::move(carrier)),
         asked_(prepared(config, options.quiet, crew)),
         config_(config::resolve(asked_)),
+        start_(find_start()),
+        choices_line_(take_choices()),
         trainer_(config_, choice(), hooks(), &crew) {
     if (!crew_.leads()) options_.quiet = true;
     if (crew_.leads()) fs::create_directories(config_.log.run_dir);
@@ -73,6 +78,7 @@ class Run {
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
     save_resolved();
+    if (trainer_.programs().machine()) write_file(path(kMatmulChoicesFile), to_json(current_choices()));
   }
 
   LoopResult run() {
@@ -88,15 +94,21 @@ class Run {
     }
     while (code == base::ExitCode::Done && trainer_.run_state().step < config_.train.steps) {
       interpret::RunOptions how;
-      how.timing = crew_.leads() && trainer_.run_state().step + 1 == config_.log.timeline_step;
+      const int64_t next = trainer_.run_state().step + 1;
+      const bool draw = next == config_.log.timeline_step;
+      const bool break_down = config_.log.breakdown_every > 0 && next % config_.log.breakdown_every == 0;
+      how.timing = crew_.leads() && (draw || break_down);
       StepOutcome outcome = trainer_.step(how);
       const int64_t step = trainer_.run_state().step;
-      if (how.timing) write_timeline();
+      if (how.timing && draw) write_timeline();
       if (outcome.committed && !outcome.culprit.empty())
         progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
       if (!outcome.overflow.empty())
         progress.message(
             fmt::format("step {} was run again with room for every row: {}", step, outcome.overflow));
+      // A step that was run twice has no single time.
+      if (how.timing && break_down && outcome.culprit.empty() && outcome.overflow.empty())
+        show_breakdown(outcome.record, progress);
       if (!outcome.committed)
         progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;
@@ -190,6 +202,7 @@ class Run {
         table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
     announce_classes();
+    if (!choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
     for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
     for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
   }
@@ -228,7 +241,9 @@ class Run {
     fmt::print(stderr, "{}", table.text());
   }
 
-  void resume() {
+  // What the run goes on from; nothing: it starts anew. Found before the trainer is made, which binds
+  // products by the algorithms kept in there.
+  std::optional<checkpoint::Loaded> find_start() {
     if (config_.checkpoint.resume == "never") {
       std::error_code ignored;
       if (crew_.leads() && fs::exists(config_.checkpoint.dir, ignored) &&
@@ -237,19 +252,37 @@ class Run {
             "checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, "
             "or remove them",
             config_.checkpoint.dir);
-      return;
+      return {};
     }
-    const std::optional<checkpoint::Loaded> newest = find_newest();
-    if (!newest) {
-      if (config_.checkpoint.resume == "must")
-        base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies",
-                   config_.checkpoint.dir);
-      return;
-    }
-    const std::vector<std::string> differences = trainer_.restore(*newest);
+    std::optional<checkpoint::Loaded> newest = find_newest();
+    if (!newest && config_.checkpoint.resume == "must")
+      base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies",
+                 config_.checkpoint.dir);
+    return newest;
+  }
+
+  // The algorithms of the checkpoint, or else of an earlier start in this folder; returns a line for the log.
+  std::string take_choices() {
+    if (config_.device.kind != "cuda") return {};
+    const std::string file = path(kMatmulChoicesFile);
+    std::string text, where;
+    if (start_ && start_->manifest().texts.contains(kMatmulChoices))
+      text = start_->text(kMatmulChoices), where = start_->path();
+    else if (vfs_.stat(file))
+      text = base::read_file(vfs_, file, kMaxMatmulChoicesBytes), where = file;
+    else
+      return {};
+    TakenChoices taken = take(choices_from_json(text, where), matmul_machine(), where);
+    kernels::use_matmul_choices(taken.use);
+    return taken.line;
+  }
+
+  void resume() {
+    if (!start_) return;
+    const std::vector<std::string> differences = trainer_.restore(*start_);
     if (options_.quiet) return;
-    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", newest->path(),
-               newest->step(), newest->manifest().tensors.size());
+    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", start_->path(),
+               start_->step(), start_->manifest().tensors.size());
     for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
   }
 
@@ -312,6 +345,15 @@ class Run {
     const interpret::Executor& e = trainer_.programs().train();
     write_file(path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
     write_file(path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
+  }
+
+  void show_breakdown(report::StepRecord& record, report::Progress& progress) {
+    const interpret::Executor& e = trainer_.programs().train();
+    const auto classes = step_breakdown(interpret::breakdown(e.program(), e.timeline()), record.step_seconds);
+    for (const auto& [name, seconds] : classes) record.breakdown[name] = 1e3 * seconds;
+    std::string text = report::time_shares(fmt::format("step {}", record.step), classes, record.step_seconds);
+    text.pop_back();  // a message ends its own line
+    progress.message(text);
   }
 
   void save(report::Progress& progress) {
@@ -448,6 +490,8 @@ class Run {
   const std::string carrier_;
   config::Config asked_, config_;
   base::PosixVfs vfs_;
+  std::optional<checkpoint::Loaded> start_;
+  const std::string choices_line_;
   Trainer trainer_;
   std::optional<report::JsonlLog> log_;
   std::optional<report::TensorBoardWriter> tensorboard_;

@@ -15,6 +15,7 @@
 #include "model/decoder.h"
 #include "model/overflow.h"
 #include "train/learning_rate.h"
+#include "train/matmul_choices.h"
 
 namespace pleat::train {
 namespace {
@@ -157,10 +158,12 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   write_inputs(executor, position, counts);
   interpret::RunOptions options = asked;
   options.lanes_as_threads |= crew_.setup().mesh.has_link_lanes();
-  // One watch for the process: ranks that are threads would count each other.
-  if (crew_.alone()) base::start_allocation_watch();
+  // One watch for the process: ranks that are threads would count each other. The clocks of a timed step need
+  // memory on a GPU.
+  const bool watch = crew_.alone() && !(options.timing && programs_.machine());
+  if (watch) base::start_allocation_watch();
   executor.run(options);
-  if (crew_.alone()) {
+  if (watch) {
     const base::AllocationCount seen = base::stop_allocation_watch();
     allocations_ = {seen.available, allocations_.large + seen.large,
                     std::max(allocations_.largest, seen.largest)};
@@ -392,6 +395,7 @@ checkpoint::StateView Trainer::scalars() const {
     if (run_.data.sources.size() > 1) out.integers[prefix + "taken"] = train_data_.taken(run_.data, i);
   }
   out.texts = {{"config", config::to_toml(config_)}, {"data", data_identity()}};
+  if (programs_.machine()) out.texts[kMatmulChoices] = to_json(current_choices());
   return out;
 }
 
@@ -413,9 +417,10 @@ void Trainer::with_state(const std::function<void(const checkpoint::StateView&)>
 std::string Trainer::state_sha256() {
   std::string digest;
   with_state([&](checkpoint::StateView view) {
-    // Where files lie, how ranks are laid out and how often files are written is not state: two runs that
-    // compute the same must agree.
+    // Where files lie, how ranks are laid out, how often files are written and how fast products were when
+    // they were measured is not state: two runs that compute the same must agree.
     view.texts.erase("config");
+    view.texts.erase(kMatmulChoices);
     digest = checkpoint::state_sha256(view);
   });
   return crew_.tell("state.digest", digest);

@@ -41,7 +41,7 @@ const std::vector<Shape> kShapes = {
     {{0, 0, 0}, 64, 128},                   // nobody came
     {{700, 30, 300}, 1024, 512},
     {{900, 513, 0, 1200, 40}, 1024, 2048},  // several tiles for every block
-    {{300, 20}, 33, 41},  // not a multiple of 16 bytes: plain products
+    {{300, 20}, 33, 41},                    // not a multiple of 16 bytes: plain products
 };
 
 class CudaGrouped : public ::testing::TestWithParam<std::pair<Dtype, Dtype>> {};

@@ -4,7 +4,9 @@
 
 #include "base/hash.h"
 #include "cuda/cuda_support.h"
+#include "kernels/cuda/choices.h"
 #include "train/bench_step.h"
+#include "train/matmul_choices.h"
 #include "train/programs.h"
 
 namespace pleat::train {
@@ -132,6 +134,52 @@ TEST(CudaStep, GraphAndStagesAndRepetitionGiveTheSameBits) {
       EXPECT_EQ(graph.state, eager.state);
       EXPECT_EQ(graph.state, again.state);
     }
+}
+
+// What a resume does: a process that has measured nothing gets the choices of one that has.
+TEST(CudaStep, KeptChoicesGiveTheSameBitsAndNothingIsMeasured) {
+  PLEAT_NEEDS_GPU();
+  for (const char* type : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(type);
+    const config::Config c = on(small_model("qk_norm, shared experts"), "cuda", type);
+    kernels::use_matmul_choices({});
+    const int64_t before = kernels::num_matmuls_measured();
+    const Trained first = train(c, 10);
+    const std::string kept = to_json(current_choices());
+    const std::vector<kernels::MatmulChoice> chosen = kernels::matmul_choices();
+    ASSERT_FALSE(chosen.empty());
+    EXPECT_EQ(kernels::num_matmuls_measured(), before + static_cast<int64_t>(chosen.size()));
+
+    kernels::use_matmul_choices({});
+    const TakenChoices taken = take(choices_from_json(kept, "kept"), matmul_machine(), "kept");
+    ASSERT_EQ(taken.use, chosen);
+    kernels::use_matmul_choices(taken.use);
+    const int64_t measured = kernels::num_matmuls_measured();
+    const Trained second = train(c, 10);
+    EXPECT_EQ(kernels::num_matmuls_measured(), measured);
+    EXPECT_EQ(kernels::matmul_choices(), chosen);
+    EXPECT_EQ(second.losses, first.losses);
+    EXPECT_EQ(second.state, first.state);
+  }
+}
+
+TEST(CudaStep, AnAlgorithmTheLibraryDoesNotKnowIsRefused) {
+  PLEAT_NEEDS_GPU();
+  const config::Config c = on(small_model("plain"), "cuda", "bfloat16");
+  kernels::use_matmul_choices({});
+  train(c, 1);
+  std::vector<kernels::MatmulChoice> tampered = kernels::matmul_choices();
+  for (kernels::MatmulChoice& choice : tampered) choice.algorithm.fill(~uint64_t{0});
+  kernels::use_matmul_choices(tampered);
+  try {
+    train(c, 1);
+    ADD_FAILURE() << "accepted";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("needed: one measured on this device with this library"),
+              std::string::npos)
+        << e.what();
+  }
+  kernels::use_matmul_choices({});
 }
 
 TEST(CudaStep, NonFiniteNumbersAreFoundAtTheirStage) {

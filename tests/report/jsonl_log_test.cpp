@@ -34,6 +34,14 @@ TEST(JsonlLog, LossesOfMultiTokenPrediction) {
   EXPECT_THROW(record_from_json_line("{\"step\": 1, \"mtp_loss\": 2}", "here"), base::Error);
 }
 
+TEST(JsonlLog, WhereTheTimeWent) {
+  StepRecord record = sample_record(1);
+  record.breakdown = {{"attention", 12.5}, {"host gaps", 0.25}};
+  EXPECT_EQ(record_from_json_line(to_json_line(record), "here").breakdown, record.breakdown);
+  EXPECT_EQ(to_json_line(sample_record(1)).find("breakdown"), std::string::npos);
+  EXPECT_THROW(record_from_json_line("{\"step\": 1, \"breakdown\": [1]}", "here"), base::Error);
+}
+
 TEST(JsonlLog, RoundTripKeepsEveryBit) {
   const Scratch scratch;
   write_steps(scratch / "metrics.jsonl", 1, 3);

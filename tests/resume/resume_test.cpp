@@ -6,6 +6,7 @@
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
+#include "report/jsonl_log.h"
 #include "resume/resume_support.h"
 #include "train/loop.h"
 
@@ -146,6 +147,30 @@ TEST_F(Resume, RefusedStepsInARowAreCountedAcrossAStop) {
   const LoopResult went_on = run_training(config, options);
   EXPECT_EQ(went_on.code, base::ExitCode::Done);
   EXPECT_EQ(went_on.step, kEnd);
+}
+
+// log.breakdown_every: which steps say where their time went; nothing else changes.
+TEST_F(Resume, TimedStepsHaveTheSameBits) {
+  LoopOptions options;
+  options.quiet = true;
+  const LoopResult plain =
+      run_training(resolved_config(folder_, 5, {"log.run_dir=\"" + folder_.at("a") + "\""}), options);
+  const LoopResult timed = run_training(
+      resolved_config(folder_, 5, {"log.run_dir=\"" + folder_.at("b") + "\"", "log.breakdown_every=2"}),
+      options);
+  EXPECT_EQ(timed.state_sha256, plain.state_sha256);
+  for (const report::StepRecord& record : report::read_log(folder_.at("b") + "/metrics.jsonl")) {
+    EXPECT_EQ(record.breakdown.empty(), record.step % 2 != 0) << "step " << record.step;
+    if (record.breakdown.empty()) continue;
+    EXPECT_EQ(record.breakdown.size(), 9u);
+    double sum = 0;
+    for (const auto& [name, ms] : record.breakdown) sum += ms;
+    // One lane at a time on one thread: the classes and the gaps are the step.
+    EXPECT_NEAR(sum, 1e3 * record.step_seconds, 1e-6 + 1e-9 * sum);
+    EXPECT_GT(record.breakdown.at("attention"), 0);
+    EXPECT_GT(record.breakdown.at("host gaps"), 0);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.at("b") + "/matmul_choices.json")) << "no GPU, no choices";
 }
 
 TEST_F(Resume, ACheckpointWithoutAPieceIsRefusedByName) {

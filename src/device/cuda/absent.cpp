@@ -2,12 +2,13 @@
 #include "base/error.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/graph_clock.h"
 #include "device/cuda/random.h"
 
 namespace pleat::device::cuda {
 namespace {
 [[noreturn]] void absent() {
-  base::fail("this build has no CUDA: build the preset \"cuda\", or choose device.type = \"cpu\"");
+  base::fail("this build has no CUDA: build the preset \"cuda\", or choose device.kind = \"cpu\"");
 }
 }  // namespace
 
@@ -42,6 +43,8 @@ void* Lane::cudnn() { absent(); }
 Graph::~Graph() = default;
 void Graph::capture(Lane&, const std::function<void()>&) { absent(); }
 void Graph::launch(Lane&) { absent(); }
+void GraphClock::start(Lane&) { absent(); }
+void GraphClock::stop(Lane&) { absent(); }
 void fill_random(Lane&, void*, int64_t, bool, uint32_t) { absent(); }
 void fill_random_std(Lane&, void*, int64_t, bool, uint32_t, float) { absent(); }
 double median_seconds(Lane&, int, const std::function<void()>&) { absent(); }

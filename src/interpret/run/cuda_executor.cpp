@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "device/cuda/graph_clock.h"
 #include "interpret/run/lane_threads.h"
 #include "kernels/cuda/bind.h"
 #include "program/order.h"
@@ -111,6 +112,8 @@ struct CudaExecutor::State {
   std::vector<Event> joins;  // one per lane and one for the start
   device::cuda::Graph graph;
   Event begin{true}, end{true};  // of the last run
+  device::cuda::GraphClock clock;
+  double device_seconds = 0;
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
@@ -362,7 +365,13 @@ void CudaExecutor::run(const RunOptions& options) {
   // Ranks meet on the host, which a graph knows nothing of.
   const bool as_graph = !options.find_non_finite && !options.timing && !options.lanes_as_threads &&
                         s.options.graph && !s.meets_ranks && s.runs > 0;
-  if (as_graph && !s.graph.ready()) s.graph.capture(*s.lanes[0], [&] { s.enqueue(options, {}, {}); });
+  if (as_graph && !s.graph.ready())
+    s.graph.capture(*s.lanes[0], [&] {
+      s.clock.start(*s.lanes[0]);
+      s.enqueue(options, {}, {});
+      s.clock.stop(*s.lanes[0]);
+    });
+  s.device_seconds = 0;
   s.lanes[0]->record(s.begin);
   if (options.find_non_finite)
     s.run_looking(options);
@@ -374,6 +383,7 @@ void CudaExecutor::run(const RunOptions& options) {
     s.enqueue(options, {}, {});
   s.lanes[0]->record(s.end);
   s.lanes[0]->synchronize();
+  if (as_graph) s.device_seconds = s.clock.seconds();
   if (!options.find_non_finite) ++s.runs;
 }
 
@@ -403,6 +413,7 @@ double CudaExecutor::seconds() const {
 }
 const Timeline& CudaExecutor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& CudaExecutor::non_finite() const { return state_->bad; }
+double CudaExecutor::device_seconds() const { return state_->device_seconds; }
 const Program& CudaExecutor::program() const { return state_->program; }
 int64_t CudaExecutor::num_graph_nodes() const { return state_->graph.num_nodes(); }
 

@@ -66,6 +66,7 @@ class CudaExecutor final : public Executor {
   double seconds() const override;
   const Timeline& timeline() const override;
   const std::optional<NonFinite>& non_finite() const override;
+  double device_seconds() const override;
   const program::Program& program() const override;
 
   int64_t num_graph_nodes() const;  // 0: not captured yet

@@ -243,6 +243,7 @@ void* Executor::data(const std::string& name) const { return data(find(name)); }
 double Executor::seconds() const { return state_->seconds; }
 const Timeline& Executor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& Executor::non_finite() const { return state_->bad; }
+double Executor::device_seconds() const { return 0; }
 const Program& Executor::program() const { return state_->program; }
 
 }  // namespace pleat::interpret

@@ -63,6 +63,9 @@ class Executor {
   virtual double seconds() const;
   virtual const Timeline& timeline() const;                    // of the last run with timing
   virtual const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
+  // Seconds a device was given to the last run, from its first to its last operation; 0 where that is not
+  // known: on the CPU, and where stages were enqueued one by one.
+  virtual double device_seconds() const;
   virtual const program::Program& program() const;
 
  protected:

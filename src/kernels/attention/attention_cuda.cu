@@ -4,7 +4,6 @@
 // documents, other widths, what cuDNN has no plan for) is the own kernels' work. Sinks do not decide: cuDNN
 // computes without them, one small kernel puts them in afterwards; backward needs only the log-sum-exp.
 #include <algorithm>
-#include <mutex>
 
 #include "device/cuda/check.h"
 #include "kernels/attention/attention_bind.h"
@@ -12,6 +11,7 @@
 #include "kernels/attention/attention_own.h"
 #include "kernels/attention/attention_path.h"
 #include "kernels/attention/ring_attention_cuda.h"
+#include "kernels/cuda/paths.h"
 #include "kernels/cuda/types.cuh"
 
 namespace pleat::kernels {
@@ -60,15 +60,6 @@ Choice choose(const Invocation& in, Phase phase, device::cuda::Lane& lane) {
   return {std::move(plan), ""};
 }
 
-struct Taken {
-  std::mutex mutex;
-  std::vector<std::string> lines;
-};
-Taken& taken() {
-  static Taken one;
-  return one;
-}
-
 void note(const Invocation& in, Phase phase, const Choice& choice) {
   const AttentionShape s = shape_of(in, qkv_of(in, phase).dim(0));
   std::string line =
@@ -81,9 +72,7 @@ void note(const Invocation& in, Phase phase, const Choice& choice) {
                                              : in.attr("deterministic") != 0 ? ", deterministic"
                                                                              : ", not deterministic")
                                : "own kernel (" + choice.why + ")");
-  const std::lock_guard lock(taken().mutex);
-  auto& lines = taken().lines;
-  if (std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(std::move(line));
+  cuda::note_path(std::move(line));
 }
 
 AttentionShape checked(const Invocation& in, const Arg& qkv, const Arg& out, const Arg& lse,
@@ -259,11 +248,6 @@ CudaLaunch prepare_context_backward(const Invocation& in, device::cuda::Lane& la
 std::string attention_path(const Invocation& call, Phase phase, device::cuda::Lane& lane) {
   const Choice choice = choose(call, phase, lane);
   return choice.cudnn ? "cudnn" : "own: " + choice.why;
-}
-
-std::vector<std::string> attention_paths_taken() {
-  const std::lock_guard lock(taken().mutex);
-  return taken().lines;
 }
 
 std::span<const CudaBinding> attention_cuda_bindings() {

@@ -1,5 +1,5 @@
 // Linked in place of registry.cpp and the *_cuda.cu files when the build has no CUDA.
-#include "kernels/attention/attention_path.h"
+#include "base/error.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/choices.h"
 
@@ -7,6 +7,10 @@ namespace pleat::kernels {
 
 CudaPrepare find_cuda_kernel(program::KernelKind, program::Phase) { return nullptr; }
 std::vector<std::string> cuda_choices() { return {}; }
-std::vector<std::string> attention_paths_taken() { return {}; }
+std::vector<MatmulChoice> matmul_choices() { return {}; }
+void use_matmul_choices(const std::vector<MatmulChoice>& choices) {
+  PLEAT_CHECK(choices.empty(), "algorithms of a GPU in a build without CUDA");
+}
+int64_t num_matmuls_measured() { return 0; }
 
 }  // namespace pleat::kernels

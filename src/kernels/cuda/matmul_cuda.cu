@@ -1,11 +1,12 @@
 #include <cublasLt.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
+#include <optional>
+#include <vector>
 
 #include "device/cuda/check.h"
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matmul_table.h"
 #include "kernels/cuda/workspace.h"
 
 namespace pleat::kernels::cuda {
@@ -24,28 +25,11 @@ cudaDataType_t type_of(tensor::Dtype dtype) {
   return dtype == tensor::Dtype::BF16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-std::mutex choices_mutex;
-std::map<std::string, MatmulChoice>& choices() {
-  static std::map<std::string, MatmulChoice> all;
-  return all;
-}
-
-// cuBLASLt's opaque choice is 64 bytes without pointers; it is written as hexadecimal digits.
-std::string text_of(const cublasLtMatmulAlgo_t& algo) {
-  std::string out;
-  for (uint64_t word : algo.data) out += fmt::format("{:016x}", word);
-  return out;
-}
-
-bool parse(const std::string& text, cublasLtMatmulAlgo_t& algo) {
-  constexpr size_t kWords = sizeof(algo.data) / sizeof(algo.data[0]);
-  if (text.size() != kWords * 16) return false;
-  for (size_t i = 0; i < kWords; ++i) {
-    const std::string word = text.substr(i * 16, 16);
-    if (word.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
-    algo.data[i] = std::stoull(word, nullptr, 16);
-  }
-  return true;
+cublasLtMatmulAlgo_t algorithm_of(const MatmulChoice& choice) {
+  cublasLtMatmulAlgo_t algo{};
+  static_assert(sizeof algo.data == sizeof choice.algorithm);
+  std::memcpy(algo.data, choice.algorithm.data(), sizeof algo.data);
+  return algo;
 }
 
 // Everything cuBLASLt wants to know; column-major, so the product is of the transposes: D^T = B^T A^T.
@@ -53,7 +37,6 @@ struct Plan {
   cublasLtMatmulDesc_t product = nullptr;
   cublasLtMatrixLayout_t first = nullptr, second = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  int64_t workspace = 0;
   ~Plan() {
     if (out) cublasLtMatrixLayoutDestroy(out);
     if (second) cublasLtMatrixLayoutDestroy(second);
@@ -61,6 +44,28 @@ struct Plan {
     if (product) cublasLtMatmulDescDestroy(product);
   }
 };
+
+// At least one, the most promising first. No std::vector: nvcc cannot destroy elements of an unnamed struct.
+struct Candidates {
+  cublasLtMatmulHeuristicResult_t at[kCandidates];
+  int count = 0;
+};
+
+Candidates recommended(const Plan& plan, cublasLtHandle_t handle, const std::string& key) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  require(cublasLtMatmulPreferenceCreate(&preference), key);
+  const size_t workspace = kMatmulWorkspace;
+  Candidates out{};
+  cublasStatus_t code = cublasLtMatmulPreferenceSetAttribute(
+      preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+  if (code == CUBLAS_STATUS_SUCCESS)
+    code = cublasLtMatmulAlgoGetHeuristic(handle, plan.product, plan.first, plan.second, plan.out, plan.out,
+                                          preference, kCandidates, out.at, &out.count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  require(code, key);
+  if (out.count == 0) base::fail_with(base::ExitCode::Hardware, "cuBLASLt has no algorithm for {}", key);
+  return out;
+}
 
 }  // namespace
 
@@ -109,64 +114,51 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
                           plan->out, to, plan->out, &algo, lane.scratch(), kMatmulWorkspace, lane.stream());
   };
 
-  static const std::string machine = [] {
-    const device::cuda::Facts facts = device::cuda::facts();
-    return fmt::format("{} cublas {}", facts.name, facts.cublas);
-  }();
-  const std::string key =
-      fmt::format("{} {}x{}x{} {}{} {}->{}{}{} on {}", p.what, p.m, p.n, p.k, p.transpose_a ? 'T' : 'N',
-                  p.transpose_b ? 'T' : 'N', tensor::name_of(a.dtype), tensor::name_of(d.dtype),
-                  beta != 0 ? " add" : "", p.bias ? " bias" : "", machine);
-
-  std::lock_guard lock(choices_mutex);
-  auto found = choices().find(key);
-  if (found == choices().end() || !parse(found->second.algorithm, plan->algo)) {
-    cublasLtMatmulPreference_t preference = nullptr;
-    require(cublasLtMatmulPreferenceCreate(&preference), p.what);
-    const size_t workspace = kMatmulWorkspace;
-    require(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                 &workspace, sizeof workspace),
-            p.what);
-    cublasLtMatmulHeuristicResult_t results[kCandidates];
-    int num_results = 0;
-    const cublasStatus_t code =
-        cublasLtMatmulAlgoGetHeuristic(handle, plan->product, plan->first, plan->second, plan->out, plan->out,
-                                       preference, kCandidates, results, &num_results);
-    cublasLtMatmulPreferenceDestroy(preference);
-    require(code, p.what);
-    if (num_results == 0) base::fail_with(base::ExitCode::Hardware, "cuBLASLt has no algorithm for {}", key);
-    int best = 0;
-    double best_seconds = 0;
+  const MatmulKey key{p.m,     p.n,     p.k,       p.transpose_a,    p.transpose_b,
+                      a.dtype, d.dtype, beta != 0, p.bias != nullptr};
+  MatmulChoice choice;
+  if (find_choice(key, choice)) {
+    plan->algo = algorithm_of(choice);
+    // What a file says is a claim until the library agrees.
+    cublasLtMatmulHeuristicResult_t result{};
+    const cublasStatus_t code = cublasLtMatmulAlgoCheck(handle, plan->product, plan->first, plan->second,
+                                                        plan->out, plan->out, &plan->algo, &result);
+    if (code != CUBLAS_STATUS_SUCCESS || result.workspaceSize > static_cast<size_t>(kMatmulWorkspace))
+      base::fail(
+          "the algorithm chosen for {} is not one that cuBLASLt {} takes here ({}, workspace {} bytes of "
+          "{}); "
+          "needed: one measured on this device with this library",
+          text_of(key), cublasLtGetVersion(), cublasLtGetStatusName(code), result.workspaceSize, kMatmulWorkspace);
+  } else {
+    const Candidates candidates = recommended(*plan, handle, text_of(key));
+    choice.key = key;
+    choice.what = p.what;
+    size_t best = 0;
     if (lane.may_tune) {
       device::cuda::fill_random(lane, a.data, a.size(), a.dtype == tensor::Dtype::BF16, 1);
       device::cuda::fill_random(lane, b.data, b.size(), b.dtype == tensor::Dtype::BF16, 2);
-      for (int i = 0; i < num_results; ++i) {
+      std::vector<std::optional<double>> seconds;
+      for (int i = 0; i < candidates.count; ++i) {
+        const cublasLtMatmulAlgo_t& algo = candidates.at[i].algo;
         bool works = true;
-        const double seconds = device::cuda::median_seconds(
-            lane, kRepeats, [&] { works = run(results[i].algo) == CUBLAS_STATUS_SUCCESS; });
-        if (works && (best_seconds == 0 || seconds < best_seconds)) best = i, best_seconds = seconds;
+        const double median = device::cuda::median_seconds(
+            lane, kRepeats, [&] { works = works && run(algo) == CUBLAS_STATUS_SUCCESS; });
+        seconds.push_back(works ? std::optional(median) : std::nullopt);
       }
+      const std::optional<size_t> first = fastest(seconds);
+      if (!first)
+        base::fail_with(base::ExitCode::Hardware, "none of the {} algorithms cuBLASLt recommends for {} runs",
+                        candidates.count, text_of(key));
+      best = *first;
+      choice.tflops = 2e-12 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) /
+                      *seconds[best];
     }
-    plan->algo = results[best].algo;
-    MatmulChoice choice{key, text_of(plan->algo), static_cast<int64_t>(results[best].workspaceSize),
-                        best_seconds > 0 ? 2e-12 * static_cast<double>(p.m) * static_cast<double>(p.n) *
-                                               static_cast<double>(p.k) / best_seconds
-                                         : 0};
-    choices()[key] = choice;
+    plan->algo = candidates.at[best].algo;
+    std::memcpy(choice.algorithm.data(), plan->algo.data, sizeof plan->algo.data);
+    choice.workspace = static_cast<int64_t>(candidates.at[best].workspaceSize);
+    add_choice(choice, lane.may_tune);
   }
   return [run, plan, what = std::string(p.what)] { require(run(plan->algo), what); };
-}
-
-std::vector<MatmulChoice> matmul_choices() {
-  std::lock_guard lock(choices_mutex);
-  std::vector<MatmulChoice> out;
-  for (const auto& [key, choice] : choices()) out.push_back(choice);
-  return out;
-}
-
-void use_matmul_choices(const std::vector<MatmulChoice>& given) {
-  std::lock_guard lock(choices_mutex);
-  for (const MatmulChoice& c : given) choices()[c.key] = c;
 }
 
 }  // namespace pleat::kernels::cuda

@@ -1,6 +1,8 @@
-#include "kernels/attention/attention_path.h"
+#include <fmt/format.h>
+
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/choices.h"
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/paths.h"
 
 namespace pleat::kernels {
 
@@ -18,10 +20,11 @@ CudaPrepare find_cuda_kernel(program::KernelKind kind, program::Phase phase) {
 
 std::vector<std::string> cuda_choices() {
   std::vector<std::string> out;
-  for (const cuda::MatmulChoice& c : cuda::matmul_choices())
-    out.push_back(c.tflops > 0 ? fmt::format("{}: cuBLASLt, {:.0f} TFLOP/s when chosen", c.key, c.tflops)
-                               : fmt::format("{}: cuBLASLt, as recommended", c.key));
-  for (const std::string& line : attention_paths_taken()) out.push_back(line);
+  for (const MatmulChoice& c : matmul_choices())
+    out.push_back(
+        fmt::format("{} {}, sums in f32: cuBLASLt, {}", c.what, text_of(c.key),
+                    c.tflops > 0 ? fmt::format("{:.0f} TFLOP/s when chosen", c.tflops) : "as it recommends"));
+  for (std::string& line : cuda::paths_taken()) out.push_back(std::move(line));
   return out;
 }
 

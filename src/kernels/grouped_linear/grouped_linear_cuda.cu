@@ -3,6 +3,7 @@
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
+#include "kernels/cuda/paths.h"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/grouped_linear/grouped_bias.cuh"
 #include "kernels/grouped_linear/grouped_gemm.cuh"
@@ -26,6 +27,14 @@ bool suits_tensor_cores(std::initializer_list<const Arg*> operands, std::initial
   for (int64_t w : widths)
     if (w % 8 != 0) return false;
   return true;
+}
+
+// Which way a product goes, said once; `into` is what it writes.
+bool noted(std::string_view phase, const Arg& w, const Arg& x, const Arg& into, bool tensor_cores) {
+  note_path(fmt::format("{} {}: {} experts of {} x {}, {}->{}, sums in f32: {}", kName, phase, w.dim(0),
+                        w.dim(1), w.dim(2), tensor::name_of(x.dtype), tensor::name_of(into.dtype),
+                        tensor_cores ? "own kernel on tensor cores" : "own kernel, multiply-adds"));
+  return tensor_cores;
 }
 
 template <Grouped kWhat, int kN, class T>
@@ -105,7 +114,7 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
   require_dtype(kName, "bias", bias, w.dtype);
   require_dtype(kName, "row_scale", scale, tensor::Dtype::F32);
   CudaLaunch product;
-  if (suits_tensor_cores({&x, &w, &y}, {in, out})) {
+  if (noted("forward", w, x, y, suits_tensor_cores({&x, &w, &y}, {in, out}))) {
     GroupedShape shape = shape_of(offsets, 0, out, in);
     shape.out = y.as<bf16>();
     product = launch<Grouped::Rows>(x, w, y, shape, lane);
@@ -132,7 +141,7 @@ CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
   require_dtype(kName, "bias", bias, w.dtype);
   require_dtype(kName, "drow_scale", dscale, tensor::Dtype::F32);
   CudaLaunch product;
-  if (suits_tensor_cores({&dy, &w, &dx}, {in, out})) {
+  if (noted("dgrad", w, dy, dx, suits_tensor_cores({&dy, &w, &dx}, {in, out}))) {
     GroupedShape shape = shape_of(offsets, 0, in, out);
     shape.out = dx.as<bf16>();
     product = launch<Grouped::RowsAcross>(dy, w, dx, shape, lane);
@@ -159,8 +168,9 @@ CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
   require_dtype(kName, "row_scale", scale, tensor::Dtype::F32);
   const bool wide = dw.dtype == tensor::Dtype::F32;
   CudaLaunch product;
-  if (rows > 0 && suits_tensor_cores({&dy, &x}, {in, out}) &&
-      reinterpret_cast<uintptr_t>(dw.data) % 16 == 0) {
+  const bool suits =
+      rows > 0 && suits_tensor_cores({&dy, &x}, {in, out}) && reinterpret_cast<uintptr_t>(dw.data) % 16 == 0;
+  if (noted("wgrad", dw, x, dw, suits)) {
     GroupedShape shape = shape_of(offsets, out, in, 0);
     shape.accumulate = dw.into() == Into::Accumulate;
     product = wide ? launch<Grouped::Depth, float>(dy, x, dw, shape, lane)

@@ -1,7 +1,7 @@
 // linear on the GPU: cuBLASLt does the three products; sums of the bias gradient are our own.
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
-#include "kernels/cuda/matmul.cuh"
+#include "kernels/cuda/matmul.h"
 #include "kernels/cuda/types.cuh"
 #include "kernels/linear/linear.h"
 #include "kernels/math/require.h"

@@ -1,6 +1,7 @@
 // The gate on the GPU: which product runs where, the plain multiply-add products, and the sums over runs of
 // tokens. Weight gradients may be wider than the weights.
 #include "device/cuda/check.h"
+#include "kernels/cuda/paths.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/math/require.h"
@@ -152,6 +153,15 @@ void check(const GateShape& shape) {
     base::fail("[{}] [{}, {}] is too large", kName, shape.tokens, shape.width);
 }
 
+// Which way this product goes, said once.
+bool takes_tensor_cores(std::string_view phase, tensor::Dtype dtype, const GateShape& shape) {
+  const bool mma = gate_on_tensor_cores(dtype, shape);
+  note_path(fmt::format("{} {}: {} tokens x {} -> {} experts, {}, logits f32: {}", kName, phase, shape.tokens,
+                        shape.width, shape.experts, tensor::name_of(dtype),
+                        mma ? "own kernel on tensor cores" : "own kernel, multiply-adds in f32"));
+  return mma;
+}
+
 }  // namespace
 
 CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
@@ -165,7 +175,7 @@ CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lan
   require_dtype(kName, "bias", call[2], call[0].dtype);
   require_shape(kName, "logits", call[3], {shape.tokens, shape.experts});
   require_dtype(kName, "logits", call[3], tensor::Dtype::F32);
-  if (gate_on_tensor_cores(call[0].dtype, shape))
+  if (takes_tensor_cores("forward", call[0].dtype, shape))
     return prepare_gate_mma_forward(shape, call[0], call[1], call[2], call[3], lane);
   CudaLaunch out;
   with_float(call[0].dtype, [&](auto zero) {
@@ -188,7 +198,7 @@ CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cu
   require_shape(kName, "w", call[1], {shape.experts, shape.width});
   require_shape(kName, "dx", call[2], {shape.tokens, shape.width});
   require_dtype(kName, "dx", call[2], call[1].dtype);
-  if (gate_on_tensor_cores(call[1].dtype, shape))
+  if (takes_tensor_cores("dgrad", call[1].dtype, shape))
     return prepare_gate_mma_backward_input(shape, call[0], call[1], call[2], lane);
   CudaLaunch out;
   with_float(call[1].dtype, [&](auto zero) {
@@ -220,7 +230,7 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
       1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
   const int64_t size = shape.experts * shape.width;
   PartialLaunch products;
-  if (gate_on_tensor_cores(call[1].dtype, shape)) {
+  if (takes_tensor_cores("wgrad", call[1].dtype, shape)) {
     products = prepare_gate_mma_backward_weight(shape, call[0], call[1], splits, lane);
   } else {
     with_float(call[1].dtype, [&](auto zero) {

@@ -3,13 +3,12 @@
 //   d[m, n] = op_a(a) op_b(b)^... in row-major terms:  d = A B (+ c) (+ bias over columns), A [m, k], B [k,
 //   n]
 //
-// The choice is keyed by shapes, layouts, types, epilogue, device and library version: the same key takes the
-// same algorithm everywhere in a run and after a resume. Bits are the same for the same device model, library
-// and choice.
+// The choice is keyed by shapes, layouts, types and epilogue (kernels/linear/matmul_choice.h): the same key
+// takes the same algorithm everywhere in a run and after a resume. Bits are the same for the same device
+// model, library and choice.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include "kernels/cuda/bind.h"
 
@@ -28,15 +27,5 @@ struct Product {
 };
 
 CudaLaunch matmul(const Product& product, device::cuda::Lane& lane);
-
-// What was chosen so far in this process, a line each: key, algorithm, workspace, TFLOP/s when measured.
-struct MatmulChoice {
-  std::string key, algorithm;
-  int64_t workspace = 0;
-  double tflops = 0;  // 0: taken as recommended or read from a file
-};
-std::vector<MatmulChoice> matmul_choices();
-// Choices of an earlier run: taken instead of measuring.
-void use_matmul_choices(const std::vector<MatmulChoice>& choices);
 
 }  // namespace pleat::kernels::cuda
