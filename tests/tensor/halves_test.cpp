@@ -28,7 +28,9 @@ TEST(Halves, TheHighHalfIsTheNearestBf16) {
     const float near = as_float(halves.high), below = as_float(static_cast<uint16_t>(halves.high - 1)),
                 above = as_float(static_cast<uint16_t>(halves.high + 1));
     EXPECT_LE(std::abs(near - x), std::abs(above - x)) << x;
-    if (near != 0) EXPECT_LE(std::abs(near - x), std::abs(below - x)) << x;
+    if (near != 0) {
+      EXPECT_LE(std::abs(near - x), std::abs(below - x)) << x;
+    }
   }
   EXPECT_EQ(as_float(split(0x1.01p0f).high), 0x1.02p0f);    // ties away from zero
   EXPECT_EQ(as_float(split(-0x1.01p0f).high), -0x1.02p0f);  // ties away from zero
