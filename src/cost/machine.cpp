@@ -52,7 +52,7 @@ int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& progr
     if (use.value == kNoValue) continue;
     const Value& v = program.values[static_cast<size_t>(use.value)];
     largest = std::max(largest, bytes_of(v));
-    sum += bytes_of(v);
+    sum += bytes_of(v) * (use.access == program::Access::Update ? 2 : 1);  // is read and written
     full = std::min(full, filled(v));
   }
   switch (class_of(stage.op)) {

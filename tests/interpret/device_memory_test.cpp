@@ -42,23 +42,37 @@ TEST(DeviceMemory, EveryLanePaysForItsMostDemandingStage) {
             {r(x), r(weight), none(), none(),
              w(b.value("z", tensor::Dtype::BF16, {8, 16}, program::Owner::Activations))});
   EXPECT_EQ(device_memory(b.program(), made).workspace_bytes, 2 * kernels::kMatmulWorkspace);
+}
 
-  // Attention's backward: a float32 copy of the gradient and one number per row and head.
-  program::Builder attention("attention");
-  const auto at = [&](const char* name, tensor::Dtype dtype, std::vector<int64_t> shape) {
-    return attention.value(name, dtype, std::move(shape), program::Owner::Activations,
-                           program::Life::Persistent);
-  };
-  const int64_t rows = 1 << 16, heads = 8, width = 3 * 8 * 64;
+int64_t attention_workspace(int64_t rows, int64_t heads, int64_t kv_heads, int64_t d, int64_t dv,
+                            bool documents) {
+  program::Builder b("attention");
   using tensor::Dtype;
-  const auto dqkv = attention.value("dqkv", Dtype::BF16, {rows, width}, program::Owner::Activations);
-  attention.at({0, 0});
-  attention.dgrad(program::Op::attention,
-                  {r(at("dout", Dtype::BF16, {rows, heads * 64})), r(at("qkv", Dtype::BF16, {rows, width})),
-                   r(at("out", Dtype::BF16, {rows, heads * 64})), r(at("lse", Dtype::F32, {rows, heads})),
-                   r(at("doc_start", Dtype::I32, {rows})), w(dqkv)});
-  EXPECT_EQ(device_memory(attention.program(), plan(attention.program())).workspace_bytes,
-            4 * rows * (width + heads));
+  const auto at = [&](const char* name, Dtype dtype, std::vector<int64_t> shape) {
+    return b.value(name, dtype, std::move(shape), program::Owner::Activations, program::Life::Persistent);
+  };
+  const int64_t width = (heads + kv_heads) * d + kv_heads * dv;
+  const auto dqkv = b.value("dqkv", Dtype::BF16, {rows, width}, program::Owner::Activations);
+  b.at({0, 0});
+  b.dgrad(program::Op::attention,
+          {r(at("dout", Dtype::BF16, {rows, heads * dv})), r(at("qkv", Dtype::BF16, {rows, width})),
+           r(at("out", Dtype::BF16, {rows, heads * dv})), r(at("lse", Dtype::F32, {rows, heads})),
+           r(at("doc_start", Dtype::I32, {rows})), w(dqkv)},
+          {{"heads", double(heads)},
+           {"kv_heads", double(kv_heads)},
+           {"head_dim", double(d)},
+           {"v_head_dim", double(dv)},
+           {"documents", documents ? 1.0 : 0.0}});
+  return device_memory(b.program(), plan(b.program())).workspace_bytes;
+}
+
+// What cuDNN 9 said on a GPU, in MiB, and the log-sum-exp beside it.
+TEST(DeviceMemory, WorkspaceOfAttentionIsWhatTheLibraryAsksFor) {
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(attention_workspace(8192, 128, 128, 192, 128, false), (772 + 4) * kMiB);
+  EXPECT_EQ(attention_workspace(16384, 32, 4, 128, 128, false), (514 + 2) * kMiB);
+  EXPECT_EQ(attention_workspace(8192, 32, 8, 128, 128, false), (257 + 1) * kMiB);
+  EXPECT_EQ(attention_workspace(8192, 32, 8, 128, 128, true), 1 * kMiB);  // own kernels
 }
 
 }  // namespace

@@ -11,20 +11,32 @@ namespace pleat::interpret {
 namespace {
 
 // Of an H200 with CUDA 13: `pleat doctor` prints that of the GPU at hand.
-constexpr int64_t kUsualContext = int64_t{600} << 20;
+constexpr int64_t kUsualContext = int64_t{539} << 20;
+
+// Backward attention. The own kernels keep one dot product per row and head. cuDNN 9 asks for dq in f32 and
+// one number per row and head, and where query heads share keys for dk and dv of every query head in bf16; a
+// second number per row and head is the log-sum-exp in its order.
+int64_t attention_workspace(const program::Program& p, const program::Stage& stage) {
+  const auto attr = [&](std::string_view key) {
+    for (const program::Attr& a : p.attrs[static_cast<size_t>(stage.attrs)])
+      if (a.key == key) return static_cast<int64_t>(a.number);
+    base::fail_with(base::ExitCode::Internal, "{} has no attribute '{}'", program::stage_name(stage), key);
+  };
+  const program::Value& dqkv = p.values[static_cast<size_t>(stage.uses[5].value)];
+  const int64_t heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"),
+                rows = dqkv.shape[0] * heads;
+  const bool library =
+      dqkv.dtype == tensor::Dtype::BF16 && attr("documents") == 0 && d % 8 == 0 && dv % 8 == 0;
+  if (!library) return 4 * rows;
+  return 4 * rows * d + 8 * rows + (heads == attr("kv_heads") ? 0 : 2 * rows * (d + dv));
+}
 
 int64_t workspace_of(const program::Program& p, const program::Stage& stage) {
   switch (program::kernel_of(stage.op)) {
     case program::KernelKind::linear:
       return kernels::kMatmulWorkspace;
     case program::KernelKind::attention:
-      if (stage.phase == program::Phase::BackwardInput) {
-        const auto elements = [&](size_t use) {
-          return program::num_elements(p.values[static_cast<size_t>(stage.uses[use].value)]);
-        };
-        return 4 * (elements(3) + elements(5));  // lse, dqkv
-      }
-      return 0;
+      return stage.phase == program::Phase::BackwardInput ? attention_workspace(p, stage) : 0;
     default:
       return 0;
   }
