@@ -17,6 +17,9 @@ namespace pleat::comm {
 
 enum class FlightState : uint8_t { Empty, InFlight, Done, Failed };
 
+// The group of a rank that has come to the end of its run and waits for the others.
+inline constexpr const char* kClosing = "world (closing)";
+
 // One recorded call. Texts are cut to what fits.
 struct FlightEntry {
   static constexpr size_t kGroupBytes = 32, kStageBytes = 96;

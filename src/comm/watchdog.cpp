@@ -278,8 +278,10 @@ Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) 
     }
     return is_message(stuck.entry) ? 2 : 1;
   };
+  // Whoever is at the end of its run has nothing left to do: what the others wait for says more.
+  const auto closes = [](const FlightEntry& e) { return std::string_view(e.group) == kClosing; };
   const auto order = [&](const Stuck& s) {
-    return std::tuple(rank_of(s), is_message(s.entry), s.entry.started_ns);
+    return std::tuple(rank_of(s), is_message(s.entry), closes(s.entry), s.entry.started_ns);
   };
   auto best_order = order(best);
   for (size_t r = 0; r < calls.size(); ++r) {

@@ -133,7 +133,7 @@ class MpiEndpoint : public Endpoint {
   void close() {
     std::vector<int> all(static_cast<size_t>(size_));
     std::iota(all.begin(), all.end(), 0);
-    recorded("world (closing)", "end of the run", all, [&] {
+    recorded(kClosing, "end of the run", all, [&] {
       MPI_Request request;
       {
         const auto lock = library_.guard();
