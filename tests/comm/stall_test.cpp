@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/comm_support.h"
+#include "comm/flight.h"
 #include "comm/local/local_world.h"
 
 namespace pleat {
@@ -93,6 +94,17 @@ TEST(Stall, RanksInOtherGroupsAreShownThere) {
   EXPECT_NE(table.find("in group 'a' all_reduce #0 stage 'norm'"), std::string::npos) << table;
   EXPECT_NE(table.find("in group 'b' barrier #0 stage 'save'"), std::string::npos) << table;
   EXPECT_NE(table.find("none made yet"), std::string::npos) << table;
+}
+
+// Rank 1 skipped a call, came to its end first, and waited longest there; what the others wait for is the cause.
+TEST(Stall, IsNotToldFromARankAtItsEnd) {
+  const std::string table = table_of(3, [](LocalWorld& world, int rank) {
+    const std::vector<int> all = {0, 1, 2};
+    if (rank != 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    world.group(rank == 1 ? comm::kClosing : "dp", all, rank)->barrier("third");
+  });
+  EXPECT_NE(table.find("stall: group 'dp' barrier #0 stage 'third'"), std::string::npos) << table;
+  EXPECT_NE(table.find("1  NOT ARRIVED"), std::string::npos) << table;
 }
 
 TEST(Stall, MessagesNameTheirPartner) {
