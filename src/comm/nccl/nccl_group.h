@@ -6,7 +6,7 @@
 // the bits of threads and MPI. Messages have no tags on the wire: between two ranks they must be received in
 // the order they were sent. A NaN may get lost in Max and Min.
 //
-// Built only with PLEAT_NCCL; otherwise absent.cpp answers.
+// Built where CMake finds NCCL (PLEAT_NCCL); otherwise absent.cpp answers.
 #pragma once
 
 #include <array>
