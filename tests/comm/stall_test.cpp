@@ -96,7 +96,8 @@ TEST(Stall, RanksInOtherGroupsAreShownThere) {
   EXPECT_NE(table.find("none made yet"), std::string::npos) << table;
 }
 
-// Rank 1 skipped a call, came to its end first, and waited longest there; what the others wait for is the cause.
+// Rank 1 skipped a call, came to its end first, and waited longest there; what the others wait for is the
+// cause.
 TEST(Stall, IsNotToldFromARankAtItsEnd) {
   const std::string table = table_of(3, [](LocalWorld& world, int rank) {
     const std::vector<int> all = {0, 1, 2};

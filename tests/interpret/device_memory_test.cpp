@@ -45,7 +45,7 @@ TEST(DeviceMemory, EveryLanePaysForItsMostDemandingStage) {
 }
 
 int64_t attention_workspace(int64_t rows, int64_t heads, int64_t kv_heads, int64_t d, int64_t dv,
-                            bool documents) {
+                            bool documents, bool deterministic = false) {
   program::Builder b("attention");
   using tensor::Dtype;
   const auto at = [&](const char* name, Dtype dtype, std::vector<int64_t> shape) {
@@ -62,6 +62,8 @@ int64_t attention_workspace(int64_t rows, int64_t heads, int64_t kv_heads, int64
            {"kv_heads", double(kv_heads)},
            {"head_dim", double(d)},
            {"v_head_dim", double(dv)},
+           {"seq_len", 4096},
+           {"deterministic", deterministic ? 1.0 : 0.0},
            {"documents", documents ? 1.0 : 0.0}});
   return device_memory(b.program(), plan(b.program())).workspace_bytes;
 }
@@ -73,6 +75,9 @@ TEST(DeviceMemory, WorkspaceOfAttentionIsWhatTheLibraryAsksFor) {
   EXPECT_EQ(attention_workspace(16384, 32, 4, 128, 128, false), (514 + 2) * kMiB);
   EXPECT_EQ(attention_workspace(8192, 32, 8, 128, 128, false), (257 + 1) * kMiB);
   EXPECT_EQ(attention_workspace(8192, 32, 8, 128, 128, true), 1 * kMiB);  // own kernels
+  // The scores of two sequences are 2 GiB; of two with twice the heads only half are kept at a time.
+  EXPECT_EQ(attention_workspace(8192, 32, 32, 128, 128, false, true), (2048 + 2) * kMiB);
+  EXPECT_EQ(attention_workspace(8192, 64, 64, 128, 128, false, true), (2048 + 4) * kMiB);
 }
 
 }  // namespace

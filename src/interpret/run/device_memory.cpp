@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
+#include "kernels/attention/attention_cudnn.h"
 #include "kernels/cuda/workspace.h"
 
 namespace pleat::interpret {
@@ -15,7 +16,8 @@ constexpr int64_t kUsualContext = int64_t{539} << 20;
 
 // Backward attention. The own kernels keep one dot product per row and head. cuDNN 9 asks for dq in f32 and
 // one number per row and head, and where query heads share keys for dk and dv of every query head in bf16; a
-// second number per row and head is the log-sum-exp in its order.
+// second number per row and head is the log-sum-exp in its order. Its deterministic form keeps scores instead
+// of dq, at most kMaxScoreBytes of them at a time (what is asked for may be less: heads are not cut).
 int64_t attention_workspace(const program::Program& p, const program::Stage& stage) {
   const auto attr = [&](std::string_view key) {
     for (const program::Attr& a : p.attrs[static_cast<size_t>(stage.attrs)])
@@ -28,7 +30,10 @@ int64_t attention_workspace(const program::Program& p, const program::Stage& sta
   const bool library =
       dqkv.dtype == tensor::Dtype::BF16 && attr("documents") == 0 && d % 8 == 0 && dv % 8 == 0;
   if (!library) return 4 * rows;
-  return 4 * rows * d + 8 * rows + (heads == attr("kv_heads") ? 0 : 2 * rows * (d + dv));
+  const int64_t sums = attr("deterministic") != 0
+                           ? std::min(kernels::attention::kMaxScoreBytes, 2 * rows * attr("seq_len"))
+                           : 4 * rows * d;
+  return sums + 8 * rows + (heads == attr("kv_heads") ? 0 : 2 * rows * (d + dv));
 }
 
 int64_t workspace_of(const program::Program& p, const program::Stage& stage) {
