@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 struct State {
   std::vector<std::vector<std::byte>> owned;
   std::vector<std::byte> zeros;
-  std::vector<checkpoint::Target> targets;  // weights and correction biases
+  std::vector<checkpoint::Target> targets;  // weights, what narrow ones leave, correction biases
   checkpoint::StateView view;
 };
 
@@ -36,7 +36,8 @@ void lay_out(const config::Config& c, const std::vector<model::Parameter>& table
         v.view_of != program::kNoValue)
       continue;
     const size_t size = static_cast<size_t>(program::num_bytes(v));
-    if (model::find_parameter(table, v.name) < 0 && !v.name.ends_with(".router.expert_bias")) {
+    if (model::find_parameter(table, v.name) < 0 && !v.name.ends_with(".router.expert_bias") &&
+        !v.name.ends_with(model::kRest)) {
       zero.push_back(&v);
       if (s.zeros.size() < size) s.zeros.resize(size);
       continue;

@@ -8,11 +8,11 @@
 
 namespace pleat::model {
 
-// What a user freezes, decays or gives its own learning rate.
 // Behind the name of a narrow weight: what it leaves of its float (tensor/halves.h), part of the optimizer's
 // state.
 inline constexpr const char* kRest = ".rest";
 
+// What a user freezes, decays or gives its own learning rate.
 enum class ParameterClass : uint8_t {
   Embedding,
   Attention,

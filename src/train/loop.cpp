@@ -262,8 +262,13 @@ class Run {
   }
 
   // The algorithms of the checkpoint, or else of an earlier start in this folder; returns a line for the log.
+  // Ranks on a GPU are threads with one table, so one of them fills it before any of them asks it.
   std::string take_choices() {
     if (config_.device.kind != "cuda") return {};
+    return crew_.tell("algorithms of products", crew_.leads() ? read_choices() : std::string());
+  }
+
+  std::string read_choices() {
     const std::string file = path(kMatmulChoicesFile);
     std::string text, where;
     if (start_ && start_->manifest().texts.contains(kMatmulChoices))

@@ -36,7 +36,7 @@ Source source_of(const Loaded& loaded, const Target& target, const std::set<std:
   if (!same && target.name.ends_with(kRest))
     return {target.name.substr(0, target.name.size() - kRest.size()), Source::Rest};
   if (!same || same->dtype == target.dtype) return {target.name, Source::Bits};
-  if (find(loaded, rest)) return {target.name, Source::Joined};
+  if (same->dtype == tensor::Dtype::BF16 && find(loaded, rest)) return {target.name, Source::Joined};
   return {target.name, targets.count(rest) ? Source::High : Source::Numbers};
 }
 

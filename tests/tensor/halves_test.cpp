@@ -37,5 +37,13 @@ TEST(Halves, TheHighHalfIsTheNearestBf16) {
   EXPECT_EQ(split(std::numeric_limits<float>::infinity()).rest, 0);
 }
 
+TEST(Halves, ANanStaysOne) {
+  for (uint32_t bits : {0x7FFFFFFFu, 0xFFFFFFFFu, 0x7F800001u, 0x7FC00000u, 0xFF808000u}) {
+    const Halves halves = split(std::bit_cast<float>(bits));
+    EXPECT_TRUE(std::isnan(as_float(halves.high))) << std::hex << bits;
+    EXPECT_TRUE(std::isnan(join(halves.high, halves.rest))) << std::hex << bits;
+  }
+}
+
 }  // namespace
 }  // namespace pleat::tensor

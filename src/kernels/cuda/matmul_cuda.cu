@@ -153,10 +153,9 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
       choice.tflops = 2e-12 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) /
                       *seconds[best];
     }
-    plan->algo = candidates.at[best].algo;
-    std::memcpy(choice.algorithm.data(), plan->algo.data, sizeof plan->algo.data);
+    std::memcpy(choice.algorithm.data(), candidates.at[best].algo.data, sizeof plan->algo.data);
     choice.workspace = static_cast<int64_t>(candidates.at[best].workspaceSize);
-    add_choice(choice, lane.may_tune);
+    plan->algo = algorithm_of(add_choice(choice, lane.may_tune));
   }
   return [run, plan, what = std::string(p.what)] { require(run(plan->algo), what); };
 }

@@ -22,10 +22,10 @@ bool cuda::find_choice(const MatmulKey& key, MatmulChoice& out) {
   return true;
 }
 
-void cuda::add_choice(const MatmulChoice& choice, bool measured) {
+MatmulChoice cuda::add_choice(const MatmulChoice& choice, bool measured) {
   const std::lock_guard lock(mutex);
-  known.emplace(choice.key, choice);
   num_measured += measured;
+  return known.emplace(choice.key, choice).first->second;
 }
 
 std::vector<MatmulChoice> matmul_choices() {

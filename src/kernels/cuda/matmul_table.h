@@ -7,7 +7,8 @@ namespace pleat::kernels::cuda {
 
 // False, and `out` untouched, where there is none.
 bool find_choice(const MatmulKey& key, MatmulChoice& out);
-// After a product was bound without one; `measured`: its algorithm was the fastest of several.
-void add_choice(const MatmulChoice& choice, bool measured);
+// After a product was bound without one; `measured`: its algorithm was the fastest of several. Returns the
+// one to use: ranks that are threads may measure the same product at once, and the first to end decides.
+MatmulChoice add_choice(const MatmulChoice& choice, bool measured);
 
 }  // namespace pleat::kernels::cuda

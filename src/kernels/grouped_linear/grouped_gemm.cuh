@@ -320,7 +320,8 @@ __global__ void __launch_bounds__(384, 1)
         to_column = n0, to_row = kWhat == Grouped::Depth ? m0 : items.row_begin + m0, to_group = items.group;
         any_waits = valid == 64;
         if (any_waits) continue;
-        // The group ends inside this half: row by row.
+        // The group ends inside this half: row by row. Nothing is committed here, so no buffer may still be read.
+        if (thread == 0) store_wait_read<0>();
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const std::byte* const out = stage_waiting(piece);
