@@ -47,6 +47,8 @@ class CaseList {
   std::vector<KernelCase> cases_;
 };
 
+// Attention (attention_cases.cpp).
+void add_attention(CaseList& all);
 // Kernels bound by memory: around attention and experts (stream_cases.cpp), of the head and the optimizer
 // (loss_cases.cpp), of the router and of rows that move (routing_cases.cpp).
 void add_streams(CaseList& all);

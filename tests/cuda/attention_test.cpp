@@ -20,6 +20,7 @@ struct Case {
   bool documents = false;  // doc_start inside sequences
   bool sinks = false;
   bool deterministic = true;
+  double starts = 0.04;  // share of rows that begin a document
 
   int64_t width() const { return (heads + kv_heads) * d + kv_heads * dv; }
   AttrSet attrs() const {
@@ -38,7 +39,7 @@ struct Case {
     const base::RandomStream random(7, base::RandomUse::Test, 0, 0);
     int64_t start = 0;
     for (int64_t i = 0; i < rows; ++i) {
-      if (i % seq_len == 0 || (documents && random.uniform(static_cast<uint64_t>(i)) < 0.04)) start = i;
+      if (i % seq_len == 0 || (documents && random.uniform(static_cast<uint64_t>(i)) < starts)) start = i;
       t.set(i, double(start));
     }
     return t;
@@ -137,18 +138,54 @@ TEST(CudaAttention, OwnKernelTakesTheRestInBf16) {
   PLEAT_NEEDS_GPU();
   for (const Case& c : std::initializer_list<Case>{
            {1, 1, 1, 1, 8, 8},
-           {129, 129, 3, 1, 33, 17},                   // odd widths
-           {256, 128, 4, 2, 64, 64, 0, true},          // documents
-           {300, 300, 8, 2, 128, 128, 0, true},        //
-           {300, 150, 4, 4, 192, 128, 0, true, true},  //
-           {257, 257, 2, 1, 256, 256, 50, true, true},
-           {512, 256, 4, 1, 80, 80, 70, true},
+           {129, 129, 3, 1, 33, 17},           // odd widths
+           {256, 128, 4, 2, 60, 64, 0, true},  // documents
+           {257, 257, 2, 1, 252, 252, 50, true, true},
            {200, 100, 6, 3, 7, 5, 33, false, true},
        }) {
     EXPECT_EQ(path_of(c, Dtype::BF16, Phase::Forward).substr(0, 5), "own: ") << c.name();
     EXPECT_EQ(path_of(c, Dtype::BF16, Phase::BackwardInput).substr(0, 5), "own: ") << c.name();
     expect_case(c, Dtype::BF16);
   }
+}
+
+// In any number: few go to cuDNN (backward where it need not be deterministic), more than its plan has room
+// for to the own kernels behind it.
+TEST(CudaAttention, DocumentsInBf16) {
+  PLEAT_NEEDS_GPU();
+  for (Case c : std::initializer_list<Case>{
+           {1024, 1024, 4, 2, 128, 128, 0, true},       //
+           {1024, 512, 8, 1, 64, 64, 0, true, true},    // sinks
+           {1026, 513, 4, 4, 192, 128, 0, true, true},  // latent attention, a length no tile divides
+           {1024, 512, 4, 2, 64, 64, 100, true},        // window
+           {1536, 512, 4, 4, 128, 128, 0, true},
+           {514, 257, 4, 2, 40, 24, 0, true},  // narrow
+           {512, 512, 2, 1, 256, 256, 50, true, true},
+       })
+    for (const bool deterministic : {true, false})
+      for (const double starts : {0.0, 0.001, 0.04}) {
+        c.deterministic = deterministic, c.starts = starts;
+        EXPECT_EQ(path_of(c, Dtype::BF16, Phase::Forward), "cudnn") << c.name();
+        EXPECT_EQ(path_of(c, Dtype::BF16, Phase::BackwardInput),
+                  deterministic ? "own: cuDNN: documents have no deterministic backward" : "cudnn")
+            << c.name();
+        expect_case(c, Dtype::BF16);
+      }
+}
+
+// Rows that see from anywhere on are not documents, whatever their number.
+TEST(CudaAttention, StartsThatAreNoDocuments) {
+  PLEAT_NEEDS_GPU();
+  Case c{1024, 1024, 4, 2, 64, 64, 0, true};
+  c.deterministic = false;
+  Tensor starts = Tensor::zeros(Dtype::I32, {c.rows});
+  for (int64_t i = 0; i < c.rows; ++i) starts.set(i, double(i < 700 ? 0 : i < 900 ? 300 : 650));
+  Tensor qkv = Tensor::normal(Dtype::BF16, {c.rows, c.width()}, 1);
+  Tensor out = Tensor::nan(Dtype::BF16, {c.rows, c.heads * c.dv}),
+         lse = Tensor::nan(Dtype::F32, {c.rows, c.heads});
+  expect_agrees(KernelKind::attention, Phase::Forward,
+                {in(qkv), in(starts), none(), testing::out(out), testing::out(lse)}, c.attrs(),
+                allowed(Dtype::BF16));
 }
 
 TEST(CudaAttention, OwnKernelTakesFloat) {
@@ -169,8 +206,8 @@ TEST(CudaAttention, OwnKernelTakesFloat) {
 
 TEST(CudaAttention, ReasonsAreNamed) {
   PLEAT_NEEDS_GPU();
-  EXPECT_EQ(path_of({256, 128, 4, 2, 64, 64, 0, true}, Dtype::BF16, Phase::Forward),
-            "own: documents may begin inside a sequence");
+  EXPECT_EQ(path_of({256, 128, 4, 2, 64, 64, 0, true}, Dtype::BF16, Phase::BackwardInput),
+            "own: cuDNN: documents have no deterministic backward");
   EXPECT_EQ(path_of({256, 128, 4, 2, 60, 64}, Dtype::BF16, Phase::BackwardInput),
             "own: a head's width is not a multiple of 8");
   EXPECT_THROW(path_of({250, 128, 4, 2, 64, 64}, Dtype::BF16, Phase::Forward), base::Error);

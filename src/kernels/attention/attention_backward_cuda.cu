@@ -1,6 +1,8 @@
 // Own backward: row sums of dout * out, then one kernel that owns dq and one that owns dk and dv. Both
-// rebuild the scores of a tile; nothing is added to memory by two blocks of threads.
+// rebuild the scores of a tile; nothing is added to memory by two blocks of threads. What suits them goes to
+// the kernels of attention_gradient.cuh instead.
 #include "device/cuda/check.h"
+#include "kernels/attention/attention_gradient.h"
 #include "kernels/attention/attention_own.h"
 #include "kernels/attention/attention_tiles.cuh"
 #include "kernels/attention/attention_widths.h"
@@ -16,7 +18,7 @@ constexpr int kDotThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kDotThreads) row_dots(const OwnArguments a, float* dots) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kDotThreads / 32) + threadIdx.x / 32;
-  if (at >= static_cast<int64_t>(a.num_queries) * a.heads) return;
+  if (at >= static_cast<int64_t>(a.num_queries) * a.heads || (a.listed && *a.listed)) return;
   const int64_t begin = at / a.heads * a.out_row + at % a.heads * a.dv;
   const T *x = static_cast<const T*>(a.dout) + begin, *y = static_cast<const T*>(a.out) + begin;
   float sum = 0;
@@ -114,6 +116,7 @@ __global__ void __launch_bounds__(Engine::kThreads)
     query_gradient(const OwnArguments a, const float* dots, bool wide) {
   using Tiles = BackwardTiles<Engine, D, DV>;
   using T = typename Tiles::T;
+  if (a.listed && *a.listed) return;
   constexpr int B = Tiles::B;
   extern __shared__ __align__(16) unsigned char memory[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(memory);
@@ -144,6 +147,7 @@ __global__ void __launch_bounds__(Engine::kThreads)
     key_gradient(const OwnArguments a, const float* dots, bool wide) {
   using Tiles = BackwardTiles<Engine, D, DV>;
   using T = typename Tiles::T;
+  if (a.listed && *a.listed) return;
   constexpr int B = Tiles::B;
   extern __shared__ __align__(16) unsigned char memory[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(memory);
@@ -182,7 +186,7 @@ __global__ void __launch_bounds__(Engine::kThreads)
 }
 
 template <class Engine, int D, int DV>
-CudaLaunch launch(const OwnArguments& a, device::cuda::Lane& lane) {
+GradientLaunch gradients(const OwnArguments& a, device::cuda::Lane& lane) {
   using T = typename Engine::Element;
   constexpr int kBytes = sizeof(BackwardTiles<Engine, D, DV>);
   for (auto* kernel : {query_gradient<Engine, D, DV>, key_gradient<Engine, D, DV>})
@@ -190,38 +194,51 @@ CudaLaunch launch(const OwnArguments& a, device::cuda::Lane& lane) {
   const bool wide = a.d % cuda::kWide<T> == 0 && a.dv % cuda::kWide<T> == 0 &&
                     a.q_row % cuda::kWide<T> == 0 && a.kv_row % cuda::kWide<T> == 0 &&
                     a.out_row % cuda::kWide<T> == 0;
-  const int64_t num_dots = static_cast<int64_t>(a.num_queries) * a.heads;
-  lane.need_scratch(num_dots * static_cast<int64_t>(sizeof(float)));
   const auto blocks = [](int64_t n) { return static_cast<unsigned>(cuda::ceil_div(n, Engine::kBlock)); };
   const dim3 query_grid(blocks(a.num_queries), static_cast<unsigned>(a.heads)),
       key_grid(blocks(a.num_keys), static_cast<unsigned>(a.kv_heads));
-  const unsigned dot_blocks = static_cast<unsigned>(cuda::ceil_div(num_dots, kDotThreads / 32));
-  return [=, &lane] {
-    float* dots = reinterpret_cast<float*>(lane.scratch());
-    if (num_dots > 0) {
-      row_dots<T><<<dot_blocks, kDotThreads, 0, lane.stream()>>>(a, dots);
-      PLEAT_CUDA_LAUNCHED();
-      query_gradient<Engine, D, DV><<<query_grid, Engine::kThreads, kBytes, lane.stream()>>>(a, dots, wide);
+  return [=, stream = lane.stream()](const OwnArguments& now, const float* dots) {
+    if (query_grid.x > 0) {
+      query_gradient<Engine, D, DV><<<query_grid, Engine::kThreads, kBytes, stream>>>(now, dots, wide);
       PLEAT_CUDA_LAUNCHED();
     }
     if (key_grid.x > 0) {
-      key_gradient<Engine, D, DV><<<key_grid, Engine::kThreads, kBytes, lane.stream()>>>(a, dots, wide);
+      key_gradient<Engine, D, DV><<<key_grid, Engine::kThreads, kBytes, stream>>>(now, dots, wide);
       PLEAT_CUDA_LAUNCHED();
     }
   };
 }
 
+GradientLaunch choose_gradients(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
+  if (suits_hopper_gradients(a, dtype)) return hopper_gradients(a, lane);
+  GradientLaunch out;
+  with_widths(a.d, a.dv, [&](auto d, auto dv) {
+    if (dtype == tensor::Dtype::BF16)
+      out = gradients<MatrixEngine<1, 2>, d(), dv()>(a, lane);
+    else if (dtype == tensor::Dtype::F32)
+      out = gradients<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, lane);
+  });
+  return out;
+}
+
 }  // namespace
 
 CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
-  CudaLaunch out;
-  with_widths(a.d, a.dv, [&](auto d, auto dv) {
-    if (dtype == tensor::Dtype::BF16)
-      out = launch<MatrixEngine<1, 2>, d(), dv()>(a, lane);
-    else if (dtype == tensor::Dtype::F32)
-      out = launch<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, lane);
-  });
-  return out;
+  const int64_t num_dots = static_cast<int64_t>(a.num_queries) * a.heads;
+  const int64_t dots_at = a.max_documents > 0 ? document_list_bytes(a.max_documents) : 0;
+  lane.need_scratch(dots_at + num_dots * static_cast<int64_t>(sizeof(float)));
+  const unsigned dot_blocks = static_cast<unsigned>(cuda::ceil_div(num_dots, kDotThreads / 32));
+  const bool narrow = dtype == tensor::Dtype::BF16;
+  return [=, &lane, launch_gradients = choose_gradients(a, dtype, lane)] {
+    float* dots = reinterpret_cast<float*>(lane.scratch() + dots_at);
+    const OwnArguments now = a.at_launch(lane.scratch());
+    if (num_dots > 0) {
+      const auto kernel = narrow ? row_dots<cuda::bf16> : row_dots<float>;
+      kernel<<<dot_blocks, kDotThreads, 0, lane.stream()>>>(now, dots);
+      PLEAT_CUDA_LAUNCHED();
+    }
+    launch_gradients(now, dots);
+  };
 }
 
 }  // namespace pleat::kernels::attention

@@ -1,8 +1,9 @@
 // Binds attention on the GPU: checks, and the choice between cuDNN and the own kernels.
 //
-// cuDNN takes whole sequences in bf16 with head widths that are multiples of 8. Everything else (f32, packed
-// documents, other widths, what cuDNN has no plan for) is the own kernels' work. Sinks do not decide: cuDNN
-// computes without them, one small kernel puts them in afterwards; backward needs only the log-sum-exp.
+// cuDNN takes bf16 with head widths that are multiples of 8: whole sequences, and packed documents where their
+// number allows (documents.h) and the backward may be the faster one. Everything else (f32, other widths, what
+// cuDNN has no plan for) is the own kernels' work. Sinks do not decide: cuDNN computes without them, one small
+// kernel puts them in afterwards; backward needs only the log-sum-exp.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -50,14 +51,21 @@ Choice choose(const Invocation& in, Phase phase, device::cuda::Lane& lane) {
   const auto own = [](std::string why) { return Choice{nullptr, std::move(why)}; };
   if (qkv.dtype != Dtype::BF16)
     return own(std::string("the type is ") + std::string(tensor::name_of(qkv.dtype)));
-  if (f.documents) return own("documents may begin inside a sequence");
   if (s.head_dim % 8 != 0 || s.v_head_dim % 8 != 0) return own("a head's width is not a multiple of 8");
   if (f.seq_len < 2 || s.rows == 0) return own("sequences of one token");
-  CudnnCase want{s, f.seq_len, phase != Phase::Forward, f.deterministic};
+  CudnnCase want{s, f.seq_len, f.documents ? max_documents(s.rows, f.seq_len) : 0, phase != Phase::Forward,
+                 f.deterministic};
   std::string why;
   auto plan = cudnn_attention(want, lane.cudnn(), &why);
   if (!plan) return own("cuDNN: " + why);
   return {std::move(plan), ""};
+}
+
+std::string documents_of(const Invocation& in, const AttentionShape& s) {
+  const Facts f = facts_of(in, s);
+  if (!f.documents) return "";
+  return fmt::format("; own kernel for microbatches of more than {} documents",
+                     max_documents(s.rows, f.seq_len));
 }
 
 void note(const Invocation& in, Phase phase, const Choice& choice) {
@@ -66,11 +74,12 @@ void note(const Invocation& in, Phase phase, const Choice& choice) {
       fmt::format("attention {}: {} rows, {} heads over {}, width {}/{}, window {}: {}",
                   phase == Phase::Forward ? "forward" : "backward", s.rows, s.heads, s.kv_heads, s.head_dim,
                   s.v_head_dim, s.window,
-                  choice.cudnn ? fmt::format("cuDNN, {:.0f} MiB workspace{}",
+                  choice.cudnn ? fmt::format("cuDNN, {:.0f} MiB workspace{}{}",
                                              static_cast<double>(choice.cudnn->workspace_bytes()) / (1 << 20),
                                              phase == Phase::Forward         ? ""
                                              : in.attr("deterministic") != 0 ? ", deterministic"
-                                                                             : ", not deterministic")
+                                                                             : ", not deterministic",
+                                             documents_of(in, s))
                                : "own kernel (" + choice.why + ")");
   cuda::note_path(std::move(line));
 }
@@ -107,6 +116,24 @@ const std::byte* at(const Arg& arg, int64_t element) {
          element * (arg.dtype == Dtype::BF16 ? int64_t{2} : int64_t{4});
 }
 
+// cuDNN where the microbatch's documents fit the list, `own` where they do not. Scratch: the list, then what
+// either needs.
+CudaLaunch attend_documents(const AttentionShape& s, const Facts& f, std::shared_ptr<const CudnnAttention> plan,
+                            CudnnArguments arguments, OwnArguments own, device::cuda::Lane& lane) {
+  const int64_t room = max_documents(s.rows, f.seq_len), list_bytes = document_list_bytes(room);
+  own.max_documents = room;
+  lane.need_scratch(list_bytes + plan->workspace_bytes());
+  const bool backward = arguments.dqkv != nullptr;
+  return [=, &lane, handle = lane.cudnn(),
+          otherwise = (backward ? own_backward : own_forward)(own, Dtype::BF16, lane)] {
+    CudnnArguments now = arguments;
+    now.documents = document_list_at(lane.scratch(), room);
+    list_documents(s, f.seq_len, room, own.doc_start, now.documents, lane.stream());
+    plan->run(handle, now, lane.scratch() + list_bytes);
+    otherwise();
+  };
+}
+
 CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
   const Arg &qkv = in[0], &doc_start = in[1], &sinks = in[2], &out = in[3], &lse = in[4];
   const AttentionShape s = checked(in, qkv, out, lse, doc_start);
@@ -117,21 +144,29 @@ CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
   if (qkv.dtype != Dtype::BF16 && qkv.dtype != Dtype::F32) return {};
   const Choice choice = choose(in, Phase::Forward, lane);
   note(in, Phase::Forward, choice);
+  OwnArguments own = own_arguments(s, doc_start, lse);
+  own.q_row = own.kv_row = s.width();
+  own.q = qkv.data, own.k = at(qkv, s.k_column(0)), own.v = at(qkv, s.v_column(0));
+  own.out_to = out.data;
   if (!choice.cudnn) {
-    OwnArguments a = own_arguments(s, doc_start, lse);
-    a.q_row = a.kv_row = s.width();
-    a.q = qkv.data, a.k = at(qkv, s.k_column(0)), a.v = at(qkv, s.v_column(0));
-    a.sinks = sinks.present ? sinks.data : nullptr;
-    a.out_to = out.data;
-    return own_forward(a, qkv.dtype, lane);
+    own.sinks = sinks.present ? sinks.data : nullptr;
+    return own_forward(own, qkv.dtype, lane);
   }
-  lane.need_scratch(choice.cudnn->workspace_bytes());
   CudnnArguments a;
   a.qkv = qkv.data, a.out = out.data, a.stats = lse.data;
   CudaLaunch finish;
   if (sinks.present) finish = apply_sinks(s, sinks.data, out.data, lse.as<float>(), qkv.dtype, lane);
-  return [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
-    plan->run(handle, a, lane.scratch());
+  CudaLaunch attend;
+  if (const Facts f = facts_of(in, s); f.documents) {
+    attend = attend_documents(s, f, choice.cudnn, a, own, lane);
+  } else {
+    lane.need_scratch(choice.cudnn->workspace_bytes());
+    attend = [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
+      plan->run(handle, a, lane.scratch());
+    };
+  }
+  return [=] {
+    attend();
     if (finish) finish();
   };
 }
@@ -147,23 +182,25 @@ CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
   if (qkv.dtype != Dtype::BF16 && qkv.dtype != Dtype::F32) return {};
   const Choice choice = choose(in, Phase::BackwardInput, lane);
   note(in, Phase::BackwardInput, choice);
-  if (!choice.cudnn) {
-    OwnArguments a = own_arguments(s, doc_start, lse);
-    a.q_row = a.kv_row = a.dq_row = a.dkv_row = s.width();
-    a.q = qkv.data, a.k = at(qkv, s.k_column(0)), a.v = at(qkv, s.v_column(0));
-    a.out = out.data, a.dout = dout.data;
-    a.dq = dqkv.data;
-    a.dk = const_cast<std::byte*>(at(dqkv, s.k_column(0)));
-    a.dv_to = const_cast<std::byte*>(at(dqkv, s.v_column(0)));
-    return own_backward(a, qkv.dtype, lane);
+  OwnArguments own = own_arguments(s, doc_start, lse);
+  own.q_row = own.kv_row = own.dq_row = own.dkv_row = s.width();
+  own.q = qkv.data, own.k = at(qkv, s.k_column(0)), own.v = at(qkv, s.v_column(0));
+  own.out = out.data, own.dout = dout.data;
+  own.dq = dqkv.data;
+  own.dk = const_cast<std::byte*>(at(dqkv, s.k_column(0)));
+  own.dv_to = const_cast<std::byte*>(at(dqkv, s.v_column(0)));
+  if (!choice.cudnn) return own_backward(own, qkv.dtype, lane);
+  CudnnArguments a;
+  a.qkv = qkv.data, a.out = out.data, a.dout = dout.data, a.dqkv = dqkv.data;
+  const Facts f = facts_of(in, s);
+  if (f.documents) {
+    a.stats = lse.data;
+    return attend_documents(s, f, choice.cudnn, a, own, lane);
   }
   // Scratch: the transposed log-sum-exp, then cuDNN's workspace.
-  const Facts f = facts_of(in, s);
   const CudaLaunch transpose = transpose_lse(lse.as<float>(), s.rows, s.heads, f.seq_len, lane);
   const int64_t stats_bytes = cuda::ceil_div(s.rows * s.heads * 4, 256) * 256;
   lane.need_scratch(stats_bytes + choice.cudnn->workspace_bytes());
-  CudnnArguments a;
-  a.qkv = qkv.data, a.out = out.data, a.dout = dout.data, a.dqkv = dqkv.data;
   return [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
     transpose();
     CudnnArguments now = a;

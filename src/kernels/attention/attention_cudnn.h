@@ -1,7 +1,12 @@
-// cuDNN's fused attention for whole sequences of equal length, without a vendor header.
+// cuDNN's fused attention for whole sequences of equal length or a list of documents, without a vendor
+// header.
 //
 // q, k and v are strided views of packed rows, dq, dk and dv as well: nothing is copied. The one exception is
-// the log-sum-exp: backward wants it as [sequence, head, row], so its caller hands a transposed copy.
+// the log-sum-exp of whole sequences: backward wants it as [sequence, head, row], so its caller hands a
+// transposed copy.
+//
+// Documents: a plan is made for a number of them, their places are read on the device (documents.h). Those of
+// length zero cost next to nothing and are neither read nor written.
 //
 // The deterministic backward keeps all scores of a call, 2 bytes each. So a call covers as many sequences,
 // and if one is too much as many heads, as kMaxScoreBytes allows; the caller's launch is several calls then.
@@ -13,24 +18,27 @@
 #include <string>
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/documents.h"
 
 namespace pleat::kernels::attention {
 
 struct CudnnCase {
-  AttentionShape shape;  // rows: of the whole microbatch
-  int64_t seq_len = 0;   // divides rows
+  AttentionShape shape;       // rows: of the whole microbatch
+  int64_t seq_len = 0;        // divides rows; no document is longer
+  int64_t max_documents = 0;  // 0: whole sequences
   bool backward = false;
   bool deterministic = true;  // backward only
 };
 
-// Addresses of packed rows, as in attention.h. stats: forward writes [T, H], natural logarithm; backward
-// reads the transposed copy [T / seq_len, H, seq_len].
+// Addresses of packed rows, as in attention.h. stats: [T, H], natural logarithm; but backward of whole
+// sequences reads the transposed copy [T / seq_len, H, seq_len].
 struct CudnnArguments {
   void* qkv = nullptr;
   void* out = nullptr;
   void* stats = nullptr;
   void* dout = nullptr;  // this and the next: backward
   void* dqkv = nullptr;
+  DocumentList documents;  // where the case has them
 };
 
 class CudnnAttention {
@@ -43,7 +51,8 @@ class CudnnAttention {
 
 constexpr int64_t kMaxScoreBytes = int64_t{2} << 30;
 
-// bf16. nullptr where cuDNN has no plan for this case; `why` says so.
+// bf16. nullptr where cuDNN has no plan for this case; `why` says so. Documents have no deterministic
+// backward: it would keep the scores of `max_documents` whole sequences.
 std::shared_ptr<const CudnnAttention> cudnn_attention(const CudnnCase& want, void* handle, std::string* why);
 
 }  // namespace pleat::kernels::attention

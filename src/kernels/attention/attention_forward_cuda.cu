@@ -36,6 +36,7 @@ template <class Engine, int D, int DV>
 __global__ void __launch_bounds__(Engine::kThreads) forward(const OwnArguments a, bool wide) {
   using Tiles = ForwardTiles<Engine, D, DV>;
   using T = typename Tiles::T;
+  if (a.listed && *a.listed) return;
   constexpr int B = Tiles::B, kKeys = Tiles::kKeys;
   extern __shared__ __align__(16) unsigned char memory[];
   Tiles& tiles = *reinterpret_cast<Tiles*>(memory);
@@ -142,9 +143,10 @@ CudaLaunch launch(const OwnArguments& a, device::cuda::Lane& lane) {
                     a.q_row % cuda::kWide<T> == 0 && a.kv_row % cuda::kWide<T> == 0;
   const dim3 grid(static_cast<unsigned>(cuda::ceil_div(a.num_queries, Engine::kBlock)),
                   static_cast<unsigned>(a.heads));
-  return [=, stream = lane.stream()] {
+  return [=, &lane] {
     if (grid.x == 0) return;
-    forward<Engine, D, DV><<<grid, Engine::kThreads, kBytes, stream>>>(a, wide);
+    forward<Engine, D, DV>
+        <<<grid, Engine::kThreads, kBytes, lane.stream()>>>(a.at_launch(lane.scratch()), wide);
     PLEAT_CUDA_LAUNCHED();
   };
 }

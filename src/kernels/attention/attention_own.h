@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kernels/attention/attention.h"
+#include "kernels/attention/documents.h"
 #include "kernels/cuda/bind.h"
 
 namespace pleat::kernels::attention {
@@ -26,6 +27,16 @@ struct OwnArguments {
   void* out_to = nullptr;
   float* lse = nullptr;  // [num_queries, heads]
   void *dq = nullptr, *dk = nullptr, *dv_to = nullptr;
+  // Where the lane's scratch begins with a list of documents (documents.h), its room: the kernels do nothing
+  // when all rows are listed. 0: there is none.
+  int64_t max_documents = 0;
+  const int32_t* listed = nullptr;  // set at launch
+
+  OwnArguments at_launch(std::byte* scratch) const {
+    OwnArguments now = *this;
+    if (max_documents > 0) now.listed = document_list_at(scratch, max_documents).listed;
+    return now;
+  }
 };
 
 // `dtype` is bf16 or f32 and holds for all void pointers.

@@ -16,10 +16,12 @@ struct MapShape {
   int box_x = 64, box_y = 64;
   bool three = false;  // describe z too
   tensor::Dtype dtype = tensor::Dtype::BF16;
+  // Elements from one y, and from one z, to the next; 0: they lie back to back.
+  int64_t stride_y = 0, stride_z = 0;
 };
 
-// bf16 or f32 at `data` (16-byte aligned), rows of x elements (their bytes divisible by 16; a box of 128
-// bytes). Throws base::Error when the driver refuses.
+// bf16 or f32 at `data` (16-byte aligned; bytes of the strides divisible by 16; a box of 128 bytes). What a box
+// holds past the sizes reads as zero. Throws base::Error when the driver refuses.
 CUtensorMap tensor_map(const void* data, const MapShape& shape);
 
 }  // namespace pleat::kernels::cuda

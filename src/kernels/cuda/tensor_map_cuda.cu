@@ -28,8 +28,8 @@ CUtensorMap tensor_map(const void* data, const MapShape& s) {
   const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(s.x), static_cast<cuuint64_t>(s.y),
                                static_cast<cuuint64_t>(s.z)};
   const int64_t width = tensor::size_of(s.dtype);
-  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(s.x * width),
-                                 static_cast<cuuint64_t>(s.x * s.y * width)};
+  const int64_t y = s.stride_y > 0 ? s.stride_y : s.x, z = s.stride_z > 0 ? s.stride_z : y * s.y;
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(y * width), static_cast<cuuint64_t>(z * width)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(s.box_x), static_cast<cuuint32_t>(s.box_y), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
   const CUresult code = encoder()(
