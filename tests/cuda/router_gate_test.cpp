@@ -12,8 +12,11 @@ class CudaRouterGate : public ::testing::TestWithParam<Dtype> {};
 struct Shape {
   int64_t T, h, E;
 };
-const Shape kShapes[] = {{1, 1, 1},       {7, 33, 5},      {65, 64, 8},    {129, 200, 33}, {100, 2048, 64},
-                         {300, 520, 128}, {70, 4096, 129}, {64, 136, 256}, {33, 72, 300},  {1100, 256, 60}};
+// Among them depths, columns and tokens that are cut into parts of unequal length, and blocks of several
+// steps.
+const Shape kShapes[] = {{1, 1, 1},       {7, 33, 5},       {65, 64, 8},     {129, 200, 33},
+                         {100, 2048, 64}, {300, 520, 128},  {70, 4096, 129}, {64, 136, 256},
+                         {33, 72, 300},   {1100, 2056, 60}, {2100, 2568, 34}};
 
 TEST_P(CudaRouterGate, Forward) {
   PLEAT_NEEDS_GPU();
@@ -70,6 +73,49 @@ TEST(CudaRouterGateSplit, KeepsTheLowBitsOfGradients) {
   Tensor dw = Tensor::nan(Dtype::F32, {E, h});
   call_cuda(KernelKind::router_gate, Phase::BackwardWeight, {in(dlogits), in(x), out(dw), none()});
   for (int64_t i = 0; i < dw.size(); ++i) ASSERT_EQ(dw.at(i), 64.0625) << i;
+}
+
+// Tokens enough for the larger tiles, and a depth that two blocks share unequally.
+TEST(CudaRouterGateSplit, TilesOfManyTokens) {
+  PLEAT_NEEDS_GPU();
+  for (auto [T, h, E] : {std::tuple{16300, 520, 12}, {8200, 520, 130}}) {
+    Tensor x = Tensor::normal(Dtype::BF16, {T, h}, 1), w = Tensor::normal(Dtype::BF16, {E, h}, 2, 0.05);
+    Tensor bias = Tensor::normal(Dtype::BF16, {E}, 3), logits = Tensor::nan(Dtype::F32, {T, E});
+    expect_agrees(KernelKind::router_gate, Phase::Forward, {in(x), in(w), in(bias), out(logits)}, {},
+                  bound(Dtype::F32, 16 * h));
+  }
+}
+
+// Blocks of a cluster add up each other's sums; a block that reads before they are there gives other bits.
+TEST(CudaRouterGateSplit, GivesTheSameBitsAgain) {
+  PLEAT_NEEDS_GPU();
+  const int64_t T = 1030, h = 2048, E = 96;
+  Tensor x = Tensor::normal(Dtype::BF16, {T, h}, 1), w = Tensor::normal(Dtype::BF16, {E, h}, 2, 0.05);
+  Tensor dlogits = Tensor::normal(Dtype::F32, {T, E}, 3);
+  std::vector<double> first_logits, first_dw;
+  for (int again = 0; again < 5; ++again) {
+    Tensor logits = Tensor::nan(Dtype::F32, {T, E}), dw = Tensor::nan(Dtype::F32, {E, h});
+    call_cuda(KernelKind::router_gate, Phase::Forward, {in(x), in(w), none(), out(logits)});
+    call_cuda(KernelKind::router_gate, Phase::BackwardWeight, {in(dlogits), in(x), out(dw), none()});
+    if (again == 0) first_logits = logits.numbers(), first_dw = dw.numbers();
+    ASSERT_EQ(logits.numbers(), first_logits);
+    ASSERT_EQ(dw.numbers(), first_dw);
+  }
+}
+
+TEST(CudaRouterGateSplit, NoTokens) {
+  PLEAT_NEEDS_GPU();
+  const int64_t h = 64, E = 16;
+  Tensor x = Tensor::zeros(Dtype::BF16, {0, h}), w = Tensor::normal(Dtype::BF16, {E, h}, 2);
+  Tensor dlogits = Tensor::zeros(Dtype::F32, {0, E});
+  call_cuda(KernelKind::router_gate, Phase::Forward, {in(x), in(w), none(), out(dlogits)});
+  call_cuda(KernelKind::router_gate, Phase::BackwardInput, {in(dlogits), in(w), out(x)});
+  Tensor dw = Tensor::nan(Dtype::F32, {E, h}), sum = Tensor::normal(Dtype::F32, {E, h}, 3);
+  const auto before = sum.numbers();
+  call_cuda(KernelKind::router_gate, Phase::BackwardWeight, {in(dlogits), in(x), out(dw), none()});
+  call_cuda(KernelKind::router_gate, Phase::BackwardWeight, {in(dlogits), in(x), add(sum), none()});
+  for (int64_t i = 0; i < dw.size(); ++i) ASSERT_EQ(dw.at(i), 0) << i;
+  EXPECT_EQ(sum.numbers(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaRouterGate, ::testing::Values(Dtype::F32, Dtype::BF16));

@@ -11,13 +11,14 @@ namespace pleat::kernels::cuda {
 constexpr int kSortThreads = 256, kSortWarps = kSortThreads / 32;
 constexpr int kItemsPerWarp = 128, kChunkItems = kItemsPerWarp * kSortWarps;
 
-// counts[bucket] of this block's items, in shared memory; bucket(i) < 0 leaves item i out.
-template <class Bucket>
+// counts[bucket] of this block's items, in shared memory; bucket(i) < 0 leaves item i out. For kThreads
+// threads.
+template <int kThreads, class Bucket>
 __device__ void count_chunk(int64_t num_items, int num_buckets, Bucket bucket, int* counts) {
-  for (int e = threadIdx.x; e < num_buckets; e += kSortThreads) counts[e] = 0;
+  for (int e = threadIdx.x; e < num_buckets; e += kThreads) counts[e] = 0;
   __syncthreads();
   const int64_t begin = blockIdx.x * static_cast<int64_t>(kChunkItems);
-  for (int j = threadIdx.x; j < kChunkItems; j += kSortThreads) {
+  for (int j = threadIdx.x; j < kChunkItems; j += kThreads) {
     if (begin + j >= num_items) break;
     const int e = bucket(begin + j);
     if (e >= 0) atomicAdd(&counts[e], 1);

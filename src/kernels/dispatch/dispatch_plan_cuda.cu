@@ -1,4 +1,4 @@
-// The order of routed rows on the GPU: a stable counting sort by expert in three launches (count, scan,
+// The order of routed rows on the GPU: a stable counting sort by expert in two launches (count and scan,
 // place). With a capacity, choices are sorted into cells first and a block per bucket then keeps its own.
 #include "device/cuda/check.h"
 #include "kernels/cuda/halt.cuh"
@@ -84,6 +84,7 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
   int64_t* dropped = call[7].as<int64_t>();
   const bool add = call[7].into() == Into::Accumulate;
   lane.need_scratch(4 * (buckets * (chunks + 3) + (capacity > 0 ? T * k : 0)));
+  const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
   allow_shared(reinterpret_cast<const void*>(&place_rows<Choices>), shared * kSortWarps);
   allow_shared(reinterpret_cast<const void*>(&place_cells<Choices>), shared * kSortWarps);
@@ -96,10 +97,9 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
     sorted.first_row = sorted.first_cell + buckets;
     sorted.cells = sorted.first_row + buckets;
     const unsigned blocks = static_cast<unsigned>(chunks);
-    count_choices<<<blocks, kSortThreads, shared, lane.stream()>>>(choices, num_chunks, sorted);
-    PLEAT_CUDA_LAUNCHED();
-    scan<<<1, kScanThreads, shared, lane.stream()>>>(choices.num_buckets(), choices.pieces, num_chunks, most,
-                                                     pad, false, budget, sorted, offsets, dropped, add);
+    const RowRule rule{choices.pieces, most, pad, false, budget, offsets, dropped, add};
+    count_and_scan<<<blocks, kScanThreads, shared, lane.stream()>>>(choices, num_chunks, rule, sorted,
+                                                                    counters.data());
     PLEAT_CUDA_LAUNCHED();
     if (most == 0) {
       place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(

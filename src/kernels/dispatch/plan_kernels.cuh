@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/cuda/check.h"
+#include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/dispatch/counting_sort.cuh"
 #include "kernels/router/token.cuh"
@@ -21,24 +22,25 @@ struct Sorted {
   int *before, *count, *first_cell, *first_row, *cells;
 };
 
-template <class Choices>
-__global__ void __launch_bounds__(kSortThreads) count_choices(Choices choices, int num_chunks, Sorted to) {
-  extern __shared__ int counts[];
-  count_chunk(choices.num_choices, choices.num_buckets(), choices, counts);
-  for (int e = threadIdx.x; e < choices.num_buckets(); e += kSortThreads)
-    to.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x] = counts[e];
-}
+// How a plan gives rows to buckets, and where it says so.
+struct RowRule {
+  int pieces, capacity;  // buckets per offset; rows of a bucket, 0: no limit
+  bool pad, must_fit;    // every bucket gets `capacity` rows; more choices than that are an error
+  int64_t budget;
+  int32_t* offsets;
+  int64_t* dropped;  // null: not told
+  bool add_dropped;
+};
 
-static __global__ void __launch_bounds__(kScanThreads)
-    scan(int buckets, int pieces, int num_chunks, int capacity, bool pad, bool must_fit, int64_t budget,
-         Sorted at, int32_t* offsets, int64_t* dropped, bool add_dropped) {
-  extern __shared__ int counts[];
+// Turns counts into what lies before, and gives buckets their rows. One block, which sees the counts of all;
+// `counts` [buckets] is shared memory.
+inline __device__ void scan(int buckets, int num_chunks, const RowRule& rule, Sorted at, int* counts) {
   const int lane = threadIdx.x % 32;
   for (int e = threadIdx.x / 32; e < buckets; e += kScanWarps) {
     int* row = at.before + static_cast<int64_t>(e) * num_chunks;
     int sum = 0;
     for (int first = 0; first < num_chunks; first += 32) {
-      const int i = first + lane, x = i < num_chunks ? row[i] : 0;
+      const int i = first + lane, x = i < num_chunks ? __ldcg(row + i) : 0;
       int inclusive = x;
       for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(kAll, inclusive, step);
@@ -54,9 +56,10 @@ static __global__ void __launch_bounds__(kScanThreads)
   int64_t rows = 0, kept_rows = 0;
   for (int first = 0; first < buckets; first += kScanThreads) {
     const int e = first + threadIdx.x;
-    const int count = e < buckets ? counts[e] : 0, kept = capacity > 0 ? min(count, capacity) : count;
-    const int size = e < buckets ? (pad ? capacity : kept) : 0;
-    PLEAT_HALT_UNLESS(!must_fit || count <= capacity,
+    const int count = e < buckets ? counts[e] : 0,
+              kept = rule.capacity > 0 ? min(count, rule.capacity) : count;
+    const int size = e < buckets ? (rule.pad ? rule.capacity : kept) : 0;
+    PLEAT_HALT_UNLESS(!rule.must_fit || count <= rule.capacity,
                       "a source kept more choices of an expert than its capacity");
     int all_cells, all_rows, all_kept;
     const int cell = cells + block_scan<kScanThreads>(count, all_cells);
@@ -66,16 +69,27 @@ static __global__ void __launch_bounds__(kScanThreads)
       at.count[e] = count;
       at.first_cell[e] = cell;
       at.first_row[e] = static_cast<int>(row);
-      if (e % pieces == 0) offsets[e / pieces] = static_cast<int32_t>(row);
+      if (e % rule.pieces == 0) rule.offsets[e / rule.pieces] = static_cast<int32_t>(row);
     }
     cells += all_cells, rows += all_rows, kept_rows += all_kept;
   }
   if (threadIdx.x != 0) return;
-  PLEAT_HALT_UNLESS(rows <= budget,
+  PLEAT_HALT_UNLESS(rows <= rule.budget,
                     "routing needs more rows than the budget holds; a larger token budget or a "
                     "capacity would fit");
-  offsets[buckets / pieces] = static_cast<int32_t>(rows);
-  if (dropped) dropped[0] = (add_dropped ? dropped[0] : 0) + cells - kept_rows;
+  rule.offsets[buckets / rule.pieces] = static_cast<int32_t>(rows);
+  if (rule.dropped) rule.dropped[0] = (rule.add_dropped ? rule.dropped[0] : 0) + cells - kept_rows;
+}
+
+// Counts the choices of every chunk; the last block then scans. `arrived` is one of Counters.
+template <class Choices>
+__global__ void __launch_bounds__(kScanThreads)
+    count_and_scan(Choices choices, int num_chunks, RowRule rule, Sorted to, int* arrived) {
+  extern __shared__ int counts[];
+  count_chunk<kScanThreads>(choices.num_choices, choices.num_buckets(), choices, counts);
+  for (int e = threadIdx.x; e < choices.num_buckets(); e += kScanThreads)
+    to.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x] = counts[e];
+  if (is_last_block(arrived)) scan(choices.num_buckets(), num_chunks, rule, to, counts);
 }
 
 // Rows of no token behind the plan's last.

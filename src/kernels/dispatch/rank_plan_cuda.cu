@@ -135,6 +135,7 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
   const int64_t buckets = choices.num_buckets();
   const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
   lane.need_scratch(4 * buckets * (chunks + 3));
+  const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
   allow_shared(reinterpret_cast<const void*>(&place_rows<LocalChoices>), shared * kSortWarps);
   return [=, &lane, num_chunks = static_cast<int>(chunks), most = pad ? static_cast<int>(capacity) : 0] {
@@ -144,11 +145,9 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
     sorted.first_cell = sorted.count + buckets;
     sorted.first_row = sorted.first_cell + buckets;
     const unsigned blocks = static_cast<unsigned>(chunks);
-    count_choices<<<blocks, kSortThreads, shared, lane.stream()>>>(choices, num_chunks, sorted);
-    PLEAT_CUDA_LAUNCHED();
-    scan<<<1, kScanThreads, shared, lane.stream()>>>(choices.num_buckets(), pad ? choices.ranks : 1,
-                                                     num_chunks, most, pad, pad, R, sorted, offsets, nullptr,
-                                                     false);
+    const RowRule rule{pad ? choices.ranks : 1, most, pad, pad, R, offsets, nullptr, false};
+    count_and_scan<<<blocks, kScanThreads, shared, lane.stream()>>>(choices, num_chunks, rule, sorted,
+                                                                    counters.data());
     PLEAT_CUDA_LAUNCHED();
     place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
         choices, num_chunks, sorted, offsets + choices.experts_per_rank, R, most, pad, row_token, row_slot,

@@ -8,13 +8,10 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/types.cuh"
 
 namespace pleat::kernels::cuda::gate {
-
-__device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
 
 __device__ inline void load_matrices(uint32_t (&r)[4], const bf16* p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -52,10 +49,15 @@ __device__ inline void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint3
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes to shared memory, zeros unless `there`. `from` must be a valid address in any case.
-__device__ inline void copy_async(bf16* to, const bf16* from, bool there) {
+// 16 or 4 bytes to shared memory, zeros unless `there`. `from` must be a valid address in any case.
+__device__ inline void copy_async(void* to, const void* from, bool there) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(there ? 16 : 0)
+               : "memory");
+}
+__device__ inline void copy_word_async(void* to, const void* from, bool there) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(there ? 4 : 0)
                : "memory");
 }
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
@@ -64,10 +66,13 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// x = high + low up to 2^-17 of x: two bf16 products stand for one with a float factor.
-__device__ inline void split(float x, bf16& high, bf16& low) {
-  high = __float2bfloat16_rn(x);
-  low = __float2bfloat16_rn(x - __bfloat162float(high));
+// Two floats as pairs of bf16, x in the lower half: x = high + low up to 2^-17 of x, so that two bf16
+// products stand for one with a float factor.
+__device__ inline void split(float x, float y, uint32_t& high, uint32_t& low) {
+  const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
+  const __nv_bfloat162 l = __floats2bfloat162_rn(x - __low2float(h), y - __high2float(h));
+  high = *reinterpret_cast<const uint32_t*>(&h);
+  low = *reinterpret_cast<const uint32_t*>(&l);
 }
 
 }  // namespace pleat::kernels::cuda::gate

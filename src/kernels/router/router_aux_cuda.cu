@@ -1,7 +1,8 @@
 // Auxiliary losses on the GPU. Counts first (of the microbatch, and of each document at its first token),
-// then a warp per token makes scores, losses and gradients in one pass, then the losses of the blocks are
-// added.
+// then a warp per token makes scores, losses and gradients in one pass; its last block adds the losses of
+// all.
 #include "device/cuda/check.h"
+#include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/math/require.h"
 #include "kernels/router/router.h"
@@ -14,7 +15,8 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kMaxBlocks = 528;
+constexpr int kBlocksPerSm = 4;
+constexpr int64_t kMaxBlocks = 132 * kBlocksPerSm;  // all there at once, while experts fit into registers
 
 enum Loss { kMicro = 0, kSequence = 1, kGlobal = 2, kZ = 3, kNumLosses = 4 };
 
@@ -40,10 +42,11 @@ struct Settings {
   bool needs_own_counts() const { return (!hf && coef[kMicro] != 0) || coef[kSequence] != 0; }
 };
 
-// Scratch. The counters are cleared before each use; document counts stand at the document's first token.
-struct Counters {
-  int *tokens, *experts;          // [1], [E]
-  int *doc_tokens, *doc_experts;  // [T], [T,E], with a sequence loss only
+// Those of the microbatch are Counters. Those of documents are scratch, cleared before each use, and stand at
+// the document's first token.
+struct Counts {
+  int *arrived, *tokens, *experts;  // [1], [1], [E]
+  int *doc_tokens, *doc_experts;    // [T], [T,E], with a sequence loss only
 };
 
 struct Partial {
@@ -60,7 +63,7 @@ __device__ int first_token(const int32_t* doc_start, int64_t t) {
 
 template <int P>
 __global__ void __launch_bounds__(kThreads) count(Settings set, const float* logits, const uint8_t* valid,
-                                                  const int32_t* doc_start, int64_t num_tokens, Counters to) {
+                                                  const int32_t* doc_start, int64_t num_tokens, Counts to) {
   extern __shared__ int mine[];  // [experts]
   const int lane = threadIdx.x % 32, E = set.experts;
   for (int e = threadIdx.x; e < E; e += kThreads) mine[e] = 0;
@@ -87,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) count(Settings set, const float* log
 
 // weights [2, E]: micro, global, before coefficients.
 __device__ void make_weights(const Settings& set, const double* norm, const int64_t* given_counts,
-                             const int64_t* given_tokens, const Counters& own, double* weights) {
+                             const int64_t* given_tokens, const Counts& own, double* weights) {
   const double E = set.experts, k = set.top_k;
   double micro = 0, global = 0;
   const double given = given_tokens ? static_cast<double>(given_tokens[0]) : 0;
@@ -107,30 +110,56 @@ __device__ void make_weights(const Settings& set, const double* norm, const int6
   }
 }
 
+// By the last block, when the losses of all are there and none needs the counts any more.
+__device__ void finish(const Settings& set, const Partial* partial, const int64_t* given_tokens,
+                       const Counts& own, double* losses, bool add) {
+  if (threadIdx.x == 0) *own.tokens = 0;
+  for (int e = threadIdx.x; e < set.experts; e += kThreads) own.experts[e] = 0;
+  Partial mine{};
+  for (int b = threadIdx.x; b < static_cast<int>(gridDim.x); b += kThreads) {
+    for (int i = 0; i < kNumLosses; ++i) mine.losses[i] += __ldcg(&partial[b].losses[i]);
+    mine.tokens += __ldcg(reinterpret_cast<const long long*>(&partial[b].tokens));
+  }
+  for (int i = 0; i < kNumLosses; ++i) mine.losses[i] = block_sum<kThreads>(mine.losses[i]);
+  mine.tokens = block_sum<kThreads>(mine.tokens);
+  if (threadIdx.x != 0) return;
+  if (set.hf && set.coef[kMicro] != 0)
+    PLEAT_HALT_UNLESS(given_tokens[0] == set.num_layers * mine.tokens,
+                      "[router_aux] the given counts do not cover num_layers times this microbatch's tokens");
+  for (int i = 0; i < kNumLosses; ++i) losses[i] = (add ? losses[i] : 0.0) + mine.losses[i];
+}
+
 template <int P>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, P <= 4 ? kBlocksPerSm : 1)
     losses_and_gradients(Settings set, const float* logits, const uint8_t* valid, const int32_t* doc_start,
                          const double* norm, const int64_t* given_counts, const int64_t* given_tokens,
-                         Counters own, int64_t num_tokens, float* dlogits, bool add, Partial* partial) {
+                         Counts own, int64_t num_tokens, float* dlogits, bool add, Partial* partial,
+                         double* losses, bool add_losses) {
   extern __shared__ double weights[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, E = set.experts;
+  // A token's logits are asked for while the one before is worked on, the first's while weights are made.
+  const int64_t first = blockIdx.x * kWarps + warp, stride = gridDim.x * kWarps;
+  float next[P];
+  if (first < num_tokens) load_row(logits + first * E, E, lane, next);
   make_weights(set, norm, given_counts, given_tokens, own, weights);
   __syncthreads();
   const double *micro = weights, *global = weights + E;
   bool in[P];
   PLEAT_EACH(j, P) in[j] = lane + 32 * j < E;
   Partial mine{};
-  for (int64_t t = blockIdx.x * kWarps + warp; t < num_tokens; t += gridDim.x * kWarps) {
+  int seen = 0;
+  for (int64_t t = first; t < num_tokens; t += stride) {
     float* out = dlogits + t * E;
+    float x[P], s[P], d[P];
+    PLEAT_EACH(j, P) x[j] = next[j];
+    if (t + stride < num_tokens) load_row(logits + (t + stride) * E, E, lane, next);
     if (!valid[t]) {
       if (!add) {
         PLEAT_EACH(j, P) if (in[j]) out[lane + 32 * j] = 0.0f;
       }
       continue;
     }
-    ++mine.tokens;
-    float x[P], s[P], d[P];
-    load_row(logits + t * E, E, lane, x);
+    ++seen;
     PLEAT_EACH(j, P) d[j] = 0.0f;
     if (set.coef[kZ] != 0) {
       const double lse = warp_softmax(x, in, s);
@@ -171,9 +200,9 @@ __global__ void __launch_bounds__(kThreads)
         weight[j] = static_cast<float>(set.coef[kMicro] * micro[e] + set.coef[kGlobal] * global[e] +
                                        set.coef[kSequence] * of_document);
       }
-      by_micro = warp_sum(by_micro);
-      by_global = warp_sum(by_global);
-      by_document = warp_sum(by_document);
+      if (set.coef[kMicro] != 0) by_micro = warp_sum(by_micro);
+      if (set.coef[kGlobal] != 0) by_global = warp_sum(by_global);
+      if (set.coef[kSequence] != 0) by_document = warp_sum(by_document);
       mine.losses[kMicro] += by_micro;
       mine.losses[kGlobal] += by_global;
       mine.losses[kSequence] += by_document;
@@ -191,30 +220,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   __shared__ Partial of_warp[kWarps];
+  mine.tokens = seen;
   if (lane == 0) of_warp[warp] = mine;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int w = 1; w < kWarps; ++w) {
-    for (int i = 0; i < kNumLosses; ++i) mine.losses[i] += of_warp[w].losses[i];
-    mine.tokens += of_warp[w].tokens;
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < kWarps; ++w) {
+      for (int i = 0; i < kNumLosses; ++i) mine.losses[i] += of_warp[w].losses[i];
+      mine.tokens += of_warp[w].tokens;
+    }
+    partial[blockIdx.x] = mine;
   }
-  partial[blockIdx.x] = mine;
-}
-
-__global__ void __launch_bounds__(kThreads) finish(Settings set, const Partial* partial, int num_blocks,
-                                                   const int64_t* given_tokens, double* losses, bool add) {
-  Partial mine{};
-  for (int b = threadIdx.x; b < num_blocks; b += kThreads) {
-    for (int i = 0; i < kNumLosses; ++i) mine.losses[i] += partial[b].losses[i];
-    mine.tokens += partial[b].tokens;
-  }
-  for (int i = 0; i < kNumLosses; ++i) mine.losses[i] = block_sum<kThreads>(mine.losses[i]);
-  mine.tokens = block_sum<kThreads>(mine.tokens);
-  if (threadIdx.x != 0) return;
-  if (set.hf && set.coef[kMicro] != 0)
-    PLEAT_HALT_UNLESS(given_tokens[0] == set.num_layers * mine.tokens,
-                      "[router_aux] the given counts do not cover num_layers times this microbatch's tokens");
-  for (int i = 0; i < kNumLosses; ++i) losses[i] = (add ? losses[i] : 0.0) + mine.losses[i];
+  if (is_last_block(own.arrived)) finish(set, partial, given_tokens, own, losses, add_losses);
 }
 
 }  // namespace
@@ -257,9 +273,9 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
 
   const bool own = set.needs_own_counts(), by_document = set.coef[kSequence] != 0;
   const int64_t blocks = std::max<int64_t>(1, std::min(kMaxBlocks, ceil_div(T, kWarps)));
-  const int64_t counter_bytes = 4 * (1 + E + (by_document ? T + T * E : 0));
-  const int64_t partial_bytes = blocks * static_cast<int64_t>(sizeof(Partial));
-  lane.need_scratch(partial_bytes + counter_bytes);
+  const int64_t document_bytes = by_document ? 4 * (T + T * E) : 0;
+  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(Partial)) + document_bytes);
+  const Counters counters(lane, 2 + E);
   const float* logits = call[0].as<float>();
   const uint8_t* valid = call[1].as<uint8_t>();
   const int32_t* doc_start = call[2].as<int32_t>();
@@ -277,24 +293,22 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
                                       static_cast<int>(shared)));
     out = [=, &lane] {
       Partial* partial = reinterpret_cast<Partial*>(lane.scratch());
-      Counters counters{};
-      counters.tokens = reinterpret_cast<int*>(partial + blocks);
-      counters.experts = counters.tokens + 1;
-      counters.doc_tokens = counters.experts + E;
-      counters.doc_experts = counters.doc_tokens + T;
+      Counts counts{};
+      counts.arrived = counters.data();
+      counts.tokens = counts.arrived + 1;
+      counts.experts = counts.tokens + 1;
+      counts.doc_tokens = reinterpret_cast<int*>(partial + blocks);
+      counts.doc_experts = counts.doc_tokens + T;
       const unsigned grid = static_cast<unsigned>(blocks);
+      if (by_document) lane.fill(counts.doc_tokens, 0, document_bytes);
       if (own) {
-        PLEAT_CUDA(cudaMemsetAsync(counters.tokens, 0, static_cast<size_t>(counter_bytes), lane.stream()));
         count<P><<<grid, kThreads, static_cast<size_t>(E) * 4, lane.stream()>>>(set, logits, valid, doc_start,
-                                                                                T, counters);
+                                                                                T, counts);
         PLEAT_CUDA_LAUNCHED();
       }
-      losses_and_gradients<P><<<grid, kThreads, shared, lane.stream()>>>(set, logits, valid, doc_start, norm,
-                                                                         given_counts, given_tokens, counters,
-                                                                         T, dlogits, add, partial);
-      PLEAT_CUDA_LAUNCHED();
-      finish<<<1, kThreads, 0, lane.stream()>>>(set, partial, static_cast<int>(blocks), given_tokens, losses,
-                                                add_losses);
+      losses_and_gradients<P><<<grid, kThreads, shared, lane.stream()>>>(
+          set, logits, valid, doc_start, norm, given_counts, given_tokens, counts, T, dlogits, add, partial,
+          losses, add_losses);
       PLEAT_CUDA_LAUNCHED();
     };
   });

@@ -1,6 +1,8 @@
-// Choice of experts on the GPU: one warp per token, the token's experts in registers. Load and statistics go
-// over one partial result per block, added by a second launch, so that nothing needs to be cleared before.
+// Choice of experts on the GPU: one warp per token, the token's experts in registers. The last block adds up
+// load and statistics: loads are integers that all blocks count together, statistics one partial result per
+// block.
 #include "device/cuda/check.h"
+#include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/math/require.h"
 #include "kernels/router/choose.h"
@@ -55,6 +57,16 @@ struct Choice {
 struct Partial {
   double largest, squares;
   int64_t tokens;
+};
+
+// Where a launch counts: arrived [1] and counts [E] are Counters, partial [blocks] is scratch; load and stats
+// are the results.
+struct Totals {
+  int *arrived, *counts;
+  Partial* partial;
+  int64_t* load;
+  double* stats;
+  bool add_load, add_stats;
 };
 
 template <int P>
@@ -164,10 +176,34 @@ __device__ void weigh(const Choice& c, const float (&x)[P], const bool (&in)[P],
   PLEAT_EACH(j, P) prob[j] *= c.scale;
 }
 
+// By the last block, when all have counted.
+__device__ void finish(const Totals& to, int experts) {
+  for (int e = threadIdx.x; e < experts; e += kThreads) {
+    to.load[e] = (to.add_load ? to.load[e] : 0) + __ldcg(to.counts + e);
+    to.counts[e] = 0;
+  }
+  Partial mine{0, 0, 0};
+  for (int b = threadIdx.x; b < static_cast<int>(gridDim.x); b += kThreads) {
+    const Partial* of_block = to.partial + b;
+    mine.largest = max(mine.largest, __ldcg(&of_block->largest));
+    mine.squares += __ldcg(&of_block->squares);
+    mine.tokens += __ldcg(reinterpret_cast<const long long*>(&of_block->tokens));
+  }
+  mine.largest = block_max<kThreads>(mine.largest);
+  mine.squares = block_sum<kThreads>(mine.squares);
+  mine.tokens = block_sum<kThreads>(mine.tokens);
+  if (threadIdx.x != 0) return;
+  double* stats = to.stats;
+  stats[0] = to.add_stats && !(stats[0] < mine.largest) ? stats[0] : mine.largest;
+  stats[1] = (to.add_stats ? stats[1] : 0) + mine.squares;
+  stats[2] = (to.add_stats ? stats[2] : 0) + static_cast<double>(mine.tokens * experts);
+  if (!to.add_stats) stats[3] = 0;
+}
+
 template <int P>
 __global__ void __launch_bounds__(kThreads)
     forward(Choice c, const float* logits, const float* bias, const uint8_t* valid, const int32_t* given,
-            const float* matrix, int num_tokens, int32_t* idx, float* probs, Partial* partial, int* counts) {
+            const float* matrix, int num_tokens, int32_t* idx, float* probs, Totals to) {
   extern __shared__ uint32_t shared[];
   int* mine = reinterpret_cast<int*>(shared);  // [experts]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -220,7 +256,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) of_warp[warp] = {static_cast<double>(largest), squares, tokens};
   __syncthreads();
   for (int e = threadIdx.x; e < c.experts; e += kThreads)
-    counts[static_cast<int64_t>(e) * gridDim.x + blockIdx.x] = mine[e];
+    if (mine[e]) atomicAdd(&to.counts[e], mine[e]);
   if (threadIdx.x == 0) {
     Partial sum = of_warp[0];
     for (int w = 1; w < kWarps; ++w) {
@@ -228,38 +264,9 @@ __global__ void __launch_bounds__(kThreads)
       sum.squares += of_warp[w].squares;
       sum.tokens += of_warp[w].tokens;
     }
-    partial[blockIdx.x] = sum;
+    to.partial[blockIdx.x] = sum;
   }
-}
-
-// The last block takes the statistics, the others one expert per warp.
-__global__ void __launch_bounds__(kThreads)
-    finish(const Partial* partial, const int* counts, int num_blocks, int experts, int64_t* load,
-           bool add_load, double* stats, bool add_stats) {
-  const int lane = threadIdx.x % 32;
-  if (blockIdx.x + 1 < gridDim.x) {
-    const int e = blockIdx.x * kWarps + threadIdx.x / 32;
-    if (e >= experts) return;
-    int sum = 0;
-    for (int b = lane; b < num_blocks; b += 32) sum += counts[static_cast<int64_t>(e) * num_blocks + b];
-    sum = warp_sum(sum);
-    if (lane == 0) load[e] = (add_load ? load[e] : 0) + sum;
-    return;
-  }
-  Partial mine{0, 0, 0};
-  for (int b = threadIdx.x; b < num_blocks; b += kThreads) {
-    mine.largest = max(mine.largest, partial[b].largest);
-    mine.squares += partial[b].squares;
-    mine.tokens += partial[b].tokens;
-  }
-  mine.largest = block_max<kThreads>(mine.largest);
-  mine.squares = block_sum<kThreads>(mine.squares);
-  mine.tokens = block_sum<kThreads>(mine.tokens);
-  if (threadIdx.x != 0) return;
-  stats[0] = add_stats && !(stats[0] < mine.largest) ? stats[0] : mine.largest;
-  stats[1] = (add_stats ? stats[1] : 0) + mine.squares;
-  stats[2] = (add_stats ? stats[2] : 0) + static_cast<double>(mine.tokens * experts);
-  if (!add_stats) stats[3] = 0;
+  if (is_last_block(to.arrived)) finish(to, c.experts);
 }
 
 template <int P>
@@ -360,7 +367,8 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
           ? prepare_sinkhorn(call[0].as<float>(), call[2].as<uint8_t>(), T, E, call[8].as<float>(), lane)
           : CudaLaunch{};
   const int64_t blocks = std::max<int64_t>(1, std::min(kMaxBlocks, ceil_div(T, kWarps)));
-  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(Partial)) + blocks * E * 4);
+  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(Partial)));
+  const Counters counters(lane, 1 + E);
   const size_t shared = static_cast<size_t>(E * (choice.groups ? 1 + kWarps : 1) * 4);
   const float *logits = call[0].as<float>(), *bias = call[1].as<float>(), *matrix = call[8].as<float>();
   const uint8_t* valid = call[2].as<uint8_t>();
@@ -378,13 +386,15 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
                                       static_cast<int>(shared)));
     out = [=, &lane] {
       if (balance) balance();
-      Partial* partial = reinterpret_cast<Partial*>(lane.scratch());
-      int* counts = reinterpret_cast<int*>(partial + blocks);
+      const Totals to{counters.data(),
+                      counters.data() + 1,
+                      reinterpret_cast<Partial*>(lane.scratch()),
+                      load,
+                      stats,
+                      add_load,
+                      add_stats};
       forward<P><<<static_cast<unsigned>(blocks), kThreads, shared, lane.stream()>>>(
-          choice, logits, bias, valid, given, matrix, static_cast<int>(T), idx, probs, partial, counts);
-      PLEAT_CUDA_LAUNCHED();
-      finish<<<static_cast<unsigned>(ceil_div(E, kWarps) + 1), kThreads, 0, lane.stream()>>>(
-          partial, counts, static_cast<int>(blocks), static_cast<int>(E), load, add_load, stats, add_stats);
+          choice, logits, bias, valid, given, matrix, static_cast<int>(T), idx, probs, to);
       PLEAT_CUDA_LAUNCHED();
     };
   });

@@ -100,17 +100,36 @@ __device__ inline int warp_best(const uint32_t (&rank)[P], int lane, uint32_t& t
   return static_cast<int>(__reduce_min_sync(kAll, at));
 }
 
-// Marks the k largest ranks. Ranks of 0 are never chosen; there must be k others. Destroys rank.
+// Marks the k largest ranks, of equal ones the lowest experts. Ranks of 0 are never chosen; there must be k
+// others. Destroys rank. A lane keeps its largest at hand: mostly one lane holds the next, and only it works.
 template <int P>
 __device__ inline void warp_choose(uint32_t (&rank)[P], int k, int lane, bool (&chosen)[P]) {
-  PLEAT_EACH(j, P) chosen[j] = false;
+  uint32_t mine = 0;
+  PLEAT_EACH(j, P) {
+    chosen[j] = false;
+    mine = max(mine, rank[j]);
+  }
   for (int i = 0; i < k; ++i) {
-    uint32_t top;
-    const int best = warp_best(rank, lane, top);
-    PLEAT_EACH(j, P) if (best == lane + 32 * j) {
-      chosen[j] = true;
-      rank[j] = 0;
+    const uint32_t top = __reduce_max_sync(kAll, mine);
+    unsigned holders = __ballot_sync(kAll, mine == top);
+    if (holders & (holders - 1)) {  // several lanes: those with the lowest element, of them the first
+      unsigned element = P;
+      PLEAT_EACH(j, P) if (element == P && rank[j] == top) element = static_cast<unsigned>(j);
+      holders = __ballot_sync(kAll, element == __reduce_min_sync(kAll, element));
     }
+    if (lane == __ffs(static_cast<int>(holders)) - 1) {
+      bool open = true;
+      mine = 0;
+      PLEAT_EACH(j, P) {
+        if (open && rank[j] == top) {
+          open = false;
+          chosen[j] = true;
+          rank[j] = 0;
+        }
+        mine = max(mine, rank[j]);
+      }
+    }
+    __syncwarp();
   }
 }
 
