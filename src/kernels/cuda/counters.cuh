@@ -26,8 +26,7 @@ class Counters {
 };
 
 // Whether this block is the grid's last to come here; it then sees what all others wrote before (to be read
-// with
-// __ldcg). For grids of one dimension; all threads take part. `arrived` is zero again behind the last.
+// with __ldcg). For grids of one dimension; all threads take part. `arrived` is zero again behind the last.
 __device__ inline bool is_last_block(int* arrived) {
   __shared__ bool last;
   __syncthreads();  // the writes of all threads come before the fence
