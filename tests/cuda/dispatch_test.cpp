@@ -136,10 +136,22 @@ TEST_P(CudaPermute, LeavesRowsBehindThePlanAlone) {
 TEST_P(CudaPermute, SumsOverRanks) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();
-  for (auto [ranks, El, copies, k, width] :
-       {std::tuple{1, 4, 1, 2, 33}, {4, 2, 1, 3, 64}, {3, 5, 2, 4, 129}, {8, 8, 1, 8, 512}}) {
-    const int64_t T = 31, E = ranks * El, R = T * k * copies + 4;
-    RowPlan p = cpu_plan(T, k, E, T * k);
+  // Lists of up to two, four and eight rows at a time and longer ones; as many slots as lanes, more rows than
+  // lanes; choices that were dropped; a warp that takes several steps, the last one cut.
+  for (auto [T, ranks, El, copies, k, width, capacity] : {std::tuple{31, 1, 4, 1, 2, 33, 0},
+                                                          {31, 4, 2, 1, 3, 64, 0},
+                                                          {31, 3, 5, 2, 4, 129, 0},
+                                                          {31, 8, 8, 1, 8, 512, 0},
+                                                          {31, 4, 2, 1, 1, 1032, 0},
+                                                          {31, 2, 3, 2, 1, 264, 3},
+                                                          {31, 4, 4, 1, 4, 2056, 5},
+                                                          {31, 5, 8, 3, 6, 136, 2},
+                                                          {31, 4, 12, 1, 32, 40, 0},
+                                                          {31, 3, 11, 4, 30, 72, 20},
+                                                          {0, 2, 2, 1, 2, 8, 0},
+                                                          {6000, 4, 4, 1, 5, 520, 0}}) {
+    const int64_t E = ranks * El, R = T * k * copies + 4;
+    RowPlan p = cpu_plan(T, k, E, T * k, capacity);
     const program::AttrSet attrs{{"copies", double(copies)}, {"experts_per_rank", double(El)}};
     Tensor rows = Tensor::normal(type, {R, width}, 1), y = Tensor::nan(type, {T, width});
     expect_agrees(KernelKind::combine_ranks, Phase::Forward,

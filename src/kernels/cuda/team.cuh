@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/reduce.cuh"
@@ -49,6 +50,31 @@ struct Team {
       asm volatile("bar.sync %0, %1;" ::"r"(in_block() + 1), "n"(kLanes) : "memory");
   }
 };
+
+// Calls f(kPer as integral_constant, Team) for rows of `vecs` vectors; false when a row is too wide to hold.
+// A thread has few vectors of a row, so that it can have those of the next on the way.
+template <int kPer, class F>
+bool with_team(int64_t vecs, F&& f) {
+  using std::integral_constant;
+  if (vecs <= 32) return f(integral_constant<int, 1>{}, Team<1, 4>{}), true;
+  if (vecs <= 64) return f(integral_constant<int, 2>{}, Team<1, 4>{}), true;
+  if constexpr (kPer == 4) {
+    if (vecs <= 128) return f(integral_constant<int, 4>{}, Team<1, 4>{}), true;
+    if (vecs <= 256) return f(integral_constant<int, 4>{}, Team<2, 2>{}), true;
+    if (vecs <= 512) return f(integral_constant<int, 4>{}, Team<4, 1>{}), true;
+    if (vecs <= 1024) return f(integral_constant<int, 4>{}, Team<8, 1>{}), true;
+  } else {
+    if (vecs <= 128) return f(integral_constant<int, 2>{}, Team<2, 2>{}), true;
+    if (vecs <= 256) return f(integral_constant<int, 2>{}, Team<4, 1>{}), true;
+    if (vecs <= 512) return f(integral_constant<int, 2>{}, Team<8, 1>{}), true;
+    if (vecs <= 1024) return f(integral_constant<int, 2>{}, Team<16, 1>{}), true;
+  }
+  if (vecs <= 2048) return f(integral_constant<int, 4>{}, Team<16, 1>{}), true;
+  return false;
+}
+
+// Blocks a multiprocessor must have room for, so that this many threads load at once.
+constexpr int blocks_for(int threads, int block) { return threads > block ? threads / block : 1; }
 
 inline int num_sms() {
   int device = 0, count = 0;

@@ -53,7 +53,8 @@ __device__ inline U ones() {
 constexpr int kGatherThreads = 256, kGatherAhead = 4;
 
 // One warp takes kGatherAhead * 32 units of a row. Source: `int64_t of(row)` names the source row, kZeroRow,
-// or kBadRow; `int64_t rows()` how many rows are written (known on the device only).
+// or kBadRow; `int64_t rows()` how many rows are written (known on the device only). What is written leaves
+// the caches first: source rows that come again stay in them.
 template <class U, class Source>
 __global__ void __launch_bounds__(kGatherThreads)
     gather(const U* x, U* y, int64_t max_rows, int64_t units, uint32_t chunks, Source source) {
@@ -72,7 +73,7 @@ __global__ void __launch_bounds__(kGatherThreads)
 #pragma unroll
   for (int i = 0; i < kGatherAhead; ++i) {
     const int64_t unit = first + i * 32;
-    if (unit < units) y[row * units + unit] = held[i];
+    if (unit < units) __stcs(y + row * units + unit, held[i]);
   }
 }
 

@@ -1,5 +1,6 @@
-// A learned gate per token on the GPU. A warp takes a row: its dot products first, then the scaled row, whose
-// second read comes from the cache.
+// A learned gate per token on the GPU. Backward holds a row in registers (gate_held.cuh). Forward, and
+// backward of widths that are no multiple of 16 bytes or too wide to hold: a warp takes a row, its dot
+// products first, then the scaled row, whose second read comes from the cache.
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
@@ -7,6 +8,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/math/require.h"
+#include "kernels/sigmoid_gate/gate_held.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -14,15 +16,6 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
-
-template <class T>
-struct GateArgs {
-  const T *dout, *x, *w, *y;
-  T *out, *dx, *dy;     // out: forward
-  float* coefficients;  // of backward_weight
-  bool accumulate;      // into dx
-  int64_t rows, width;
-};
 
 // Sum over a row of a[j] b[j], in every lane of its warp.
 template <class T, int N>
@@ -55,7 +48,6 @@ __device__ inline void scale_row(const T* from, float scale, T* to, int64_t widt
   }
 }
 
-__device__ inline float gate_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline int64_t row_of_warp() {
   return blockIdx.x * static_cast<int64_t>(kWarps) + threadIdx.x / 32;
 }
@@ -161,6 +153,8 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
     p.dx = call[4].as<T>(), p.dy = call[5].as<T>();
     p.accumulate = call[4].into() == Into::Accumulate;
     p.rows = call[0].dim(0), p.width = call[0].dim(1);
+    if constexpr (decltype(run)::value > 1)
+      if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
     return [p, stream = lane.stream()] {
       if (p.rows == 0) return;
       backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
@@ -175,16 +169,19 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   require_rows(call, {"dout", "x", "w", "y", "dw"}, rows, width);
   require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y"});
   if (!is_stored(call[4].dtype)) return {};
-  // Scratch: a coefficient per row, then the partial sums.
-  const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
-  lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
   return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
     using T = decltype(zero);
     constexpr int N = decltype(run)::value;
     GateArgs<T> p{};
     p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
     p.rows = rows, p.width = width;
-    return [=, &lane, to = SumTarget(call[4])] {
+    const SumTarget to(call[4]);
+    if constexpr (N > 1)
+      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
+    // Scratch: a coefficient per row, then the partial sums.
+    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
+    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
+    return [=, &lane] {
       GateArgs<T> now = p;
       now.coefficients = reinterpret_cast<float*>(lane.scratch());
       if (rows > 0) {
