@@ -34,7 +34,9 @@ CudaLaunch prepare_gate_mma_forward(const GateShape& shape, const Arg& x, const 
                                     const Arg& logits, device::cuda::Lane& lane);
 CudaLaunch prepare_gate_mma_backward_input(const GateShape& shape, const Arg& dlogits, const Arg& w,
                                            const Arg& dx, device::cuda::Lane& lane);
-CudaLaunch prepare_gate_mma_backward_weight(const GateShape& shape, const Arg& dlogits, const Arg& x,
-                                            const Arg& dw, device::cuda::Lane& lane);
+// partial f32 [splits, E, h] gets the sums over equal runs of tokens, at the start of the lane's scratch.
+using PartialLaunch = std::function<void(float* partial)>;
+PartialLaunch prepare_gate_mma_backward_weight(const GateShape& shape, const Arg& dlogits, const Arg& x,
+                                               int64_t splits, device::cuda::Lane& lane);
 
 }  // namespace pleat::kernels

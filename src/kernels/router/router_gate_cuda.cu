@@ -162,58 +162,6 @@ bool takes_tensor_cores(std::string_view phase, tensor::Dtype dtype, const GateS
   return mma;
 }
 
-// dw (+)= dlogits^T x, through sums over runs of tokens.
-CudaLaunch prepare_plain_weight(const GateShape& shape, const Arg& dlogits, const Arg& x, const Arg& dw,
-                                device::cuda::Lane& lane) {
-  // About two blocks per multiprocessor, runs of at least 256 tokens.
-  const int64_t tiles = ceil_div(shape.width, 128) * ceil_div(shape.experts, 128);
-  const int64_t splits = std::max<int64_t>(
-      1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
-  const int64_t size = shape.experts * shape.width;
-  CudaLaunch out;
-  with_float(x.dtype, [&](auto of_x) {
-    using C = decltype(of_x);
-    with_float(dw.dtype, [&](auto of_dw) {
-      using D = decltype(of_dw);
-      lane.need_scratch(splits * size * 4);
-      const Strided<float> a{dlogits.as<float>(), 1, shape.experts};
-      const Strided<C> b{x.as<C>(), shape.width, 1};
-      out = [=, &lane, to = dw.as<D>(), add = dw.into() == Into::Accumulate] {
-        if (size == 0) return;
-        float* partial = reinterpret_cast<float*>(lane.scratch());
-        launch_multiply(a, b, shape.experts, shape.width, shape.tokens, splits,
-                        WritePartial{partial, shape.width, size}, lane.stream());
-        add_partials<<<static_cast<unsigned>(ceil_div(size, kThreads)), kThreads, 0, lane.stream()>>>(
-            partial, splits, size, add, to);
-        PLEAT_CUDA_LAUNCHED();
-      };
-    });
-  });
-  return out;
-}
-
-// Empty without a bias.
-CudaLaunch prepare_bias(const GateShape& shape, const Arg& dlogits, const Arg& dbias,
-                        device::cuda::Lane& lane) {
-  CudaLaunch out;
-  if (!dbias.present) return out;
-  with_float(dbias.dtype, [&](auto zero) {
-    using D = decltype(zero);
-    lane.need_scratch(kBiasRuns * shape.experts * 8);
-    out = [=, &lane, from = dlogits.as<float>(), to = dbias.as<D>(), add = dbias.into() == Into::Accumulate] {
-      double* sums = reinterpret_cast<double*>(lane.scratch());
-      const int experts = static_cast<int>(shape.experts);
-      bias_partials<<<dim3(static_cast<unsigned>(ceil_div(experts, 32)), kBiasRuns), kBiasThreads, 0,
-                      lane.stream()>>>(from, shape.tokens, experts, sums);
-      PLEAT_CUDA_LAUNCHED();
-      add_bias<<<static_cast<unsigned>(ceil_div(experts, kThreads)), kThreads, 0, lane.stream()>>>(
-          sums, experts, add, to);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
-  return out;
-}
-
 }  // namespace
 
 CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
@@ -276,15 +224,52 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   require_shape(kName, "dbias", call[3], {shape.experts});
   require_dtype(kName, "dbias", call[3], call[2].dtype);
 
-  const CudaLaunch weight = takes_tensor_cores("wgrad", call[1].dtype, shape)
-                                ? prepare_gate_mma_backward_weight(shape, call[0], call[1], call[2], lane)
-                                : prepare_plain_weight(shape, call[0], call[1], call[2], lane);
-  const CudaLaunch bias = prepare_bias(shape, call[0], call[3], lane);
-  if (!weight) return {};
-  return [=] {
-    weight();
-    if (bias) bias();
-  };
+  // About two blocks per multiprocessor, runs of at least 256 tokens.
+  const int64_t tiles = ceil_div(shape.width, 128) * ceil_div(shape.experts, 128);
+  const int64_t splits = std::max<int64_t>(
+      1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
+  const int64_t size = shape.experts * shape.width;
+  PartialLaunch products;
+  if (takes_tensor_cores("wgrad", call[1].dtype, shape)) {
+    products = prepare_gate_mma_backward_weight(shape, call[0], call[1], splits, lane);
+  } else {
+    with_float(call[1].dtype, [&](auto zero) {
+      using C = decltype(zero);
+      const Strided<float> dlogits{call[0].as<float>(), 1, shape.experts};
+      const Strided<C> x{call[1].as<C>(), shape.width, 1};
+      products = [=, stream = lane.stream()](float* partial) {
+        launch_multiply(dlogits, x, shape.experts, shape.width, shape.tokens, splits,
+                        WritePartial{partial, shape.width, size}, stream);
+      };
+    });
+  }
+  CudaLaunch out;
+  with_float(call[2].dtype, [&](auto zero) {
+    using D = decltype(zero);
+    if (!products) return;
+    lane.need_scratch(std::max(splits * size * 4, kBiasRuns * shape.experts * 8));
+    const float* dlogits = call[0].as<float>();
+    D *dw = call[2].as<D>(), *dbias = call[3].as<D>();
+    const bool add = call[2].into() == Into::Accumulate, add_to_bias = call[3].into() == Into::Accumulate;
+    out = [=, &lane] {
+      if (size == 0) return;
+      float* partial = reinterpret_cast<float*>(lane.scratch());
+      products(partial);
+      add_partials<<<static_cast<unsigned>(ceil_div(size, kThreads)), kThreads, 0, lane.stream()>>>(
+          partial, splits, size, add, dw);
+      PLEAT_CUDA_LAUNCHED();
+      if (!dbias) return;
+      double* sums = reinterpret_cast<double*>(lane.scratch());
+      const int experts = static_cast<int>(shape.experts);
+      bias_partials<<<dim3(static_cast<unsigned>(ceil_div(experts, 32)), kBiasRuns), kBiasThreads, 0,
+                      lane.stream()>>>(dlogits, shape.tokens, experts, sums);
+      PLEAT_CUDA_LAUNCHED();
+      add_bias<<<static_cast<unsigned>(ceil_div(experts, kThreads)), kThreads, 0, lane.stream()>>>(
+          sums, experts, add_to_bias, dbias);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  });
+  return out;
 }
 
 }  // namespace pleat::kernels
