@@ -1,5 +1,6 @@
 #include "cuda/cuda_support.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace pleat::kernels::testing {
@@ -12,9 +13,11 @@ using tensor::Dtype;
 
 class CudaCrossEntropy : public ::testing::TestWithParam<Dtype> {};
 
-// Rows one by one, held in registers, in the shared memory of one block, and of clusters.
-constexpr std::pair<int, int> kShapes[] = {{1, 1},     {7, 33},    {33, 1000},  {9, 8192},
-                                           {5, 32000}, {5, 50304}, {3, 100352}, {2, 200704}};
+// For the gradient: rows held in registers, in the shared memory of one block, and of clusters, and rows that
+// are read twice because of their width or their length. Odd widths begin at all places of a 16-byte unit.
+constexpr std::pair<int, int> kShapes[] = {{1, 1},      {7, 33},    {33, 1000}, {9, 8192},
+                                           {9, 8201},   {5, 32000}, {5, 50304}, {3, 100352},
+                                           {2, 200704}, {9, 50257}, {1, 300000}};
 
 struct Rows {
   Tensor labels, mask;
@@ -61,7 +64,8 @@ TEST_P(CudaCrossEntropy, GradientAgreesWithTheCpu) {
 TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();
-  for (auto [rows, vocabulary] : {std::pair{700, 16400}, {420, 32768}, {280, 50304}, {140, 100352}}) {
+  for (auto [rows, vocabulary] :
+       {std::pair{700, 16400}, {700, 1003}, {420, 32768}, {420, 8199}, {280, 50304}, {140, 100352}}) {
     Rows r = rows_of(rows, vocabulary);
     for (int t = 130; t < 136; ++t) r.mask.set(t, 0);
     Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3), loss = Tensor::nan(Dtype::F64, {2});
@@ -77,7 +81,7 @@ TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
 TEST_P(CudaCrossEntropy, InfiniteLogitsCountAsNothing) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();
-  for (const int vocabulary : {1000, 32768}) {
+  for (const int vocabulary : {1000, 32768, 50257, 50304}) {
     Rows r = rows_of(3, vocabulary);
     Tensor logits = Tensor::normal(type, {3, vocabulary}, 1), loss = Tensor::nan(Dtype::F64, {2});
     // Whole runs of a warp, and all of a lane's first numbers.
@@ -85,9 +89,52 @@ TEST_P(CudaCrossEntropy, InfiniteLogitsCountAsNothing) {
       for (int j = 0; j < vocabulary; ++j)
         if ((j < vocabulary / 8 || j % 64 < 8) && j != r.labels.at(t))
           logits.set(static_cast<int64_t>(t) * vocabulary + j, -INFINITY);
+    expect_agrees(KernelKind::cross_entropy, Phase::Forward,
+                  {in(logits), in(r.labels), in(r.mask), out(loss), none()}, {},
+                  bound(Dtype::F32, vocabulary));
     Tensor norm = Tensor::of(Dtype::F64, {1}, {1});
     expect_agrees(KernelKind::cross_entropy, Phase::BackwardInput,
                   {in(r.labels), in(r.mask), in(norm), add(logits), out(loss)}, {}, bound(type, vocabulary));
+  }
+}
+
+// Wherever it stands, in a row as it is read by every kernel; the rows around it keep their losses.
+TEST_P(CudaCrossEntropy, NaNAndRowsOfNothingMakeTheirLossNaN) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (const int vocabulary : {33, 1000, 8192, 16400, 50257, 50304, 100352})
+    for (const int place : {0, vocabulary / 2, vocabulary - 1, -1}) {
+      Rows r = rows_of(3, vocabulary);
+      Tensor logits = Tensor::normal(type, {3, vocabulary}, 1), loss = Tensor::zeros(Dtype::F64, {2});
+      if (place >= 0) logits.set(vocabulary + place, std::nan(""));
+      for (int j = 0; j < vocabulary && place < 0; ++j) logits.set(vocabulary + j, -INFINITY);
+      Tensor token_loss = Tensor::zeros(Dtype::F32, {3});
+      call_cuda(KernelKind::cross_entropy, Phase::Forward,
+                {in(logits), in(r.labels), in(r.mask), out(loss), out(token_loss)});
+      EXPECT_TRUE(std::isfinite(token_loss.at(0)) && std::isfinite(token_loss.at(2))) << vocabulary;
+      EXPECT_TRUE(std::isnan(token_loss.at(1)) && std::isnan(loss.at(0))) << vocabulary << " at " << place;
+      Tensor norm = Tensor::of(Dtype::F64, {1}, {1});
+      loss.set(0, 0);
+      call_cuda(KernelKind::cross_entropy, Phase::BackwardInput,
+                {in(r.labels), in(r.mask), in(norm), add(logits), out(loss)});
+      EXPECT_TRUE(std::isnan(loss.at(0))) << vocabulary << " at " << place;
+      EXPECT_TRUE(std::isfinite(logits.at(0)) && std::isfinite(logits.at(2 * vocabulary))) << vocabulary;
+    }
+}
+
+TEST_P(CudaCrossEntropy, PieceOfNothingHasASumOfZero) {
+  PLEAT_NEEDS_GPU();
+  for (const int columns : {33, 4096, 50257}) {
+    Rows r = rows_of(1, columns);
+    Tensor logits = Tensor::zeros(GetParam(), {1, columns}), stats = Tensor::nan(Dtype::F64, {1, 3}),
+           coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+    for (int j = 0; j < columns; ++j) logits.set(j, -INFINITY);
+    call_cuda(KernelKind::vocab_stats, Phase::Forward,
+              {in(logits), in(r.labels), in(r.mask), in(coords), out(stats)},
+              {{"group", 3}, {"vocabulary", 1.0 * columns}});
+    EXPECT_EQ(stats.at(0), -INFINITY);
+    EXPECT_EQ(stats.at(1), 0) << columns;
+    EXPECT_EQ(stats.at(2), -INFINITY);
   }
 }
 
@@ -116,18 +163,26 @@ TEST_P(CudaCrossEntropy, BadLabelMakesTheLossNaN) {
   EXPECT_TRUE(std::isnan(loss.at(0)));
 }
 
-// Three pieces of a vocabulary, the last one with padding.
+// Three pieces of a vocabulary, the last one with padding, which may be NaN and may begin inside a 16-byte
+// unit.
 TEST_P(CudaCrossEntropy, PiecesOfTheVocabularyAgreeWithTheCpu) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();
-  for (auto [rows, columns, vocabulary] :
-       {std::tuple{7, 33, 90}, {9, 64, 150}, {5, 20480, 61000}, {3, 8, 8}}) {
+  for (auto [rows, columns, vocabulary] : {std::tuple{7, 33, 90},
+                                           {9, 64, 150},
+                                           {5, 20480, 61000},
+                                           {3, 8, 8},
+                                           {300, 4104, 12299},
+                                           {600, 1003, 2901}}) {
     Rows r = rows_of(rows, vocabulary);
     const int ranks = 3;
     Tensor all = Tensor::zeros(Dtype::F64, {ranks, rows, 3});
     std::vector<Tensor> logits;
     for (int rank = 0; rank < ranks; ++rank) {
       logits.push_back(Tensor::normal(type, {rows, columns}, 10 + static_cast<uint64_t>(rank), 3));
+      for (int64_t t = 0; t < rows; ++t)
+        for (int j = std::max(0, vocabulary - rank * columns); j < columns; ++j)
+          logits.back().set(t * columns + j, std::nan(""));
       Tensor coords = Tensor::zeros(Dtype::I64, {program::kNumGroups}),
              stats = Tensor::nan(Dtype::F64, {rows, 3});
       coords.set(3, rank);

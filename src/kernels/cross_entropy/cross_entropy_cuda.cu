@@ -1,10 +1,11 @@
-// Cross entropy on the GPU. A row of logits stays on the multiprocessor between its maximum, its sum and its
-// gradient, so it is read once and written once: short rows in registers, long ones in shared memory
-// (loss_ring.cuh). Rows that are not whole 16-byte units, or longer than a cluster of blocks holds, are read
-// three times.
+// Cross entropy on the GPU. The loss alone and the statistics need a row once: it streams through registers
+// (row_stream.cuh). For the gradient a row stays on the multiprocessor between its sum and its gradient, so
+// it is read once and written once: short rows in registers, long ones in shared memory (loss_ring.cuh). Rows
+// that are not whole 16-byte units, or longer than a cluster of blocks holds, are read twice for it.
 #include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
 #include "kernels/cross_entropy/loss_rows.h"
+#include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/math/coords.h"
@@ -14,35 +15,71 @@ namespace {
 
 using namespace cuda;
 
-template <class T>
-__device__ inline double label_logit(const LossArgs<T>& p, int64_t row, int64_t first, int64_t real) {
-  const int64_t label = p.labels[row] - first;
-  return label >= 0 && label < real ? static_cast<double>(to_float(p.logits[row * p.columns + label])) : 0.0;
-}
+// ---- The loss, or the statistics, of a row.
 
-template <class T, int kPer, Ask kAsk>
-__global__ void __launch_bounds__(kLossThreads, 2)
-    held_row(LossArgs<T> p, int64_t units, const double* norm, double* out) {
-  using V = Wide<T>;
+template <class T, int kThreads, bool kStats>
+__global__ void __launch_bounds__(kThreads, kStreamThreads / kThreads) row_sums(LossArgs<T> p, double* out) {
   const int64_t row = blockIdx.x;
-  T* logits = p.logits + row * p.columns;
-  const auto unit_of = [&](int i) { return i * kLossThreads + static_cast<int64_t>(threadIdx.x); };
-  if (!p.mask[row]) {
-    if (threadIdx.x == 0) leave_nothing<kAsk, T>(row, out);
-    if constexpr (kAsk == Ask::Gradient) {
-#pragma unroll
-      for (int i = 0; i < kPer; ++i)
-        if (unit_of(i) < units) V::zero().store(logits + unit_of(i) * V::kSize);
-    }
+  const bool counts = p.mask[row];
+  const int64_t first = p.first(), real = p.real(), label = p.labels[row] - first;
+  if (!counts) {
+    if (threadIdx.x < (kStats ? 3 : 1)) out[row * (kStats ? 3 : 1) + threadIdx.x] = 0;
     return;
   }
-  const int64_t first = p.first(), real = p.real();
+  const T* logits = p.logits + row * p.columns;
+  const auto mine = look_at_row<kThreads>(RowUnits<T>(logits, static_cast<int>(real)), [](int) {});
+  // On its way while the parts are put together.
+  float at_label = 0;
+  if (threadIdx.x == 0 && label >= 0 && label < real) at_label = to_float(logits[label]);
+  const RowPart* parts = block_parts<kThreads>(mine);
+  if (threadIdx.x >= 32) return;
+  RowPart whole = combine_parts<T, kThreads / 32>(parts);
+  if (threadIdx.x != 0) return;
+  whole.label_logit = at_label;
+  if constexpr (kStats) {
+    out[row * 3] = static_cast<double>(whole.top);
+    out[row * 3 + 1] = whole.sum;
+    out[row * 3 + 2] = p.label_ok(row) ? static_cast<double>(whole.label_logit) : not_a_number();
+  } else {
+    out[row] = loss_of(p, row, whole);
+  }
+}
+
+template <bool kStats, class T>
+void launch_sums(CUstream_st* stream, const LossArgs<T>& p, int64_t rows, double* out) {
+  if (rows == 0) return;
+  with_stream_threads(rows, [&](auto threads) {
+    row_sums<T, threads(), kStats><<<static_cast<unsigned>(rows), threads(), 0, stream>>>(p, out);
+    PLEAT_CUDA_LAUNCHED();
+  });
+}
+
+// ---- The loss and the gradient of a row.
+
+constexpr int kGradientThreads = 512;
+
+// Rows of at most kPer units a thread, in registers.
+template <class T, int kPer>
+__global__ void __launch_bounds__(kGradientThreads, 2)
+    held_gradient(LossArgs<T> p, const double* norm, double* row_loss) {
+  using V = Wide<T>;
+  const int64_t row = blockIdx.x;
+  const int units = static_cast<int>(p.columns) / V::kSize, label = p.labels[row];
+  T* logits = p.logits + row * p.columns;
+  const auto unit_of = [](int i) { return i * kGradientThreads + static_cast<int>(threadIdx.x); };
+  if (!p.mask[row]) {
+    if (threadIdx.x == 0) row_loss[row] = 0;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i)
+      if (unit_of(i) < units) V::zero().store(logits + unit_of(i) * V::kSize);
+    return;
+  }
   V held[kPer];
 #pragma unroll
   for (int i = 0; i < kPer; ++i)
-    held[i] = load_or_lowest<T, V::kSize>(logits, unit_of(i) * V::kSize, unit_of(i) < units ? real : 0);
+    held[i] = unit_of(i) < units ? V::load(logits + unit_of(i) * V::kSize) : lowest_unit<T>();
   // Before the barriers below, behind which some thread overwrites it.
-  const double at_label = threadIdx.x == 0 ? label_logit(p, row, first, real) : 0.0;
+  const float at_label = threadIdx.x == 0 && p.label_ok(row) ? to_float(logits[label]) : 0.0f;
   float top = lowest();
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
@@ -52,8 +89,8 @@ __global__ void __launch_bounds__(kLossThreads, 2)
     for (int j = 0; j < V::kSize; ++j) top = fmaxf(top, a[j]);
     held[i].forget();
   }
-  top = block_max<kLossThreads>(top);
-  const float shift = top == lowest() ? 0.0f : top;
+  top = block_max<kGradientThreads>(top);
+  const float shift = shift_of(top);
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kPer; ++i) {
@@ -63,107 +100,88 @@ __global__ void __launch_bounds__(kLossThreads, 2)
     for (int j = 0; j < V::kSize; ++j) sum += exp_of<T>(a[j] - shift);
     held[i].forget();
   }
-  const double total = block_sum<kLossThreads>(static_cast<double>(sum));
-  if (threadIdx.x == 0) leave<kAsk>(p, row, {top, total, at_label}, out);
-  if constexpr (kAsk == Ask::Gradient) {
-    const float scale = static_cast<float>(*norm / total), weight = static_cast<float>(*norm);
-    const int64_t label = p.labels[row] - first;
+  const double total = block_sum<kGradientThreads>(static_cast<double>(sum));
+  if (threadIdx.x == 0) row_loss[row] = loss_of(p, row, {top, at_label, total});
+  const float scale = static_cast<float>(*norm / total), weight = static_cast<float>(*norm);
 #pragma unroll
-    for (int i = 0; i < kPer; ++i) {
-      if (unit_of(i) >= units) continue;
-      float a[V::kSize];
-      held[i].get(a);
-      to_gradient<T>(a, unit_of(i) * V::kSize, label, top, scale, weight);
-      held[i].set(a);
-      held[i].store(logits + unit_of(i) * V::kSize);
-    }
+  for (int i = 0; i < kPer; ++i) {
+    if (unit_of(i) >= units) continue;
+    float a[V::kSize];
+    held[i].get(a);
+    to_gradient<T>(a, unit_of(i) * V::kSize, label, shift, scale, weight);
+    held[i].set(a);
+    held[i].store(logits + unit_of(i) * V::kSize);
   }
 }
 
-template <class T, int N, Ask kAsk>
-__global__ void __launch_bounds__(kLossThreads) looped_row(LossArgs<T> p, const double* norm, double* out) {
+// Rows of any width, read twice.
+template <class T>
+__global__ void __launch_bounds__(kGradientThreads)
+    streamed_gradient(LossArgs<T> p, const double* norm, double* row_loss) {
   const int64_t row = blockIdx.x;
+  const int thread = static_cast<int>(threadIdx.x), label = p.labels[row];
   T* logits = p.logits + row * p.columns;
   if (!p.mask[row]) {
-    if (threadIdx.x == 0) leave_nothing<kAsk, T>(row, out);
-    if constexpr (kAsk == Ask::Gradient)
-      for (int64_t j = threadIdx.x; j < p.columns; j += kLossThreads) logits[j] = from_float<T>(0.0f);
+    if (thread == 0) row_loss[row] = 0;
+    for (int j = thread; j < p.columns; j += kGradientThreads) logits[j] = from_float<T>(0.0f);
     return;
   }
-  const int64_t first = p.first(), real = p.real();
-  const double at_label = threadIdx.x == 0 ? label_logit(p, row, first, real) : 0.0;
-  const auto each = [&](auto f) {
-    for (int64_t j = threadIdx.x * static_cast<int64_t>(N); j < p.columns; j += kLossThreads * N) {
-      float a[N];
-      load_or_lowest<T, N>(logits, j, real).get(a);
-      f(j, a);
-    }
+  const float at_label = thread == 0 && p.label_ok(row) ? to_float(logits[label]) : 0.0f;
+  const RowUnits<T> its(logits, static_cast<int>(p.columns));
+  RowPart whole = combine_parts<T, kGradientThreads / 32>(
+      block_parts<kGradientThreads>(look_at_row<kGradientThreads>(its, [](int) {})));
+  whole.label_logit = at_label;
+  if (thread == 0) row_loss[row] = loss_of(p, row, whole);
+  const float shift = shift_of(whole.top), scale = static_cast<float>(*norm / whole.sum),
+              weight = static_cast<float>(*norm);
+  const auto turn = [&](int column, auto pack) {
+    float a[decltype(pack)::kSize];
+    pack.get(a);
+    to_gradient<T>(a, column, label, shift, scale, weight);
+    pack.set(a);
+    pack.store(logits + column);
   };
-  float top = lowest();
-  each([&](int64_t, float(&a)[N]) {
+  const auto turn_one = [&](int column) { turn(column, Pack<T, 1>::load(logits + column)); };
+  if (thread < its.head) turn_one(thread);
+  if (thread < its.tail) turn_one(its.columns - its.tail + thread);
+  int column = its.head + thread * kWide<T>;
+  for_chunks<kGradientThreads>(its.unit(thread), its.units - thread, [&](const T* from, int left) {
+    Wide<T> chunk[kChunk];
+    load_chunk<kGradientThreads>(from, left, chunk);
 #pragma unroll
-    for (int j = 0; j < N; ++j) top = fmaxf(top, a[j]);
+    for (int i = 0; i < kChunk; ++i, column += kGradientThreads * kWide<T>)
+      if (i * kGradientThreads < left) turn(column, chunk[i]);
   });
-  top = block_max<kLossThreads>(top);
-  const float shift = top == lowest() ? 0.0f : top;
-  double sum = 0;
-  each([&](int64_t, float(&a)[N]) {
-    float part = 0;
-#pragma unroll
-    for (int j = 0; j < N; ++j) part += exp_of<T>(a[j] - shift);
-    sum += static_cast<double>(part);
-  });
-  sum = block_sum<kLossThreads>(sum);
-  if (threadIdx.x == 0) leave<kAsk>(p, row, {top, sum, at_label}, out);
-  if constexpr (kAsk == Ask::Gradient) {
-    const float scale = static_cast<float>(*norm / sum), weight = static_cast<float>(*norm);
-    const int64_t label = p.labels[row] - first;
-    each([&](int64_t column, float(&a)[N]) {
-      to_gradient<T>(a, column, label, shift, scale, weight);
-      Pack<T, N> pack;
-      pack.set(a);
-      pack.store(logits + column);
-    });
-  }
 }
 
-// Enqueues the rows' kernel: (stream, norm, out).
-using LaunchRows = std::function<void(CUstream_st*, const double*, double*)>;
+// Enqueues the rows' kernel: (stream, row_loss).
+using LaunchRows = std::function<void(CUstream_st*, double*)>;
 
-template <Ask kAsk, class T>
-LaunchRows plan_rows(const LossArgs<T>& p, int64_t rows) {
-  if (rows == 0) return [](CUstream_st*, const double*, double*) {};
-  const auto blocks = static_cast<unsigned>(rows);
+template <class T>
+LaunchRows plan_gradient(const LossArgs<T>& p, int64_t rows, const double* norm) {
+  if (rows == 0) return [](CUstream_st*, double*) {};
+  const auto block_per_row = [=](auto kernel) -> LaunchRows {
+    return [=](CUstream_st* stream, double* row_loss) {
+      kernel<<<static_cast<unsigned>(rows), kGradientThreads, 0, stream>>>(p, norm, row_loss);
+      PLEAT_CUDA_LAUNCHED();
+    };
+  };
   const int64_t units = p.columns / kWide<T>;
-  const auto plain = [=](auto kernel) -> LaunchRows {
-    return [=](CUstream_st* stream, const double* norm, double* out) {
-      kernel<<<blocks, kLossThreads, 0, stream>>>(p, norm, out);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  };
-  const auto held = [=](auto kernel) -> LaunchRows {
-    return [=](CUstream_st* stream, const double* norm, double* out) {
-      kernel<<<blocks, kLossThreads, 0, stream>>>(p, units, norm, out);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  };
-  if (p.columns % kWide<T> != 0 || !all_aligned({p.logits})) return plain(looped_row<T, 1, kAsk>);
-  if (units <= 2 * kLossThreads) return held(held_row<T, 2, kAsk>);
-  if (units <= 4 * kLossThreads) return held(held_row<T, 4, kAsk>);
-  if (const std::optional<RingLaunch> ring = plan_ring<kAsk>(p, rows))
-    return [=](CUstream_st* stream, const double* norm, double* out) {
-      launch_ring<kAsk>(stream, *ring, p, rows, norm, out);
-    };
-  return plain(looped_row<T, kWide<T>, kAsk>);
+  if (p.columns % kWide<T> == 0 && all_aligned({p.logits})) {
+    if (units <= 2 * kGradientThreads) return block_per_row(held_gradient<T, 2>);
+    if (units <= 4 * kGradientThreads) return block_per_row(held_gradient<T, 4>);
+    if (const std::optional<RingLaunch> ring = plan_ring(p, rows))
+      return
+          [=](CUstream_st* stream, double* row_loss) { launch_ring(stream, *ring, p, rows, norm, row_loss); };
+  }
+  return block_per_row(streamed_gradient<T>);
 }
 
-template <Ask kAsk, class T>
-CudaLaunch loss_launch(const LossArgs<T>& p, const double* norm, const LossTarget& to,
-                       device::cuda::Lane& lane) {
+CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, device::cuda::Lane& lane) {
   lane.need_scratch(to.rows * static_cast<int64_t>(sizeof(double)));
-  return [=, &lane, launch_rows = plan_rows<kAsk>(p, to.rows)] {
+  return [=, &lane] {
     auto* row_loss = reinterpret_cast<double*>(lane.scratch());
-    launch_rows(lane.stream(), norm, row_loss);
+    launch_rows(lane.stream(), row_loss);
     launch_sum_losses(lane.stream(), row_loss, to);
   };
 }
@@ -181,7 +199,9 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
                         columns};
     LossTarget to{p.mask, rows, call[3].as<double>(), call[3].into() == Into::Accumulate};
     if (call[4].present) to.token_loss = call[4].data, to.token_dtype = call[4].dtype;
-    out = loss_launch<Ask::Loss>(p, nullptr, to, lane);
+    out = loss_launch(
+        [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, rows, row_loss); }, to,
+        lane);
   });
   return out;
 }
@@ -198,7 +218,7 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
     const LossArgs<T> p{call[3].as<T>(), call[0].as<int32_t>(), call[1].as<uint8_t>(), nullptr, columns,
                         columns};
     const LossTarget to{p.mask, rows, call[4].as<double>(), call[4].into() == Into::Accumulate};
-    out = loss_launch<Ask::Gradient>(p, call[2].as<double>(), to, lane);
+    out = loss_launch(plan_gradient(p, rows, call[2].as<double>()), to, lane);
   });
   return out;
 }
@@ -220,8 +240,9 @@ CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane)
                         call[3].as<int64_t>() + call.integer("group"),
                         columns,
                         vocabulary};
-    out = [launch_rows = plan_rows<Ask::Stats>(p, rows), stats = call[4].as<double>(),
-           stream = lane.stream()] { launch_rows(stream, nullptr, stats); };
+    out = [=, stats = call[4].as<double>(), stream = lane.stream()] {
+      launch_sums<true>(stream, p, rows, stats);
+    };
   });
   return out;
 }

@@ -1,13 +1,12 @@
-// Long rows of logits through shared memory.
+// The gradient of long rows of logits, in place, through shared memory.
 //
 // A block, or a cluster of blocks, stays on its multiprocessors and takes row after row. Every warp owns the
 // same run of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them
-// `ring` rows ahead, finds their maximum and sum in one look, and after the one barrier of a row turns them
-// into their gradient where they lie and hands them to the copy engine again. So the memory works on other
-// rows while a row's exponentials are taken.
+// `ring` rows ahead, finds their maximum and sum in one look, sends these to all blocks of the cluster, and
+// when those of all warps are there turns its columns into their gradient where they lie and hands them to
+// the copy engine again. So the memory works on other rows while a row's exponentials are taken; and two
+// blocks share a multiprocessor, so that one works while the other waits for its slowest warp.
 #pragma once
-
-#include <cooperative_groups.h>
 
 #include <algorithm>
 #include <optional>
@@ -18,170 +17,148 @@
 
 namespace pleat::kernels::cuda {
 
-constexpr int kRingWarps = 16, kRingThreads = 32 * kRingWarps;
-constexpr int kMostRing = 4;  // rows
+constexpr int kRingWarps = 16, kRingThreads = 32 * kRingWarps, kRingBlocks = 2;  // blocks: per multiprocessor
+constexpr int kMostRing = 4;                                                     // rows
+// Half of a multiprocessor's shared memory, less what the block holds besides the rows.
+constexpr int64_t kRingRoom = 108 * 1024;
 
-// What a warp found in its columns of a row.
-struct RowPart {
-  float top, label_logit;  // label_logit: 0 unless the label is among them
-  double sum;              // of exp(x - top)
+// The parts of a row's warps, in every block of the cluster. Two rows take turns: who sends parts of the next
+// row but one has those of the next row from all warps, and each of them had read this row's before it sent
+// its own.
+template <int kCluster>
+struct RowGather {
+  static constexpr int kParts = kCluster * kRingWarps;
+  RowPart parts[2][kParts];
+  uint64_t landed[2];
+
+  // One thread, before any part of the row can have come from this block.
+  __device__ void expect(int turn) { barrier_arrive_expect(&landed[turn], sizeof parts[0]); }
+  // All threads of a warp. All warps give the same `turn`.
+  __device__ void send(int turn, int rank, int warp, const RowPart& part) {
+    if (const int to = static_cast<int>(threadIdx.x) % 32; to < kCluster)
+      store_at(&parts[turn][rank * kRingWarps + warp],
+               static_cast<uint64_t>(__float_as_uint(part.label_logit)) << 32 | __float_as_uint(part.top),
+               static_cast<uint64_t>(__double_as_longlong(part.sum)), &landed[turn], to);
+  }
 };
 
-// Of parts [kCluster, kRingWarps]: `part(i)`. Every thread of the warp gets the same.
-template <int kParts, class F>
-__device__ inline RowSums combine_parts(F part) {
-  const int lane = threadIdx.x % 32;
-  float top = lowest(), label = 0;
-#pragma unroll
-  for (int i = lane; i < kParts; i += 32) {
-    top = fmaxf(top, part(i).top);
-    label += part(i).label_logit;
-  }
-  top = warp_max(top);
-  double sum = 0;
-#pragma unroll
-  for (int i = lane; i < kParts; i += 32) {
-    const RowPart p = part(i);
-    sum += p.top == lowest() ? p.sum : p.sum * static_cast<double>(expf(p.top - top));
-  }
-  return {top, warp_sum(sum), warp_sum(label)};
-}
-
-// Maximum and sum of the warp's `count` units, in one look.
-template <class T>
-__device__ inline void look_at(const uint4* chunk, int count, int64_t first_column, int64_t real,
-                               RowPart& out) {
+// Turns the rows' logits into their gradient and leaves their losses. share: units of a warp, the last ones
+// may have fewer.
+template <class T, int kCluster>
+__global__ void __launch_bounds__(kRingThreads, kRingBlocks)
+    ring_gradient(LossArgs<T> p, int64_t rows, int share, int ring, const double* norm, double* row_loss) {
   using V = Wide<T>;
-  float top = lowest(), sum = 0;
-#pragma unroll 2
-  for (int u = threadIdx.x % 32; u < count; u += 32) {
-    float a[V::kSize];
-    load_or_lowest<T, V::kSize>(reinterpret_cast<const T*>(chunk), u * V::kSize, real - first_column).get(a);
-    float most = top;
-#pragma unroll
-    for (int j = 0; j < V::kSize; ++j) most = fmaxf(most, a[j]);
-    if (most > top) {
-      sum *= exp_of<T>(top - most);
-      top = most;
-    }
-    const float shift = top == lowest() ? 0.0f : top;
-#pragma unroll
-    for (int j = 0; j < V::kSize; ++j) sum += exp_of<T>(a[j] - shift);
-  }
-  out.top = warp_max(top);
-  out.sum =
-      warp_sum(static_cast<double>(sum) * (top == lowest() ? 1.0 : static_cast<double>(expf(top - out.top))));
-}
-
-// share: units of a warp, the last ones may have fewer. One block per multiprocessor.
-template <class T, int kCluster, Ask kAsk>
-__global__ void __launch_bounds__(kRingThreads, 1)
-    ring_rows(LossArgs<T> p, int64_t rows, int share, int ring, const double* norm, double* out) {
-  using V = Wide<T>;
-  namespace cg = cooperative_groups;
+  using Gather = RowGather<kCluster>;
   extern __shared__ uint4 held[];  // [ring, kRingWarps, share]
   __shared__ uint64_t arrived[kRingWarps][kMostRing];
-  __shared__ RowPart parts[2][kRingWarps];
+  __shared__ Gather gather;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kCluster;
-  const int64_t units = p.columns / V::kSize,
-                first_unit = static_cast<int64_t>(rank * kRingWarps + warp) * share;
-  const int count = static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(share), units - first_unit)));
-  const int64_t first_column = first_unit * V::kSize, first = p.first(), real = p.real();
+  const int columns = static_cast<int>(p.columns), first_unit = (rank * kRingWarps + warp) * share;
+  const int count = max(0, min(share, columns / V::kSize - first_unit)), first_column = first_unit * V::kSize;
   const uint32_t bytes = static_cast<uint32_t>(count) * 16;
-  const int64_t stride = gridDim.x / kCluster;
+  const int64_t begin = blockIdx.x / kCluster, stride = gridDim.x / kCluster;
   const auto chunk_of = [&](int slot) { return held + (slot * kRingWarps + warp) * share; };
+  const auto in_memory = [&](int64_t row) { return p.logits + row * p.columns + first_column; };
+  const auto mask_of = [&](int64_t row) { return row < rows ? static_cast<uint32_t>(p.mask[row]) : 0u; };
 
-  // Row `ahead` into a slot that is free; whether the row counts is remembered until it is looked at.
+  // A row into a slot that is free; whether the row counts is remembered until it is looked at.
   uint32_t counted = 0;
-  const auto fetch = [&](int64_t ahead, int slot) {
-    const bool counts = ahead < rows && p.mask[ahead];
+  const auto fetch = [&](int64_t row, uint32_t mask, int slot) {
+    const bool counts = mask != 0;
     counted = (counted & ~(1u << slot)) | static_cast<uint32_t>(counts) << slot;
     if (!counts || count == 0 || lane != 0) return;
     barrier_arrive_expect(&arrived[warp][slot], bytes);
-    load_bulk(chunk_of(slot), p.logits + ahead * p.columns + first_column, bytes, &arrived[warp][slot]);
+    load_bulk(chunk_of(slot), in_memory(row), bytes, &arrived[warp][slot]);
   };
   if (lane == 0) {
+#pragma unroll 1
     for (int slot = 0; slot < ring; ++slot) barrier_init(&arrived[warp][slot], 1);
+    if (warp == 0)
+      for (uint64_t& landed : gather.landed) barrier_init(&landed, 1);
     barrier_init_fence();
     fence_async_proxy();
   }
   __syncwarp();
-  const int64_t begin = blockIdx.x / kCluster;
-  for (int slot = 0; slot < ring; ++slot) fetch(begin + slot * stride, slot);
+#pragma unroll 1
+  for (int slot = 0; slot < ring; ++slot) fetch(begin + slot * stride, mask_of(begin + slot * stride), slot);
+  cluster_sync();  // all blocks are there, and their barriers
 
-  const double weight = kAsk == Ask::Gradient ? *norm : 0.0;
-  uint32_t phases = 0;  // of the slots' barriers
+  int64_t ahead = begin + ring * stride;
+  uint32_t ahead_mask = mask_of(ahead);  // asked for a row before it is needed
+  const auto weight = static_cast<float>(*norm);
+  uint32_t phases = 0, landed_phases = 0;  // of the barriers
   int slot = 0, before = ring - 1, turn = 0;
   for (int64_t row = begin; row < rows; row += stride) {
-    uint4* chunk = chunk_of(slot);
-    T* numbers = reinterpret_cast<T*>(chunk);
+    T* numbers = reinterpret_cast<T*>(chunk_of(slot));
     const bool counts = counted >> slot & 1;
-    RowSums whole{};
-    int64_t label = 0;
+    // The label among this warp's numbers, if it is there.
+    const unsigned label = static_cast<unsigned>(p.labels[row]) - static_cast<unsigned>(first_column);
+    const bool has_label = label < static_cast<unsigned>(count) * V::kSize;
     if (counts) {
-      label = p.labels[row] - first;
+      if (threadIdx.x == 0) gather.expect(turn);
       RowPart part{lowest(), 0.0f, 0.0};
       if (count > 0) {
         barrier_wait(&arrived[warp][slot], phases >> slot & 1);
         phases ^= 1u << slot;
-        look_at<T>(chunk, count, first_column, real, part);
-        const int64_t at = label - first_column;
-        if (label < real && at >= 0 && at < static_cast<int64_t>(count) * V::kSize)
-          part.label_logit = to_float(numbers[at]);
-      }
-      if (lane == 0) parts[turn][warp] = part;
-      __syncwarp();
-      if constexpr (kCluster == 1) {
-        __syncthreads();
-        whole = combine_parts<kRingWarps>([&](int i) { return parts[turn][i]; });
-      } else {
-        cluster_sync();
-        whole = combine_parts<kCluster * kRingWarps>([&](int i) {
-          return *cg::this_cluster().map_shared_rank(&parts[turn][i % kRingWarps], i / kRingWarps);
+        OnlineSum<T> sum;
+        for_chunks<32>(numbers + lane * V::kSize, count - lane, [&](const T* from, int left) {
+          V chunk[kChunk];
+          load_chunk<32>(from, left, chunk);
+          sum.take(chunk);
         });
+        part = warp_part(sum);
+        if (has_label) part.label_logit = to_float(numbers[label]);
       }
-      turn ^= 1;  // the next row's parts may be written while these are still read
+      gather.send(turn, rank, warp, part);
     }
-    if (threadIdx.x == 0 && rank == 0) {
-      if (counts)
-        leave<kAsk>(p, row, whole, out);
-      else
-        leave_nothing<kAsk, T>(row, out);
+    // The row before has been handed over; once it is out of shared memory its slot takes another.
+    if (row != begin) {
+      if (lane == 0) store_wait_read<0>();
+      fetch(ahead, ahead_mask, before);
+      ahead += stride;
+      ahead_mask = mask_of(ahead);
     }
-    if constexpr (kAsk == Ask::Gradient) {
-      // The row before has been handed over; once it is out of shared memory its slot takes another.
-      if (row != begin) {
-        if (lane == 0) store_wait_read<0>();
-        fetch(row + (ring - 1) * stride, before);
-      }
-      const auto top = static_cast<float>(whole.top), scale = static_cast<float>(weight / whole.sum);
-      for (int u = lane; u < count; u += 32) {
+    RowPart whole{};
+    if (counts) {
+      barrier_wait_cluster(&gather.landed[turn], landed_phases >> turn & 1);
+      landed_phases ^= 1u << turn;
+      whole = combine_parts<T, Gather::kParts>(gather.parts[turn]);
+      turn ^= 1;
+    }
+    const float shift = shift_of(whole.top), scale = weight / static_cast<float>(whole.sum);
+    for_chunks<32>(numbers + lane * V::kSize, count - lane, [&](T* from, int left) {
+      V chunk[kChunk];
+      if (counts) load_chunk<32>(from, left, chunk);
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) {
+        if (i * 32 >= left) continue;
         V pack = V::zero();
         if (counts) {
           float a[V::kSize];
-          const int64_t column = first_column + u * V::kSize;
-          load_or_lowest<T, V::kSize>(numbers, u * V::kSize, real - first_column).get(a);
-          to_gradient<T>(a, column, label, top, scale, static_cast<float>(weight));
+          chunk[i].get(a);
+          to_softmax<T>(a, shift, scale);
           pack.set(a);
         }
-        pack.store(numbers + u * V::kSize);
+        pack.store(from + i * 32 * V::kSize);
       }
-      fence_async_proxy();
-      __syncwarp();
-      if (lane == 0 && count > 0) {
-        store_bulk(p.logits + row * p.columns + first_column, chunk, bytes);
-        store_commit();
-      }
-    } else {
-      __syncwarp();  // all lanes have looked
-      fetch(row + ring * stride, slot);
+    });
+    // The lane that has just written the label's unit writes it once more: no unit has to ask for it.
+    if (counts && has_label && lane == static_cast<int>(label / V::kSize % 32))
+      numbers[label] = from_float<T>(exp_of<T>(whole.label_logit - shift) * scale - weight);
+    fence_async_proxy();
+    __syncwarp();
+    if (lane == 0 && count > 0) {
+      store_bulk(in_memory(row), numbers, bytes);
+      store_commit();
     }
+    if (threadIdx.x == 0 && rank == 0) row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
     before = slot;
     slot = slot + 1 == ring ? 0 : slot + 1;
   }
   if (lane == 0) store_wait_read<0>();
-  if constexpr (kCluster > 1) cluster_sync();  // the others have read this block's parts
+  if constexpr (kCluster > 1)
+    cluster_sync();  // nothing of this block is on its way to a block that has ended
 }
 
 struct RingLaunch {
@@ -190,17 +167,17 @@ struct RingLaunch {
   size_t bytes;
 };
 
-template <Ask kAsk, class T, class F>
+template <class T, class F>
 void with_ring_kernel(int cluster, F&& f) {
   switch (cluster) {
     case 1:
-      return f(ring_rows<T, 1, kAsk>);
+      return f(ring_gradient<T, 1>);
     case 2:
-      return f(ring_rows<T, 2, kAsk>);
+      return f(ring_gradient<T, 2>);
     case 4:
-      return f(ring_rows<T, 4, kAsk>);
+      return f(ring_gradient<T, 4>);
     default:
-      return f(ring_rows<T, 8, kAsk>);
+      return f(ring_gradient<T, 8>);
   }
 }
 
@@ -221,43 +198,47 @@ void with_ring_config(const RingLaunch& ring, CUstream_st* stream, F&& f) {
   f(config);
 }
 
-// The smallest cluster whose shared memory holds two rows; none when even the largest does not.
-template <Ask kAsk, class T>
+// The smallest cluster whose blocks hold three rows, else the smallest whose blocks hold two; none when even
+// the largest does not.
+template <class T>
 std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
-  constexpr int64_t kRoom = 225 * 1024;
   const int64_t units = p.columns / kWide<T>;
-  for (const int cluster : {1, 2, 4, 8}) {
-    const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
-    const int64_t ring = std::min<int64_t>(kMostRing, kRoom / row_bytes);
-    if (ring < 2) continue;
-    RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
-                   static_cast<size_t>(ring * row_bytes)};
-    int clusters = 0;
-    with_ring_kernel<kAsk, T>(cluster, [&](auto kernel) {
-      PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(out.bytes)));
-      if (cluster == 1) {
-        clusters =
-            static_cast<int>(resident_blocks(kernel, kRingThreads, rows, static_cast<int64_t>(out.bytes)));
-        return;
-      }
-      with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
-        PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  for (const int64_t least : {3, 2})
+    for (const int cluster : {1, 2, 4, 8}) {
+      const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
+      const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
+      if (ring < least) continue;
+      RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
+                     static_cast<size_t>(ring * row_bytes)};
+      int clusters = 0;
+      with_ring_kernel<T>(cluster, [&](auto kernel) {
+        // The most any width takes: a kernel has one limit, whatever is planned with it later.
+        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(kRingRoom)));
+        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared));
+        if (cluster == 1) {
+          clusters =
+              static_cast<int>(resident_blocks(kernel, kRingThreads, rows, static_cast<int64_t>(out.bytes)));
+          return;
+        }
+        with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
+          PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+        });
       });
-    });
-    if (clusters == 0) continue;
-    out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
-    return out;
-  }
+      if (clusters == 0) continue;
+      out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
+      return out;
+    }
   return {};
 }
 
-template <Ask kAsk, class T>
+template <class T>
 void launch_ring(CUstream_st* stream, const RingLaunch& ring, const LossArgs<T>& p, int64_t rows,
-                 const double* norm, double* out) {
-  with_ring_kernel<kAsk, T>(ring.cluster, [&](auto kernel) {
+                 const double* norm, double* row_loss) {
+  with_ring_kernel<T>(ring.cluster, [&](auto kernel) {
     with_ring_config(ring, stream, [&](const cudaLaunchConfig_t& config) {
-      PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, p, rows, ring.share, ring.ring, norm, out));
+      PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, p, rows, ring.share, ring.ring, norm, row_loss));
     });
   });
 }

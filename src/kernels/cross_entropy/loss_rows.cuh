@@ -1,30 +1,17 @@
 // What cross entropy over a whole vocabulary and over pieces of it share on the GPU: a row's arguments, its
-// exponentials, and the sum of the rows' losses in an order fixed by their number.
+// loss and gradient, and the sum of the rows' losses in an order fixed by their number.
 //
 // A label outside the vocabulary, which the CPU kernels throw at, gives a loss of NaN: such a step is not
 // committed.
 #pragma once
 
 #include "device/cuda/check.h"
+#include "kernels/cross_entropy/row_sum.cuh"
 #include "kernels/cuda/bind.h"
-#include "kernels/cuda/pack.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pleat::kernels::cuda {
 
-constexpr int kLossThreads = 512;
-
 __device__ inline double not_a_number() { return __longlong_as_double(0x7ff8000000000000LL); }
-__device__ inline float lowest() { return __int_as_float(0xff800000); }
-
-// bf16 logits carry 8 bits: the fast exponential is exact enough for them.
-template <class T>
-__device__ inline float exp_of(float x) {
-  if constexpr (sizeof(T) == 2)
-    return __expf(x);
-  else
-    return expf(x);
-}
 
 template <class T>
 struct LossArgs {
@@ -43,55 +30,27 @@ struct LossArgs {
   __device__ bool label_ok(int64_t row) const { return labels[row] >= 0 && labels[row] < vocabulary; }
 };
 
-// What is asked of a row.
-enum class Ask { Loss, Gradient, Stats };
-
-// One row, seen by its thread 0: maximum, sum of exponentials, the label's logit (0 when it is elsewhere).
-struct RowSums {
-  double top, sum, label_logit;
-};
-
-// What thread 0 of the row's first block leaves behind. row_loss for Loss and Gradient, stats for Stats.
-template <Ask kAsk, class T>
-__device__ inline void leave(const LossArgs<T>& p, int64_t row, const RowSums& r, double* out) {
-  const double label = p.label_ok(row) ? r.label_logit : not_a_number();
-  if constexpr (kAsk == Ask::Stats) {
-    out[row * 3] = r.top;
-    out[row * 3 + 1] = r.sum;
-    out[row * 3 + 2] = label;
-  } else {
-    out[row] = r.top + log(r.sum) - label;
-  }
+// The loss of a row whose part is the whole of it.
+template <class T>
+__device__ inline double loss_of(const LossArgs<T>& p, int64_t row, const RowPart& whole) {
+  return p.label_ok(row)
+             ? static_cast<double>(whole.top) + log(whole.sum) - static_cast<double>(whole.label_logit)
+             : not_a_number();
 }
 
-template <Ask kAsk, class T>
-__device__ inline void leave_nothing(int64_t row, double* out) {
-  if constexpr (kAsk == Ask::Stats) {
-    out[row * 3] = 0, out[row * 3 + 1] = 0, out[row * 3 + 2] = 0;
-  } else {
-    out[row] = 0;
-  }
-}
-
-// N logits from `column` on; those from `real` on, which are padding, count as -inf.
+// Logits to their gradient where they are not the label. scale: norm / sum of exponentials.
 template <class T, int N>
-__device__ inline Pack<T, N> load_or_lowest(const T* row, int64_t column, int64_t real) {
-  if (column + N <= real) return Pack<T, N>::load(row + column);
-  float a[N];
+__device__ inline void to_softmax(float (&a)[N], float shift, float scale) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) a[j] = column + j < real ? to_float(row[column + j]) : lowest();
-  Pack<T, N> pack;
-  pack.set(a);
-  return pack;
+  for (int j = 0; j < N; ++j) a[j] = exp_of<T>(a[j] - shift) * scale;
 }
-
-// Logits of one row, from `column` on, to their gradient. scale: norm / sum of exponentials; weight: norm.
+// Logits of one row, from `column` on, to their gradient. weight: norm. A label that is not in the row is
+// negative.
 template <class T, int N>
-__device__ inline void to_gradient(float (&a)[N], int64_t column, int64_t label, float top, float scale,
+__device__ inline void to_gradient(float (&a)[N], int column, int label, float shift, float scale,
                                    float weight) {
-#pragma unroll
-  for (int j = 0; j < N; ++j) a[j] = exp_of<T>(a[j] - top) * scale;
-  if (label < column || label >= column + N) return;
+  to_softmax<T>(a, shift, scale);
+  if (static_cast<unsigned>(label) - static_cast<unsigned>(column) >= static_cast<unsigned>(N)) return;
 #pragma unroll
   for (int j = 0; j < N; ++j)
     if (column + j == label) a[j] -= weight;

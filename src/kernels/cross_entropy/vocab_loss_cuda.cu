@@ -34,48 +34,61 @@ __global__ void losses(const double* all_stats, int num_ranks, const uint8_t* ma
   if (t < rows) row_loss[t] = mask[t] ? combine(all_stats, num_ranks, rows, t).loss() : 0.0;
 }
 
+constexpr int kThreads = 256;
+
 template <class T, int N>
-__global__ void __launch_bounds__(kLossThreads)
+__global__ void __launch_bounds__(kThreads, 5)
     gradient(LossArgs<T> p, const double* all_stats, int num_ranks, const double* norm, double* row_loss) {
+  constexpr int kAhead = 4;  // vectors on the way
   __shared__ float common[2];
-  const int64_t row = blockIdx.x, first = p.first(), real = p.real();
+  const int64_t row = blockIdx.x, first = p.first();
+  const int columns = static_cast<int>(p.columns);
   T* logits = p.logits + row * p.columns;
   const bool counted = p.mask[row];
-  if (threadIdx.x == 0) {
-    double value = 0;
-    if (counted) {
-      const WholeRow whole = combine(all_stats, num_ranks, gridDim.x, row);
-      value = p.label_ok(row) ? whole.loss() : not_a_number();
-      common[0] = static_cast<float>(whole.top);
-      common[1] = static_cast<float>(*norm / whole.sum);
-    }
-    row_loss[row] = value;
-  }
-  __syncthreads();
-  const float top = common[0], scale = common[1], weight = static_cast<float>(*norm);
-  const int64_t label = p.labels[row] - first;
-  constexpr int kAhead = 4;  // vectors on the way
-  for (int64_t begin = threadIdx.x * static_cast<int64_t>(N); begin < p.columns;
-       begin += kAhead * kLossThreads * N) {
-    Pack<T, N> held[kAhead];
+  const int real = counted ? static_cast<int>(p.real()) : 0;
+  const auto column_of = [](int begin, int i) { return begin + i * kThreads * N; };
+  Pack<T, N> held[kAhead];
+  const auto load = [&](int begin) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      held[i] = load_or_lowest<T, N>(logits, begin + i * kLossThreads * N, counted ? real : 0);
+      held[i] =
+          column_of(begin, i) < real ? Pack<T, N>::load(logits + column_of(begin, i)) : Pack<T, N>::zero();
+  };
+  int begin = static_cast<int>(threadIdx.x) * N;
+  load(begin);  // on the way while the pieces' statistics are put together
+  WholeRow whole{};
+  if (threadIdx.x == 0 && counted) {
+    whole = combine(all_stats, num_ranks, gridDim.x, row);
+    common[0] = static_cast<float>(whole.top);
+    common[1] = static_cast<float>(*norm / whole.sum);
+  }
+  const float weight = static_cast<float>(*norm);
+  const int64_t in_piece = p.labels[row] - first;
+  const int label = in_piece >= 0 && in_piece < real ? static_cast<int>(in_piece) : -1;
+  __syncthreads();
+  const float top = common[0], scale = common[1];
+  while (begin < columns) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int64_t column = begin + i * kLossThreads * N;
-      if (column >= p.columns) continue;
-      if (counted && column < real) {
+      const int column = column_of(begin, i);
+      if (column >= columns) continue;
+      if (column < real) {
         float a[N];
         held[i].get(a);
-        to_gradient<T>(a, column, label < real ? label : -1, top, scale, weight);
+        to_gradient<T>(a, column, label, top, scale, weight);
+        if (column + N > real) {
+#pragma unroll
+          for (int j = 0; j < N; ++j)
+            if (column + j >= real) a[j] = 0;  // padding, whatever is there
+        }
         held[i].set(a);
-      } else {
-        held[i] = Pack<T, N>::zero();
       }
       held[i].store(logits + column);
     }
+    begin = column_of(begin, kAhead);
+    load(begin);
   }
+  if (threadIdx.x == 0) row_loss[row] = !counted ? 0.0 : p.label_ok(row) ? whole.loss() : not_a_number();
 }
 
 int ranks_of(const Arg& all_stats, int64_t rows) {
@@ -139,9 +152,9 @@ CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cud
       if (blocks > 0) {
         if (wide)
           gradient<T, kWide<T>>
-              <<<blocks, kLossThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
+              <<<blocks, kThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
         else
-          gradient<T, 1><<<blocks, kLossThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
+          gradient<T, 1><<<blocks, kThreads, 0, lane.stream()>>>(p, all_stats, num_ranks, norm, row_loss);
         PLEAT_CUDA_LAUNCHED();
       }
       launch_sum_losses(lane.stream(), row_loss, to);

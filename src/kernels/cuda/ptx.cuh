@@ -40,6 +40,26 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
       "r"(block)
       : "memory");
 }
+// Stores 16 bytes at the same place of block `block` of the cluster, and announces them to the same barrier
+// there as bytes that have landed. Who waits for the barrier with barrier_wait_cluster sees them; nobody needs
+// a fence.
+__device__ inline void store_at(void* to, uint64_t a, uint64_t b, uint64_t* barrier, int block) {
+  asm volatile(
+      "{\n .reg .b32 place, remote;\n mapa.shared::cluster.u32 place, %0, %4;\n"
+      " mapa.shared::cluster.u32 remote, %3, %4;\n"
+      " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [place], {%1, %2}, [remote];\n}" ::"r"(
+          shared_address(to)),
+      "l"(a), "l"(b), "r"(shared_address(barrier)), "r"(block)
+      : "memory");
+}
+__device__ inline void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n again:\n"
+      " mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      " @done bra finished;\n bra again;\n finished:\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
 __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n .reg .pred done;\n again:\n mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"

@@ -20,6 +20,13 @@ __device__ inline T warp_max(T x) {
   return x;
 }
 
+// The largest of a warp's floats, none of which is NaN, in one instruction: floats compare like integers once
+// the negative ones are turned round.
+__device__ inline float warp_most(float x) {
+  const auto turned = [](int bits) { return bits ^ (bits >> 31 & 0x7fffffff); };
+  return __int_as_float(turned(__reduce_max_sync(0xffffffffu, turned(__float_as_int(x)))));
+}
+
 // Every thread gets the sum. kThreads is the block's size, a multiple of 32. May be called repeatedly.
 template <int kThreads, class T>
 __device__ inline T block_sum(T x) {

@@ -1,9 +1,9 @@
-// token_score.h on the GPU: a block per row, once over it for the largest logit and once for the sum.
+// token_score.h on the GPU: a block per row, once over it for the largest logit and the sum of exponentials.
+// Where the largest one lies a thread knows only up to the chunk; the threads that have it look there again.
 #include "device/cuda/check.h"
+#include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/halt.cuh"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/types.cuh"
 #include "kernels/math/require.h"
 
 namespace pleat::kernels {
@@ -11,58 +11,71 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256;
 constexpr int kNone = 0x7fffffff;
 
-struct Best {
-  float value;
-  int id;  // kNone: nothing but NaN so far
-
-  __device__ void take(float v, int at) {
-    if (v > value || (v == value && at < id)) value = v, id = at;
+// The lowest column of `value` at `place`, which look_at_row named to this thread.
+template <int kThreads, class T>
+__device__ int find(const RowUnits<T>& row, int place, float value) {
+  if (place < 0) return ~place;
+  Wide<T> chunk[kChunk];
+  load_chunk<kThreads>(row.unit(place), row.units - place, chunk);
+  int column = kNone;
+#pragma unroll
+  for (int i = kChunk - 1; i >= 0; --i) {
+    float a[kWide<T>];
+    chunk[i].get(a);
+#pragma unroll
+    for (int j = kWide<T> - 1; j >= 0; --j)
+      if (a[j] == value) column = row.head + (place + i * kThreads) * kWide<T> + j;
   }
-};
+  return column;
+}
 
-template <class T, int N>
-__global__ void __launch_bounds__(kThreads) score(const T* logits, const int32_t* labels, const uint8_t* mask,
-                                                  int vocabulary, double* log_prob, int32_t* best) {
+// The lowest column of -inf that this thread meets: in a row that has nothing larger.
+template <int kThreads, class T>
+__device__ int find_lowest(const RowUnits<T>& row) {
+  for (int c = static_cast<int>(threadIdx.x); c < row.columns; c += kThreads)
+    if (to_float(row.row[c]) == lowest()) return c;
+  return kNone;
+}
+
+template <class T, int kThreads>
+__global__ void __launch_bounds__(kThreads, kStreamThreads / kThreads)
+    score(const T* logits, const int32_t* labels, const uint8_t* mask, int vocabulary, double* log_prob,
+          int32_t* best) {
   const int64_t t = blockIdx.x;
   if (!mask[t]) {
     if (threadIdx.x == 0) log_prob[t] = 0, best[t] = -1;
     return;
   }
-  PLEAT_HALT_UNLESS(labels[t] >= 0 && labels[t] < vocabulary,
-                    "[token_score] the label of a row is outside the vocabulary");
-  const T* row = logits + t * vocabulary;
-  Best mine{-__builtin_huge_valf(), kNone};
-  for (int c = threadIdx.x * N; c < vocabulary; c += kThreads * N) {
-    const auto v = Vec<T, N>::load(row + c);
-#pragma unroll
-    for (int j = 0; j < N; ++j) mine.take(to_float(v.at[j]), c + j);
+  const RowUnits<T> row(logits + t * vocabulary, vocabulary);
+  int place = 0;
+  const OnlineSum<T> mine = look_at_row<kThreads>(row, [&](int at) { place = at; });
+  float at_label = 0;  // on its way while the parts are put together
+  if (threadIdx.x == 0) {
+    const int label = labels[t];
+    PLEAT_HALT_UNLESS(label >= 0 && label < vocabulary,
+                      "[token_score] the label of a row is outside the vocabulary");
+    at_label = to_float(row.row[label]);
   }
-  for (int step = 16; step > 0; step /= 2) {
-    const float value = __shfl_xor_sync(0xffffffffu, mine.value, step);
-    mine.take(value, __shfl_xor_sync(0xffffffffu, mine.id, step));
-  }
-  __shared__ Best of_warp[kThreads / 32];
-  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = mine;
+  const RowPart whole = combine_parts<T, kThreads / 32>(block_parts<kThreads>(mine));
+  int id = kNone;
+  if (whole.top == lowest())
+    id = find_lowest<kThreads>(row);
+  else if (mine.top == whole.top)
+    id = find<kThreads>(row, place, whole.top);
+  id = __reduce_min_sync(0xffffffffu, id);
+  __shared__ int of_warp[kThreads / 32];
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = id;
   __syncthreads();
-  for (int w = 0; w < kThreads / 32; ++w) mine.take(of_warp[w].value, of_warp[w].id);
-  double sum = 0;
-  for (int c = threadIdx.x * N; c < vocabulary; c += kThreads * N) {
-    const auto v = Vec<T, N>::load(row + c);
-    float part = 0;
-#pragma unroll
-    for (int j = 0; j < N; ++j) part += expf(to_float(v.at[j]) - mine.value);
-    sum += static_cast<double>(part);
-  }
-  sum = block_sum<kThreads>(sum);
   if (threadIdx.x != 0) return;
-  log_prob[t] = static_cast<double>(to_float(row[labels[t]])) - static_cast<double>(mine.value) - log(sum);
-  best[t] = mine.id == kNone ? -1 : mine.id;
+#pragma unroll
+  for (int w = 1; w < kThreads / 32; ++w) id = min(id, of_warp[w]);
+  log_prob[t] = static_cast<double>(at_label) - static_cast<double>(whole.top) - log(whole.sum);
+  best[t] = id == kNone ? -1 : id;
 }
 
-template <class T, int N>
+template <class T>
 CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
   const T* logits = call[0].as<T>();
   const int32_t* labels = call[1].as<int32_t>();
@@ -72,9 +85,11 @@ CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
   const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
   return [=, stream = lane.stream()] {
     if (rows == 0) return;
-    score<T, N><<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        logits, labels, mask, static_cast<int>(vocabulary), log_prob, best);
-    PLEAT_CUDA_LAUNCHED();
+    with_stream_threads(rows, [&](auto threads) {
+      score<T, threads()><<<static_cast<unsigned>(rows), threads(), 0, stream>>>(
+          logits, labels, mask, static_cast<int>(vocabulary), log_prob, best);
+      PLEAT_CUDA_LAUNCHED();
+    });
   };
 }
 
@@ -93,7 +108,7 @@ CudaLaunch prepare(const Invocation& call, device::cuda::Lane& lane) {
   CudaLaunch out;
   with_float(call[0].dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = call[0].dim(1) % kWide<T> == 0 ? launch<T, kWide<T>>(call, lane) : launch<T, 1>(call, lane);
+    out = launch<T>(call, lane);
   });
   return out;
 }
