@@ -19,30 +19,33 @@ uint64_t seed_of(uint64_t seed, const std::string& name) {
   return seed ^ mix;
 }
 
+// Calls put(place in the rank's part, number) for every number of the parameter in `runs`.
+template <class Put>
+void draw(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, device::Pool& pool,
+          Put put) {
+  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
+  constexpr int64_t kTile = 16384;
+  const bool random = p.init == model::Init::Normal;
+  const double same = p.init == model::Init::Ones ? 1.0 : 0.0;
+  for (const model::Run& run : runs)
+    pool.for_each_tile((run.count + kTile - 1) / kTile, [&](int64_t tile) {
+      for (int64_t i = tile * kTile; i < std::min(run.count, (tile + 1) * kTile); ++i)
+        put(run.local_begin + i,
+            random ? p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)) : same);
+    });
+}
+
 template <class T>
 void initialize(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, T* out,
                 device::Pool& pool) {
-  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
-  constexpr int64_t kTile = 16384;
-  const auto element = [](double x) {
+  draw(p, seed, runs, pool, [out](int64_t i, double x) {
     if constexpr (std::is_same_v<T, uint16_t>)
-      return tensor::split(static_cast<float>(x)).high;
+      out[i] = tensor::split(static_cast<float>(x)).high;
     else if constexpr (std::is_same_v<T, int16_t>)
-      return tensor::split(static_cast<float>(x)).rest;
+      out[i] = tensor::split(static_cast<float>(x)).rest;
     else
-      return static_cast<T>(x);
-  };
-  for (const model::Run& run : runs) {
-    T* to = out + run.local_begin;
-    if (p.init != model::Init::Normal) {
-      std::fill_n(to, run.count, element(p.init == model::Init::Ones ? 1.0 : 0.0));
-      continue;
-    }
-    pool.for_each_tile((run.count + kTile - 1) / kTile, [&](int64_t tile) {
-      for (int64_t i = tile * kTile; i < std::min(run.count, (tile + 1) * kTile); ++i)
-        to[i] = element(p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)));
-    });
-  }
+      out[i] = static_cast<T>(x);
+  });
 }
 
 }  // namespace
@@ -90,6 +93,24 @@ void initialize_state(const std::string& name, const std::vector<model::Paramete
   const model::Ownership own = model::ownership(p, mesh);
   if (what.rest && own.num_owners > 1) runs = model::share_runs(runs, own, place.at(own.inside));
   initialize_slice(p, seed, runs, dtype, out.data(), pool);
+}
+
+bool initialize_narrow(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                       const model::Mesh& mesh, const RankPlace& place, std::span<std::byte> weight,
+                       std::span<std::byte> rest, device::Pool& pool) {
+  const int idx = model::find_parameter(table, name);
+  if (idx < 0) return false;
+  const model::Parameter& p = table[static_cast<size_t>(idx)];
+  if (model::ownership(p, mesh).num_owners > 1 || weight.size() != rest.size()) return false;
+  std::memset(weight.data(), 0, weight.size());
+  std::memset(rest.data(), 0, rest.size());
+  auto* high = reinterpret_cast<uint16_t*>(weight.data());
+  auto* low = reinterpret_cast<int16_t*>(rest.data());
+  draw(p, seed, model::local_runs(p, mesh, place.weights()), pool, [=](int64_t i, double x) {
+    const tensor::Halves halves = tensor::split(static_cast<float>(x));
+    high[i] = halves.high, low[i] = halves.rest;
+  });
+  return true;
 }
 
 }  // namespace pleat::train

@@ -26,5 +26,10 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
                       std::span<std::byte> out, device::Pool& pool);
+// A narrow weight and its rest as above, each number drawn once: drawing is what a large model's start waits
+// for. False, and nothing is done, where the rank holds only a share of the rest.
+bool initialize_narrow(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                       const model::Mesh& mesh, const RankPlace& place, std::span<std::byte> weight,
+                       std::span<std::byte> rest, device::Pool& pool);
 
 }  // namespace pleat::train

@@ -1,6 +1,6 @@
 // The gradient of long rows of logits, in place, through shared memory.
 //
-// A block, or a cluster of blocks, stays on its multiprocessors and takes row after row. Every warp owns the
+// A cluster of blocks stays on its multiprocessors and takes row after row. Every warp owns the
 // same run of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them
 // `ring` rows ahead, finds their maximum and sum in one look, sends these to all blocks of the cluster, and
 // when those of all warps are there turns its columns into their gradient where they lie and hands them to
@@ -41,6 +41,19 @@ struct RowGather {
                static_cast<uint64_t>(__double_as_longlong(part.sum)), &landed[turn], to);
   }
 };
+
+// Calls f(from, units) for what a lane has of its warp's `count` units, four at a time while all lanes have four,
+// then one by one: lanes do not part ways.
+template <class T, class F>
+__device__ inline void for_warp_units(T* numbers, int count, F&& f) {
+  constexpr int kWarpChunk = 32 * kChunk;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int unit = 0;
+  for (; unit + kWarpChunk <= count; unit += kWarpChunk)
+    f(numbers + (unit + lane) * kWide<T>, std::integral_constant<int, kChunk>{});
+  for (; unit < count; unit += 32)
+    if (unit + lane < count) f(numbers + (unit + lane) * kWide<T>, std::integral_constant<int, 1>{});
+}
 
 // Turns the rows' logits into their gradient and leaves their losses. share: units of a warp, the last ones
 // may have fewer.
@@ -102,9 +115,10 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
         barrier_wait(&arrived[warp][slot], phases >> slot & 1);
         phases ^= 1u << slot;
         OnlineSum<T> sum;
-        for_chunks<32>(numbers + lane * V::kSize, count - lane, [&](const T* from, int left) {
-          V chunk[kChunk];
-          load_chunk<32>(from, left, chunk);
+        for_warp_units(numbers, count, [&](T* from, auto units) {
+          V chunk[units()];
+#pragma unroll
+          for (int i = 0; i < units(); ++i) chunk[i] = V::load(from + i * 32 * V::kSize);
           sum.take(chunk);
         });
         part = warp_part(sum);
@@ -127,20 +141,18 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
       turn ^= 1;
     }
     const float shift = shift_of(whole.top), scale = weight / static_cast<float>(whole.sum);
-    for_chunks<32>(numbers + lane * V::kSize, count - lane, [&](T* from, int left) {
-      V chunk[kChunk];
-      if (counts) load_chunk<32>(from, left, chunk);
+    for_warp_units(numbers, count, [&](T* from, auto units) {
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) {
-        if (i * 32 >= left) continue;
+      for (int i = 0; i < units(); ++i) {
+        T* const at = from + i * 32 * V::kSize;
         V pack = V::zero();
         if (counts) {
           float a[V::kSize];
-          chunk[i].get(a);
+          V::load(at).get(a);
           to_softmax<T>(a, shift, scale);
           pack.set(a);
         }
-        pack.store(from + i * 32 * V::kSize);
+        pack.store(at);
       }
     });
     // The lane that has just written the label's unit writes it once more: no unit has to ask for it.
@@ -157,8 +169,7 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
     slot = slot + 1 == ring ? 0 : slot + 1;
   }
   if (lane == 0) store_wait_read<0>();
-  if constexpr (kCluster > 1)
-    cluster_sync();  // nothing of this block is on its way to a block that has ended
+  cluster_sync();  // nothing of this block is on its way to a block that has ended
 }
 
 struct RingLaunch {
@@ -170,8 +181,6 @@ struct RingLaunch {
 template <class T, class F>
 void with_ring_kernel(int cluster, F&& f) {
   switch (cluster) {
-    case 1:
-      return f(ring_gradient<T, 1>);
     case 2:
       return f(ring_gradient<T, 2>);
     case 4:
@@ -194,7 +203,7 @@ void with_ring_config(const RingLaunch& ring, CUstream_st* stream, F&& f) {
   attribute.val.clusterDim.x = static_cast<unsigned>(ring.cluster);
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
   config.attrs = &attribute;
-  config.numAttrs = ring.cluster > 1 ? 1 : 0;
+  config.numAttrs = 1;
   f(config);
 }
 
@@ -204,7 +213,7 @@ template <class T>
 std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
   const int64_t units = p.columns / kWide<T>;
   for (const int64_t least : {3, 2})
-    for (const int cluster : {1, 2, 4, 8}) {
+    for (const int cluster : {2, 4, 8}) {
       const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
       const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
       if (ring < least) continue;
@@ -217,11 +226,6 @@ std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
                                         static_cast<int>(kRingRoom)));
         PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                         cudaSharedmemCarveoutMaxShared));
-        if (cluster == 1) {
-          clusters =
-              static_cast<int>(resident_blocks(kernel, kRingThreads, rows, static_cast<int64_t>(out.bytes)));
-          return;
-        }
         with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
           PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
         });

@@ -55,24 +55,26 @@ __device__ inline void for_chunks(T* from, int left, F&& f) {
   if (left > 0) f(from, left);
 }
 
-__device__ inline float largest(const Wide<float> (&chunk)[kChunk]) {
+template <int kUnits>
+__device__ inline float largest(const Wide<float> (&chunk)[kUnits]) {
   float most = lowest();
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i)
+  for (int i = 0; i < kUnits; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) most = fmaxf(most, chunk[i].vec.at[j]);
   return most;
 }
 // Two at a time.
-__device__ inline float largest(const Wide<bf16> (&chunk)[kChunk]) {
-  __nv_bfloat162 of_unit[kChunk];
+template <int kUnits>
+__device__ inline float largest(const Wide<bf16> (&chunk)[kUnits]) {
+  __nv_bfloat162 of_unit[kUnits];
 #pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
+  for (int i = 0; i < kUnits; ++i) {
     const auto* two = reinterpret_cast<const __nv_bfloat162*>(&chunk[i].words);
     of_unit[i] = __hmax2(__hmax2(two[0], two[1]), __hmax2(two[2], two[3]));
   }
 #pragma unroll
-  for (int i = 1; i < kChunk; ++i) of_unit[0] = __hmax2(of_unit[0], of_unit[i]);
+  for (int i = 1; i < kUnits; ++i) of_unit[0] = __hmax2(of_unit[0], of_unit[i]);
   return fmaxf(__low2float(of_unit[0]), __high2float(of_unit[0]));
 }
 
@@ -81,15 +83,16 @@ template <class T>
 struct OnlineSum {
   float top = lowest(), sum = 0;  // of exp(x - shift_of(top))
 
-  __device__ void take(const Wide<T> (&chunk)[kChunk]) {
+  template <int kUnits>
+  __device__ void take(const Wide<T> (&chunk)[kUnits]) {
     const float now = fmaxf(top, largest(chunk)), shift = shift_of(now);
-    float parts[kChunk] = {};
+    float parts[4] = {};  // so that sums do not wait for each other
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
+    for (int i = 0; i < kUnits; ++i) {
       float a[kWide<T>];
       chunk[i].get(a);
 #pragma unroll
-      for (int j = 0; j < kWide<T>; ++j) parts[i] += exp_of<T>(a[j] - shift);
+      for (int j = 0; j < kWide<T>; ++j) parts[(kUnits == 1 ? j : i) % 4] += exp_of<T>(a[j] - shift);
     }
     sum = sum * exp_of<T>(top - shift) + ((parts[0] + parts[1]) + (parts[2] + parts[3]));
     top = now;
