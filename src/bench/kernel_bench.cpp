@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "device/cuda/cuda.h"
+#include "device/cuda/random.h"
 #include "kernels/cuda/bind.h"
 
 namespace pleat::bench {

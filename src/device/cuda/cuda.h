@@ -133,9 +133,6 @@ class Graph {
   int64_t num_nodes_ = 0;
 };
 
-// Numbers like a network's (mean 0, between -2 and 2), as bf16 or float.
-void fill_random(Lane& lane, void* data, int64_t num_elements, bool is_bf16, uint32_t seed);
-
 // Seconds of one run of `enqueue`, the median of `repeats` after one to warm up.
 double median_seconds(Lane& lane, int repeats, const std::function<void()>& enqueue);
 

@@ -14,11 +14,12 @@ namespace {
 // Of an H200 with CUDA 13: `pleat doctor` prints that of the GPU at hand.
 constexpr int64_t kUsualContext = int64_t{539} << 20;
 
-// Backward attention. The own kernels keep one dot product per row and head. cuDNN 9 asks for dq in f32 and
-// one number per row and head, and where query heads share keys for dk and dv of every query head in bf16; a
-// second number per row and head is the log-sum-exp in its order. Its deterministic form keeps scores instead
-// of dq, at most kMaxScoreBytes of them at a time (what is asked for may be less: heads are not cut).
-// Documents have no deterministic form there, and the log-sum-exp stays in its order; their list is small.
+// Backward attention. The own kernels keep one number per row and head, or two (those of Hopper). cuDNN 9
+// asks for dq in f32 and one number per row and head, and where query heads share keys for dk and dv of every
+// query head in bf16; a second number per row and head is the log-sum-exp in its order. Its deterministic
+// form keeps scores instead of dq, at most kMaxScoreBytes of them at a time (what is asked for may be less:
+// heads are not cut). Documents have no deterministic form there, and the log-sum-exp stays in its order;
+// their list is small.
 int64_t attention_workspace(const program::Program& p, const program::Stage& stage) {
   const auto attr = [&](std::string_view key) {
     for (const program::Attr& a : p.attrs[static_cast<size_t>(stage.attrs)])
@@ -31,7 +32,7 @@ int64_t attention_workspace(const program::Program& p, const program::Stage& sta
   const bool documents = attr("documents") != 0, deterministic = attr("deterministic") != 0;
   const bool library =
       dqkv.dtype == tensor::Dtype::BF16 && !(documents && deterministic) && d % 8 == 0 && dv % 8 == 0;
-  if (!library) return 4 * rows;
+  if (!library) return (dqkv.dtype == tensor::Dtype::BF16 ? 8 : 4) * rows;
   const int64_t sums =
       deterministic ? std::min(kernels::attention::kMaxScoreBytes, 2 * rows * attr("seq_len")) : 4 * rows * d;
   return sums + (documents ? 4 : 8) * rows + (heads == attr("kv_heads") ? 0 : 2 * rows * (d + dv));

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Engine::kThreads)
 }
 
 template <class Engine, int D, int DV>
-GradientLaunch gradients(const OwnArguments& a, device::cuda::Lane& lane) {
+Gradients gradients(const OwnArguments& a, device::cuda::Lane& lane) {
   using T = typename Engine::Element;
   constexpr int kBytes = sizeof(BackwardTiles<Engine, D, DV>);
   for (auto* kernel : {query_gradient<Engine, D, DV>, key_gradient<Engine, D, DV>})
@@ -197,8 +197,15 @@ GradientLaunch gradients(const OwnArguments& a, device::cuda::Lane& lane) {
   const auto blocks = [](int64_t n) { return static_cast<unsigned>(cuda::ceil_div(n, Engine::kBlock)); };
   const dim3 query_grid(blocks(a.num_queries), static_cast<unsigned>(a.heads)),
       key_grid(blocks(a.num_keys), static_cast<unsigned>(a.kv_heads));
-  return [=, stream = lane.stream()](const OwnArguments& now, const float* dots) {
-    if (query_grid.x > 0) {
+  const int64_t num_dots = static_cast<int64_t>(a.num_queries) * a.heads;
+  const unsigned dot_blocks = static_cast<unsigned>(cuda::ceil_div(num_dots, kDotThreads / 32));
+  Gradients out;
+  out.scratch_bytes = num_dots * static_cast<int64_t>(sizeof(float));
+  out.launch = [=, stream = lane.stream()](const OwnArguments& now, std::byte* scratch) {
+    float* dots = reinterpret_cast<float*>(scratch);
+    if (num_dots > 0) {
+      row_dots<T><<<dot_blocks, kDotThreads, 0, stream>>>(now, dots);
+      PLEAT_CUDA_LAUNCHED();
       query_gradient<Engine, D, DV><<<query_grid, Engine::kThreads, kBytes, stream>>>(now, dots, wide);
       PLEAT_CUDA_LAUNCHED();
     }
@@ -207,11 +214,12 @@ GradientLaunch gradients(const OwnArguments& a, device::cuda::Lane& lane) {
       PLEAT_CUDA_LAUNCHED();
     }
   };
+  return out;
 }
 
-GradientLaunch choose_gradients(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
+Gradients choose_gradients(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
   if (suits_hopper_gradients(a, dtype)) return hopper_gradients(a, lane);
-  GradientLaunch out;
+  Gradients out;
   with_widths(a.d, a.dv, [&](auto d, auto dv) {
     if (dtype == tensor::Dtype::BF16)
       out = gradients<MatrixEngine<1, 2>, d(), dv()>(a, lane);
@@ -224,20 +232,11 @@ GradientLaunch choose_gradients(const OwnArguments& a, tensor::Dtype dtype, devi
 }  // namespace
 
 CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
-  const int64_t num_dots = static_cast<int64_t>(a.num_queries) * a.heads;
-  const int64_t dots_at = a.max_documents > 0 ? document_list_bytes(a.max_documents) : 0;
-  lane.need_scratch(dots_at + num_dots * static_cast<int64_t>(sizeof(float)));
-  const unsigned dot_blocks = static_cast<unsigned>(cuda::ceil_div(num_dots, kDotThreads / 32));
-  const bool narrow = dtype == tensor::Dtype::BF16;
-  return [=, &lane, launch_gradients = choose_gradients(a, dtype, lane)] {
-    float* dots = reinterpret_cast<float*>(lane.scratch() + dots_at);
-    const OwnArguments now = a.at_launch(lane.scratch());
-    if (num_dots > 0) {
-      const auto kernel = narrow ? row_dots<cuda::bf16> : row_dots<float>;
-      kernel<<<dot_blocks, kDotThreads, 0, lane.stream()>>>(now, dots);
-      PLEAT_CUDA_LAUNCHED();
-    }
-    launch_gradients(now, dots);
+  const int64_t scratch_at = a.max_documents > 0 ? document_list_bytes(a.max_documents) : 0;
+  const Gradients gradients = choose_gradients(a, dtype, lane);
+  lane.need_scratch(scratch_at + gradients.scratch_bytes);
+  return [=, &lane] {
+    gradients.launch(a.at_launch(lane.scratch()), lane.scratch() + scratch_at);
   };
 }
 

@@ -11,14 +11,15 @@
 //   s = x x'^T, dp = y y'^T, p = exp(scale s - lse), ds = p (dp - dot)
 //
 // so scores are made with the block's own rows as rows, and what the next product needs of p and ds is just
-// what each thread holds: neither goes through shared memory. Two warpgroups of 64 rows compute, one warp of
-// the third drives the copy engine and, on the keys' side, fetches the numbers of the streamed queries.
+// what each thread holds: neither goes through shared memory. Two warpgroups of 64 rows compute, one thread of
+// the third drives the copy engine.
 //
 // Streamed rows come in ascending order, on the keys' side the heads of a row block one after the other: the
 // order of every sum follows from the shapes and doc_start.
 #pragma once
 
 #include "kernels/attention/attention_own.h"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/cuda/wgmma_held.cuh"
 
@@ -28,10 +29,18 @@ enum class Side { Queries, Keys };
 
 constexpr int kHeldRows = 128, kStreamRows = 64, kGradientThreads = 384, kBoxBytes = 64 * 64 * 2;
 constexpr int kNobody = 0x7fffffff;  // `low` of a row that is not there
+constexpr float kLog2E = 1.4426950408889634f;
 
-// Of 64 streamed queries: log-sum-exp in base 2, row sum of dout * out, first row seen.
+// What backward needs of queries beside their rows, in memory, padded to whole tiles of streamed rows.
 struct QueryNumbers {
-  float lse[kStreamRows], dot[kStreamRows];
+  int64_t rows = 0;        // with padding
+  float2* sums = nullptr;  // [heads, rows]: log-sum-exp in base 2, row sum of dout * out
+  int* low = nullptr;      // [rows]: the first row seen; kNobody behind the last query
+};
+
+// Of 64 streamed queries.
+struct alignas(16) StreamedNumbers {
+  float2 sums[kStreamRows];
   int low[kStreamRows];
 };
 
@@ -42,7 +51,7 @@ struct GradientTiles {
                        kStageBytes = (kBoxesX + kBoxesY) * kBoxBytes;
   static constexpr int kStages = D > 128 ? 3 : 4;
   static constexpr int kBytes =
-      1024 + kHeldBytes + kStages * (kStageBytes + static_cast<int>(sizeof(QueryNumbers))) + 256;
+      1024 + kHeldBytes + kStages * (kStageBytes + static_cast<int>(sizeof(StreamedNumbers))) + 256;
 };
 
 // Dimensions of each: columns of a head, rows, heads.
@@ -56,21 +65,40 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-// The first row that query `row` sees.
-__device__ inline int low_of(const OwnArguments& a, int row) {
-  if (row >= a.num_queries) return kNobody;
-  const int start = a.doc_start[row];
-  return a.window > 0 ? max(start, row - a.window + 1) : start;
+constexpr int kNumbersThreads = 256;
+
+// One warp for a row and a head.
+__global__ void __launch_bounds__(kNumbersThreads)
+    make_query_numbers(const OwnArguments a, const QueryNumbers to) {
+  const int64_t at = blockIdx.x * static_cast<int64_t>(kNumbersThreads / 32) + threadIdx.x / 32;
+  if (at >= to.rows * a.heads || (a.listed && *a.listed)) return;
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(at % to.rows),
+            head = static_cast<int>(at / to.rows);
+  float sum = 0, lse = 0;
+  int low = kNobody;
+  if (row < a.num_queries) {
+    const int64_t begin = row * a.out_row + static_cast<int64_t>(head) * a.dv;
+    const auto *x = static_cast<const cuda::bf16*>(a.dout) + begin,
+               *y = static_cast<const cuda::bf16*>(a.out) + begin;
+    for (int c = lane; c < a.dv; c += 32) sum = fmaf(cuda::to_float(x[c]), cuda::to_float(y[c]), sum);
+    sum = cuda::warp_sum(sum);
+    lse = a.lse[static_cast<int64_t>(row) * a.heads + head] * kLog2E;
+    low = a.doc_start[row];
+    if (a.window > 0) low = max(low, row - a.window + 1);
+  }
+  if (lane != 0) return;
+  to.sums[at] = make_float2(lse, sum);
+  if (head == 0) to.low[row] = low;
 }
 
 // One past the last query that sees a key up to `last`: low never falls from row to row. All lanes of a warp
 // probe at once.
-__device__ inline int end_of_queries(const OwnArguments& a, int first, int last) {
+__device__ inline int end_of_queries(const int* low, int num_queries, int first, int last) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int from = first, to = a.num_queries;  // the answer lies between
+  int from = first, to = num_queries;  // the answer lies between
   while (from < to) {
     const int step = (to - from + 31) / 32, probe = min(from + (lane + 1) * step - 1, to - 1);
-    const int seen = __popc(__ballot_sync(0xffffffffu, low_of(a, probe) <= last));
+    const int seen = __popc(__ballot_sync(0xffffffffu, low[probe] <= last));
     if (seen == 32) return to;
     to = min(from + (seen + 1) * step - 1, to - 1);
     from += seen * step;
@@ -105,20 +133,19 @@ __device__ inline void store_sums(const float (&sums)[N / 2], cuda::bf16* to, in
 // blockIdx.x: 128 rows; blockIdx.y: a head (of queries, or of keys). Widths below D and DV read as zero.
 template <Side kSide, int D, int DV>
 __global__ void __launch_bounds__(kGradientThreads, 1)
-    gradient(const __grid_constant__ GradientMaps maps, const OwnArguments a, const float* dots) {
+    gradient(const __grid_constant__ GradientMaps maps, const OwnArguments a, const QueryNumbers queries) {
   using namespace cuda;
   using Tiles = GradientTiles<D, DV>;
   constexpr bool kKeys = kSide == Side::Keys;
   // Too many sums for s and dp to lie beside them: one after the other, and p only as it is multiplied.
   constexpr bool kTight = kKeys && D > 128;
-  constexpr float kLog2E = 1.4426950408889634f;
   if (a.listed && *a.listed) return;
   extern __shared__ std::byte raw[];
   std::byte* const shared =
       reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(raw) + 1023) / 1024 * 1024);
   std::byte* const held = shared;  // [x: columns / 64, 2] and [y: columns / 64, 2] boxes
   std::byte* const stream = held + Tiles::kHeldBytes;
-  auto* const numbers = reinterpret_cast<QueryNumbers*>(stream + Tiles::kStages * Tiles::kStageBytes);
+  auto* const numbers = reinterpret_cast<StreamedNumbers*>(stream + Tiles::kStages * Tiles::kStageBytes);
   auto* const full = reinterpret_cast<uint64_t*>(numbers + Tiles::kStages);
   uint64_t* const empty = full + Tiles::kStages;
   uint64_t* const arrived = empty + Tiles::kStages;  // the held tiles
@@ -129,8 +156,8 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   // Queries late in a long document walk furthest, keys early in it: those blocks start first.
   const int block = static_cast<int>(kKeys ? blockIdx.x : gridDim.x - 1 - blockIdx.x);
   const int first_row = block * kHeldRows, last_row = min(first_row + kHeldRows, a.num_queries) - 1;
-  const int begin = kKeys ? first_row : low_of(a, first_row) / kStreamRows * kStreamRows;
-  const int end = kKeys ? end_of_queries(a, first_row, last_row) : last_row + 1;
+  const int begin = kKeys ? first_row : queries.low[first_row] / kStreamRows * kStreamRows;
+  const int end = kKeys ? end_of_queries(queries.low, a.num_queries, first_row, last_row) : last_row + 1;
   const int heads = kKeys ? group : 1;  // whose rows are streamed
   if (threadIdx.x == 0) {
     for (int s = 0; s < Tiles::kStages; ++s) {
@@ -149,55 +176,36 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
 
   if (warp >= 8) {
     give_registers<kTight ? 24 : 40>();
-    if (warp > 8) return;
+    if (warp > 8 || lane > 0) return;
     const CUtensorMap &x = kKeys ? maps.k : maps.q, &y = kKeys ? maps.v : maps.dout;
     const CUtensorMap &stream_x = kKeys ? maps.q : maps.k, &stream_y = kKeys ? maps.dout : maps.v;
-    if (lane == 0) {
-      barrier_arrive_expect(arrived, Tiles::kHeldBytes);
+    barrier_arrive_expect(arrived, Tiles::kHeldBytes);
 #pragma unroll
-      for (int i = 0; i < 2 * Tiles::kBoxesX; ++i)
-        load_3d(held + i * kBoxBytes, &x, arrived, i / 2 * 64, first_row + i % 2 * 64, head);
+    for (int i = 0; i < 2 * Tiles::kBoxesX; ++i)
+      load_3d(held + i * kBoxBytes, &x, arrived, i / 2 * 64, first_row + i % 2 * 64, head);
 #pragma unroll
-      for (int i = 0; i < 2 * Tiles::kBoxesY; ++i)
-        load_3d(held + (2 * Tiles::kBoxesX + i) * kBoxBytes, &y, arrived, i / 2 * 64, first_row + i % 2 * 64,
-                head);
-    }
-    for (int row = begin; row < end; row += kStreamRows) {
-      int low[2];
-      if constexpr (kKeys)
-        for (int i = 0; i < 2; ++i) low[i] = low_of(a, row + lane + 32 * i);
+    for (int i = 0; i < 2 * Tiles::kBoxesY; ++i)
+      load_3d(held + (2 * Tiles::kBoxesX + i) * kBoxBytes, &y, arrived, i / 2 * 64, first_row + i % 2 * 64,
+              head);
+    for (int row = begin; row < end; row += kStreamRows)
       for (int h = 0; h < heads; ++h, advance()) {
         const int stream_head = kKeys ? kv_head * group + h : kv_head;
-        float lse[2], dot[2];
-        if constexpr (kKeys)
-          for (int i = 0; i < 2; ++i) {
-            const int query = row + lane + 32 * i;
-            const int64_t at = static_cast<int64_t>(query) * a.heads + stream_head;
-            lse[i] = query < a.num_queries ? a.lse[at] * kLog2E : 0.0f;
-            dot[i] = query < a.num_queries ? dots[at] : 0.0f;
-          }
+        uint64_t* const barrier = &full[stage];
+        std::byte* const to = stream + stage * Tiles::kStageBytes;
         barrier_wait(&empty[stage], parity ^ 1);
+        barrier_arrive_expect(barrier, Tiles::kStageBytes + (kKeys ? sizeof(StreamedNumbers) : 0));
+#pragma unroll
+        for (int i = 0; i < Tiles::kBoxesX; ++i)
+          load_3d(to + i * kBoxBytes, &stream_x, barrier, i * 64, row, stream_head);
+#pragma unroll
+        for (int i = 0; i < Tiles::kBoxesY; ++i)
+          load_3d(to + (Tiles::kBoxesX + i) * kBoxBytes, &stream_y, barrier, i * 64, row, stream_head);
         if constexpr (kKeys) {
-          for (int i = 0; i < 2; ++i) {
-            numbers[stage].lse[lane + 32 * i] = lse[i];
-            numbers[stage].dot[lane + 32 * i] = dot[i];
-            numbers[stage].low[lane + 32 * i] = low[i];
-          }
-          __syncwarp();
+          StreamedNumbers& of = numbers[stage];
+          load_bulk(of.sums, queries.sums + stream_head * queries.rows + row, sizeof of.sums, barrier);
+          load_bulk(of.low, queries.low + row, sizeof of.low, barrier);
         }
-        if (lane == 0) {
-          std::byte* const to = stream + stage * Tiles::kStageBytes;
-          barrier_arrive_expect(&full[stage], Tiles::kStageBytes);
-#pragma unroll
-          for (int i = 0; i < Tiles::kBoxesX; ++i)
-            load_3d(to + i * kBoxBytes, &stream_x, &full[stage], i * 64, row, stream_head);
-#pragma unroll
-          for (int i = 0; i < Tiles::kBoxesY; ++i)
-            load_3d(to + (Tiles::kBoxesX + i) * kBoxBytes, &stream_y, &full[stage], i * 64, row, stream_head);
-        }
-        __syncwarp();
       }
-    }
     return;
   }
 
@@ -209,13 +217,14 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   float own_lse[2] = {}, own_dot[2] = {};
   const auto own_row = [&](int i) { return own_first + warp % 4 * 16 + lane / 4 + 8 * i; };
   if constexpr (!kKeys) {
-    last_low = low_of(a, own_first + 63);
+    const auto low_at = [&](int row) { return row < a.num_queries ? queries.low[row] : kNobody; };
+    last_low = low_at(own_first + 63);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      own_low[i] = low_of(a, own_row(i));
+      own_low[i] = low_at(own_row(i));
       if (own_low[i] == kNobody) continue;
-      const int64_t at = static_cast<int64_t>(own_row(i)) * a.heads + head;
-      own_lse[i] = a.lse[at] * kLog2E, own_dot[i] = dots[at];
+      const float2 sums = queries.sums[head * queries.rows + own_row(i)];
+      own_lse[i] = sums.x, own_dot[i] = sums.y;
     }
   }
   float dx[D / 2], dy[kKeys ? DV / 2 : 1];  // dq, or dk and dv
@@ -246,7 +255,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
               dp, tile(held + (2 * Tiles::kBoxesX + k / 4 * 2 + half) * kBoxBytes, false, k % 4 * 32),
               tile(at_y + k / 4 * kBoxBytes, false, k % 4 * 32), k > 0);
       };
-      const QueryNumbers& of = numbers[stage];
+      const StreamedNumbers& of = numbers[stage];
       uint32_t p[kKeys ? 16 : 1], ds[16];  // pairs of bf16, as the next products want them
       const bool all_seen = kKeys ? row >= own_first + 63 && of.low[kStreamRows - 1] <= own_first
                                   : row + kStreamRows - 1 <= own_first && last_low <= row;
@@ -262,11 +271,11 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
           for (int i = 0; i < 2; ++i) f(4 * j + 2 * i, i, 8 * j + 2 * (lane % 4));
       };
       const auto weight_of = [&](auto masked, int at, int i, int column) {
-        const float weight = power_of_two(fmaf(s[at], scale, -(kKeys ? of.lse[column] : own_lse[i])));
+        const float weight = power_of_two(fmaf(s[at], scale, -(kKeys ? of.sums[column].x : own_lse[i])));
         return masked() && !seen(i, column) ? 0.0f : weight;
       };
       const auto slope_of = [&](auto masked, float weight, int at, int i, int column) {
-        const float slope = weight * (dp[at] - (kKeys ? of.dot[column] : own_dot[i]));
+        const float slope = weight * (dp[at] - (kKeys ? of.sums[column].y : own_dot[i]));
         return masked() && !seen(i, column) ? 0.0f : slope;
       };
       const auto differentiate = [&](auto masked) {

@@ -23,23 +23,32 @@ auto prepared() {
 }
 
 template <int D, int DV>
-GradientLaunch launch(const OwnArguments& a, device::cuda::Lane& lane) {
+Gradients prepare(const OwnArguments& a, device::cuda::Lane& lane) {
   const GradientMaps maps{map_of(a.q, a.d, a.num_queries, a.q_row, a.heads),
                           map_of(a.k, a.d, a.num_keys, a.kv_row, a.kv_heads),
                           map_of(a.v, a.dv, a.num_keys, a.kv_row, a.kv_heads),
                           map_of(a.dout, a.dv, a.num_queries, a.out_row, a.heads)};
-  const auto queries = prepared<Side::Queries, D, DV>();
-  const auto keys = prepared<Side::Keys, D, DV>();
+  const auto of_queries = prepared<Side::Queries, D, DV>();
+  const auto of_keys = prepared<Side::Keys, D, DV>();
   const auto blocks = static_cast<unsigned>(cuda::ceil_div(a.num_queries, kHeldRows));
   const dim3 query_grid(blocks, static_cast<unsigned>(a.heads)),
       key_grid(blocks, static_cast<unsigned>(a.kv_heads));
-  return [=, stream = lane.stream()](const OwnArguments& now, const float* dots) {
+  const int64_t rows = cuda::ceil_div(a.num_queries, kStreamRows) * kStreamRows, sums = rows * a.heads;
+  const auto number_blocks = static_cast<unsigned>(cuda::ceil_div(sums, kNumbersThreads / 32));
+  Gradients out;
+  out.scratch_bytes = sums * static_cast<int64_t>(sizeof(float2)) + rows * 4;
+  out.launch = [=, stream = lane.stream()](const OwnArguments& now, std::byte* scratch) {
     constexpr int kBytes = GradientTiles<D, DV>::kBytes;
-    queries<<<query_grid, kGradientThreads, kBytes, stream>>>(maps, now, dots);
+    const QueryNumbers queries{rows, reinterpret_cast<float2*>(scratch),
+                               reinterpret_cast<int*>(scratch + sums * static_cast<int64_t>(sizeof(float2)))};
+    make_query_numbers<<<number_blocks, kNumbersThreads, 0, stream>>>(now, queries);
     PLEAT_CUDA_LAUNCHED();
-    keys<<<key_grid, kGradientThreads, kBytes, stream>>>(maps, now, dots);
+    of_queries<<<query_grid, kGradientThreads, kBytes, stream>>>(maps, now, queries);
+    PLEAT_CUDA_LAUNCHED();
+    of_keys<<<key_grid, kGradientThreads, kBytes, stream>>>(maps, now, queries);
     PLEAT_CUDA_LAUNCHED();
   };
+  return out;
 }
 
 }  // namespace
@@ -54,10 +63,10 @@ bool suits_hopper_gradients(const OwnArguments& a, tensor::Dtype dtype) {
   return true;
 }
 
-GradientLaunch hopper_gradients(const OwnArguments& a, device::cuda::Lane& lane) {
-  if (a.d <= 64 && a.dv <= 64) return launch<64, 64>(a, lane);
-  if (a.d <= 128) return launch<128, 128>(a, lane);
-  return launch<192, 128>(a, lane);
+Gradients hopper_gradients(const OwnArguments& a, device::cuda::Lane& lane) {
+  if (a.d <= 64 && a.dv <= 64) return prepare<64, 64>(a, lane);
+  if (a.d <= 128) return prepare<128, 128>(a, lane);
+  return prepare<192, 128>(a, lane);
 }
 
 }  // namespace pleat::kernels::attention

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "device/cuda/check.h"
+#include "device/cuda/random.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_table.h"
 #include "kernels/cuda/workspace.h"
