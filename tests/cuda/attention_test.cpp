@@ -1,4 +1,5 @@
 #include "kernels/attention/attention_path.h"
+#include "kernels/attention/documents.h"
 
 #include <cmath>
 
@@ -178,6 +179,7 @@ TEST(CudaAttention, DeterministicGradientsOfDocuments) {
            {320, 160, 4, 1, 128, 128, 0, true},
            {514, 257, 2, 2, 128, 96, 77, true},
            {390, 195, 2, 2, 192, 128, 0, true, true},
+           {260, 260, 4, 2, 192, 128, 60, true},
            {200, 100, 4, 2, 40, 24, 0, true},
        })
     for (const double starts : {0.0, 0.02}) {
@@ -202,6 +204,57 @@ TEST(CudaAttention, StartsThatAreNoDocuments) {
   expect_agrees(KernelKind::attention, Phase::Forward,
                 {in(qkv), in(starts), none(), testing::out(out), testing::out(lse)}, c.attrs(),
                 allowed(Dtype::BF16));
+  Tensor dout = Tensor::normal(Dtype::BF16, {c.rows, c.heads * c.dv}, 3),
+         dqkv = Tensor::nan(Dtype::BF16, {c.rows, c.width()});
+  expect_agrees(KernelKind::attention, Phase::BackwardInput,
+                {in(dout), in(qkv), in(out), in(lse), in(starts), testing::out(dqkv)}, c.attrs(),
+                allowed(Dtype::BF16));
+}
+
+// What cuDNN gets to see.
+TEST(CudaAttention, DocumentsAreListed) {
+  PLEAT_NEEDS_GPU();
+  constexpr int kRows = 3000, kRoom = 7;
+  const AttentionShape shape{kRows, 4, 2, 16, 8};
+  const auto list = [&](const std::vector<int>& begins, int64_t seq_len, bool broken = false) {
+    std::vector<int32_t> starts(kRows);
+    for (int i = 0, document = -1; i < kRows; ++i) {
+      if (document + 1 < static_cast<int>(begins.size()) && begins[static_cast<size_t>(document + 1)] == i)
+        ++document;
+      starts[static_cast<size_t>(i)] = begins[static_cast<size_t>(document)];
+    }
+    if (broken) starts.back() -= 1;
+    device::cuda::Lane lane;
+    device::cuda::Memory memory(attention::document_list_bytes(kRoom) + kRows * 4);
+    lane.fill(memory.data(), 0xA5, attention::document_list_bytes(kRoom));
+    std::byte* const at = memory.data() + attention::document_list_bytes(kRoom);
+    lane.copy_in(at, starts.data(), kRows * 4);
+    const attention::DocumentList to = attention::document_list_at(memory.data(), kRoom);
+    attention::list_documents(shape, seq_len, kRoom, reinterpret_cast<int32_t*>(at), to, lane.stream());
+    std::vector<int32_t> lengths(kRoom), listed(1);
+    std::vector<int64_t> qkv_at(kRoom + 1), out_at(kRoom + 1), stats_at(kRoom + 1);
+    lane.copy_out(listed.data(), to.listed, 4);
+    lane.copy_out(lengths.data(), to.lengths, kRoom * 4);
+    lane.copy_out(qkv_at.data(), to.qkv_at, (kRoom + 1) * 8);
+    lane.copy_out(out_at.data(), to.out_at, (kRoom + 1) * 8);
+    lane.copy_out(stats_at.data(), to.stats_at, (kRoom + 1) * 8);
+    lane.synchronize();
+    for (size_t i = 0; i <= kRoom; ++i) {
+      const int64_t row = stats_at[i] / shape.heads;
+      EXPECT_EQ(qkv_at[i], row * shape.width());
+      EXPECT_EQ(out_at[i], row * shape.out_width());
+      EXPECT_EQ(row, listed[0] != 0 && i < begins.size() ? begins[i] : kRows);
+    }
+    lengths.push_back(listed[0]);
+    return lengths;
+  };
+  EXPECT_EQ(list({0, 1, 1500, 2999}, kRows), (std::vector<int32_t>{1, 1499, 1499, 1, 0, 0, 0, 1}));
+  EXPECT_EQ(list({0}, kRows), (std::vector<int32_t>{kRows, 0, 0, 0, 0, 0, 0, 1}));
+  EXPECT_EQ(list({0, 100, 200, 300, 400, 500, 600}, kRows).back(), 1);
+  const std::vector<int32_t> nothing(kRoom + 1, 0);
+  EXPECT_EQ(list({0, 100, 200, 300, 400, 500, 600, 700}, kRows), nothing);  // more than there is room for
+  EXPECT_EQ(list({0, 1500}, 1499), nothing);                                // one is too long
+  EXPECT_EQ(list({0, 1500}, kRows, true), nothing);                         // not a document
 }
 
 TEST(CudaAttention, OwnKernelTakesFloat) {
@@ -224,6 +277,8 @@ TEST(CudaAttention, ReasonsAreNamed) {
   PLEAT_NEEDS_GPU();
   EXPECT_EQ(path_of({256, 128, 4, 2, 64, 64, 0, true}, Dtype::BF16, Phase::BackwardInput),
             "own: cuDNN: documents have no deterministic backward");
+  EXPECT_EQ(path_of({32768, 32768, 32, 1, 64, 64}, Dtype::BF16, Phase::BackwardInput),
+            "own: cuDNN: its deterministic backward would keep too many scores");
   EXPECT_EQ(path_of({256, 128, 4, 2, 60, 64}, Dtype::BF16, Phase::BackwardInput),
             "own: a head's width is not a multiple of 8");
   EXPECT_THROW(path_of({250, 128, 4, 2, 64, 64}, Dtype::BF16, Phase::Forward), base::Error);

@@ -44,7 +44,7 @@ Compare bound(Dtype dtype, int64_t length) {
 }
 
 void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector<Pass>& passes,
-               const program::AttrSet& attrs) {
+               const program::AttrSet& attrs, const std::function<void()>& when_prepared) {
   const auto& expected = program::arguments_of(kind, phase);
   PLEAT_CHECK(program::takes(expected, passes.size()), "{} {} takes {} arguments, got {}",
               program::name_of(kind), program::name_of(phase), expected.size(), passes.size());
@@ -81,6 +81,7 @@ void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector
   const CudaLaunch launch = prepare(invocation, lane());
   if (!launch)
     base::fail("{} {}: no CUDA kernel for these types", program::name_of(kind), program::name_of(phase));
+  if (when_prepared) when_prepared();
   launch();
   // Again from the same start: a launch leaves nothing behind that changes the next.
   for (const auto& [tensor, address] : shared)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <functional>
 
 #include <string>
 #include <vector>
@@ -38,6 +39,6 @@ void expect_agrees(program::KernelKind kind, program::Phase phase, const std::ve
 
 // Only the GPU: for tests that compare in their own way.
 void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector<Pass>& args,
-               const program::AttrSet& attrs = {});
+               const program::AttrSet& attrs = {}, const std::function<void()>& when_prepared = {});
 
 }  // namespace pleat::kernels::testing

@@ -49,6 +49,31 @@ TEST(CudaDispatchPlan, IsThePlanOfTheCpu) {
         }
 }
 
+// A kernel has one limit of shared memory, for all that is prepared with it.
+TEST(CudaDispatchPlan, ASmallerPlanLeavesALargerOneItsSharedMemory) {
+  PLEAT_NEEDS_GPU();
+  const auto plan = [](int64_t E, const std::function<void()>& when_prepared) {
+    const int64_t T = 50, k = 2;
+    Tensor idx = random_choice(T, k, E, 3), probs = Tensor::normal(Dtype::F32, {T, k}, 4);
+    Tensor offsets = Tensor::nan(Dtype::I32, {E + 1}), row_token = Tensor::nan(Dtype::I32, {T * k}),
+           row_slot = Tensor::nan(Dtype::I32, {T * k}), token_row = Tensor::nan(Dtype::I32, {T, k}),
+           dropped = Tensor::zeros(Dtype::I64, {1});
+    call_cuda(KernelKind::dispatch_plan, Phase::Forward,
+              {in(idx), in(probs), none(), out(offsets), out(row_token), out(row_slot), out(token_row),
+               out(dropped)},
+              {{"capacity", 0}, {"experts", double(E)}, {"pad", 0}, {"policy", 0}, {"top_k", double(k)}},
+              when_prepared);
+    EXPECT_EQ(offsets.at(E), double(T * k));
+  };
+  plan(4000, [&] { plan(2000, {}); });
+  try {
+    plan(9000, {});
+    ADD_FAILURE() << "more experts than shared memory holds were accepted";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("9000 experts"), std::string::npos) << e.what();
+  }
+}
+
 TEST(CudaDispatchPlan, CapacityOfPieces) {
   PLEAT_NEEDS_GPU();
   const int64_t T = 400, k = 3, E = 12, pieces = 4;

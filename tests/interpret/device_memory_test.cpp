@@ -45,7 +45,7 @@ TEST(DeviceMemory, EveryLanePaysForItsMostDemandingStage) {
 }
 
 int64_t attention_workspace(int64_t rows, int64_t heads, int64_t kv_heads, int64_t d, int64_t dv,
-                            bool documents, bool deterministic = false) {
+                            bool documents, bool deterministic = false, int64_t seq_len = 4096) {
   program::Builder b("attention");
   using tensor::Dtype;
   const auto at = [&](const char* name, Dtype dtype, std::vector<int64_t> shape) {
@@ -62,7 +62,7 @@ int64_t attention_workspace(int64_t rows, int64_t heads, int64_t kv_heads, int64
            {"kv_heads", double(kv_heads)},
            {"head_dim", double(d)},
            {"v_head_dim", double(dv)},
-           {"seq_len", 4096},
+           {"seq_len", double(seq_len)},
            {"deterministic", deterministic ? 1.0 : 0.0},
            {"documents", documents ? 1.0 : 0.0}});
   return device_memory(b.program(), plan(b.program())).workspace_bytes;
@@ -79,6 +79,8 @@ TEST(DeviceMemory, WorkspaceOfAttentionIsWhatTheLibraryAsksFor) {
   // The scores of two sequences are 2 GiB; of two with twice the heads only half are kept at a time.
   EXPECT_EQ(attention_workspace(8192, 32, 32, 128, 128, false, true), (2048 + 2) * kMiB);
   EXPECT_EQ(attention_workspace(8192, 64, 64, 128, 128, false, true), (2048 + 4) * kMiB);
+  // Of 8 query heads on one key head over 32,768 rows they would be 16 GiB: own kernels.
+  EXPECT_EQ(attention_workspace(32768, 64, 8, 128, 128, false, true, 32768), 16 * kMiB);
 }
 
 }  // namespace

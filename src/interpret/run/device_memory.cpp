@@ -30,8 +30,10 @@ int64_t attention_workspace(const program::Program& p, const program::Stage& sta
   const int64_t heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"),
                 rows = dqkv.shape[0] * heads;
   const bool documents = attr("documents") != 0, deterministic = attr("deterministic") != 0;
-  const bool library =
-      dqkv.dtype == tensor::Dtype::BF16 && !(documents && deterministic) && d % 8 == 0 && dv % 8 == 0;
+  const bool too_long = kernels::attention::least_score_bytes(heads, attr("kv_heads"), attr("seq_len")) >
+                        kernels::attention::kMaxScoreBytes;
+  const bool library = dqkv.dtype == tensor::Dtype::BF16 && !(deterministic && (documents || too_long)) &&
+                       d % 8 == 0 && dv % 8 == 0;
   if (!library) return (dqkv.dtype == tensor::Dtype::BF16 ? 8 : 4) * rows;
   const int64_t sums =
       deterministic ? std::min(kernels::attention::kMaxScoreBytes, 2 * rows * attr("seq_len")) : 4 * rows * d;

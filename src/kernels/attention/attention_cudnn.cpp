@@ -28,10 +28,8 @@ Part part_of(const CudnnCase& c) {
   if (c.max_documents > 0) return {c.max_documents, c.shape.kv_heads};
   Part part{c.shape.rows / c.seq_len, c.shape.kv_heads};
   if (!c.backward || !c.deterministic) return part;
-  const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
-  const int64_t group = c.shape.heads / c.shape.kv_heads;
-  const int64_t per_head = padded(c.seq_len, 64) * padded(c.seq_len, 128) * 2;
-  const auto too_big = [&] { return part.sequences * part.kv_heads * group * per_head > kMaxScoreBytes; };
+  const int64_t least = least_score_bytes(c.shape.heads, c.shape.kv_heads, c.seq_len);
+  const auto too_big = [&] { return part.sequences * part.kv_heads * least > kMaxScoreBytes; };
   const auto smaller = [](int64_t n) {  // the largest divisor below n
     int64_t d = n - 1;
     while (n % d != 0) --d;
@@ -50,6 +48,11 @@ class Plan final : public CudnnAttention {
         .set_compute_data_type(fe::DataType_t::FLOAT);
     if (c.max_documents > 0 && c.backward && c.deterministic) {
       why_ = "documents have no deterministic backward";
+      return;
+    }
+    if (c.backward && c.deterministic &&
+        least_score_bytes(c.shape.heads, c.shape.kv_heads, c.seq_len) > kMaxScoreBytes) {
+      why_ = "its deterministic backward would keep too many scores";
       return;
     }
     if (c.max_documents > 0) describe_documents();

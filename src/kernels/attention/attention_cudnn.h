@@ -10,6 +10,7 @@
 //
 // The deterministic backward keeps all scores of a call, 2 bytes each. So a call covers as many sequences,
 // and if one is too much as many heads, as kMaxScoreBytes allows; the caller's launch is several calls then.
+// Where not even one key/value head of one sequence fits there is no plan.
 //
 // A plan is built once per process for each shape and kept.
 #pragma once
@@ -50,6 +51,13 @@ class CudnnAttention {
 };
 
 constexpr int64_t kMaxScoreBytes = int64_t{2} << 30;
+
+// What the deterministic backward keeps of one sequence and one key/value head: the scores of its query
+// heads.
+constexpr int64_t least_score_bytes(int64_t heads, int64_t kv_heads, int64_t seq_len) {
+  const auto padded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  return heads / kv_heads * padded(seq_len, 64) * padded(seq_len, 128) * 2;
+}
 
 // bf16. nullptr where cuDNN has no plan for this case; `why` says so. Documents have no deterministic
 // backward: it would keep the scores of `max_documents` whole sequences.

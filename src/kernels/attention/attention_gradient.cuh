@@ -68,7 +68,7 @@ __device__ inline float power_of_two(float x) {
 constexpr int kNumbersThreads = 256;
 
 // One warp for a row and a head.
-__global__ void __launch_bounds__(kNumbersThreads)
+static __global__ void __launch_bounds__(kNumbersThreads)
     make_query_numbers(const OwnArguments a, const QueryNumbers to) {
   const int64_t at = blockIdx.x * static_cast<int64_t>(kNumbersThreads / 32) + threadIdx.x / 32;
   if (at >= to.rows * a.heads || (a.listed && *a.listed)) return;

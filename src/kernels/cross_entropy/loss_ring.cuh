@@ -31,7 +31,7 @@ struct RowGather {
   RowPart parts[2][kParts];
   uint64_t landed[2];
 
-  // One thread, before any part of the row can have come from this block.
+  // One thread, when the phase of the row before last is over; parts may have landed already.
   __device__ void expect(int turn) { barrier_arrive_expect(&landed[turn], sizeof parts[0]); }
   // All threads of a warp. All warps give the same `turn`.
   __device__ void send(int turn, int rank, int warp, const RowPart& part) {
@@ -185,8 +185,10 @@ void with_ring_kernel(int cluster, F&& f) {
       return f(ring_gradient<T, 2>);
     case 4:
       return f(ring_gradient<T, 4>);
-    default:
+    case 8:
       return f(ring_gradient<T, 8>);
+    default:
+      base::fail_with(base::ExitCode::Internal, "rows of logits in clusters of {}", cluster);
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/cuda/halt.cuh"
 #include "kernels/dispatch/counting_sort.cuh"
 #include "kernels/router/token.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels::cuda {
 
@@ -205,12 +206,6 @@ inline __device__ void keep_some(const int* cells, int count, int capacity, bool
     }
     equals_seen += all_equals, row += all_kept;
   }
-}
-
-inline void allow_shared(const void* kernel, size_t bytes) {
-  if (bytes > 48 * 1024)
-    PLEAT_CUDA(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
 }  // namespace pleat::kernels::cuda

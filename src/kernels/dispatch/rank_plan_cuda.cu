@@ -137,7 +137,8 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
   lane.need_scratch(4 * buckets * (chunks + 3));
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
-  allow_shared(reinterpret_cast<const void*>(&place_rows<LocalChoices>), shared * kSortWarps);
+  allow_shared(reinterpret_cast<const void*>(&place_rows<LocalChoices>),
+               static_cast<int64_t>(shared * kSortWarps), fmt::format("[gather_plan] {} experts", buckets));
   return [=, &lane, num_chunks = static_cast<int>(chunks), most = pad ? static_cast<int>(capacity) : 0] {
     Sorted sorted{};
     sorted.before = reinterpret_cast<int*>(lane.scratch());

@@ -8,6 +8,7 @@
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/token.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -288,9 +289,8 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   with_elements_per_lane(E, [&](auto per_lane) {
     constexpr int P = per_lane();
     const size_t shared = static_cast<size_t>(E) * 16;
-    if (shared > 48 * 1024)
-      PLEAT_CUDA(cudaFuncSetAttribute(losses_and_gradients<P>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shared)));
+    allow_shared(reinterpret_cast<const void*>(&losses_and_gradients<P>), static_cast<int64_t>(shared),
+                 fmt::format("[router_aux] {} experts", E));
     out = [=, &lane] {
       Partial* partial = reinterpret_cast<Partial*>(lane.scratch());
       Counts counts{};

@@ -9,6 +9,7 @@
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/sinkhorn.cuh"
 #include "kernels/router/token.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -381,9 +382,8 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   CudaLaunch out;
   with_elements_per_lane(E, [&](auto per_lane) {
     constexpr int P = per_lane();
-    if (shared > 48 * 1024)
-      PLEAT_CUDA(cudaFuncSetAttribute(forward<P>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(shared)));
+    allow_shared(reinterpret_cast<const void*>(&forward<P>), static_cast<int64_t>(shared),
+                 fmt::format("[router_choose] {} experts", E));
     out = [=, &lane] {
       if (balance) balance();
       const Totals to{counters.data(),
