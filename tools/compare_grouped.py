@@ -146,7 +146,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pleat", default="build/cuda/pleat", help="the binary")
     parser.add_argument("--filter", default="", help="only cases whose name holds all of these words")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each side")
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each side")
     parser.add_argument("--runs", type=int, default=3, help="timed runs in a turn")
     parser.add_argument("--bound", type=float, default=0.98, help="the ratio a case must reach")
     parser.add_argument("--out", help="write the results as JSON")
