@@ -235,9 +235,7 @@ CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, device::cuda
   const int64_t scratch_at = a.max_documents > 0 ? document_list_bytes(a.max_documents) : 0;
   const Gradients gradients = choose_gradients(a, dtype, lane);
   lane.need_scratch(scratch_at + gradients.scratch_bytes);
-  return [=, &lane] {
-    gradients.launch(a.at_launch(lane.scratch()), lane.scratch() + scratch_at);
-  };
+  return [=, &lane] { gradients.launch(a.at_launch(lane.scratch()), lane.scratch() + scratch_at); };
 }
 
 }  // namespace pleat::kernels::attention

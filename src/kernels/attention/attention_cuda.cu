@@ -1,9 +1,9 @@
 // Binds attention on the GPU: checks, and the choice between cuDNN and the own kernels.
 //
-// cuDNN takes bf16 with head widths that are multiples of 8: whole sequences, and packed documents where their
-// number allows (documents.h) and the backward may be the faster one. Everything else (f32, other widths, what
-// cuDNN has no plan for) is the own kernels' work. Sinks do not decide: cuDNN computes without them, one small
-// kernel puts them in afterwards; backward needs only the log-sum-exp.
+// cuDNN takes bf16 with head widths that are multiples of 8: whole sequences, and packed documents where
+// their number allows (documents.h) and the backward may be the faster one. Everything else (f32, other
+// widths, what cuDNN has no plan for) is the own kernels' work. Sinks do not decide: cuDNN computes without
+// them, one small kernel puts them in afterwards; backward needs only the log-sum-exp.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -118,8 +118,9 @@ const std::byte* at(const Arg& arg, int64_t element) {
 
 // cuDNN where the microbatch's documents fit the list, `own` where they do not. Scratch: the list, then what
 // either needs.
-CudaLaunch attend_documents(const AttentionShape& s, const Facts& f, std::shared_ptr<const CudnnAttention> plan,
-                            CudnnArguments arguments, OwnArguments own, device::cuda::Lane& lane) {
+CudaLaunch attend_documents(const AttentionShape& s, const Facts& f,
+                            std::shared_ptr<const CudnnAttention> plan, CudnnArguments arguments,
+                            OwnArguments own, device::cuda::Lane& lane) {
   const int64_t room = max_documents(s.rows, f.seq_len), list_bytes = document_list_bytes(room);
   own.max_documents = room;
   lane.need_scratch(list_bytes + plan->workspace_bytes());
@@ -161,9 +162,7 @@ CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
     attend = attend_documents(s, f, choice.cudnn, a, own, lane);
   } else {
     lane.need_scratch(choice.cudnn->workspace_bytes());
-    attend = [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
-      plan->run(handle, a, lane.scratch());
-    };
+    attend = [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] { plan->run(handle, a, lane.scratch()); };
   }
   return [=] {
     attend();

@@ -1,5 +1,5 @@
-// One side of attention's backward on the tensor cores of Hopper: dq of 128 query rows of a head, or dk and dv
-// of 128 key rows, in one block of threads and without atomics.
+// One side of attention's backward on the tensor cores of Hopper: dq of 128 query rows of a head, or dk and
+// dv of 128 key rows, in one block of threads and without atomics.
 //
 // Both sides are one walk. The block holds two tiles of its own rows and streams two tiles of 64 rows of the
 // other side past them:
@@ -11,8 +11,8 @@
 //   s = x x'^T, dp = y y'^T, p = exp(scale s - lse), ds = p (dp - dot)
 //
 // so scores are made with the block's own rows as rows, and what the next product needs of p and ds is just
-// what each thread holds: neither goes through shared memory. Two warpgroups of 64 rows compute, one thread of
-// the third drives the copy engine.
+// what each thread holds: neither goes through shared memory. Two warpgroups of 64 rows compute, one thread
+// of the third drives the copy engine.
 //
 // Streamed rows come in ascending order, on the keys' side the heads of a row block one after the other: the
 // order of every sum follows from the shapes and doc_start.
@@ -113,8 +113,8 @@ __device__ inline uint32_t bf16_pair(float low, float high) {
 
 // Sums of 64 rows: those below num_rows, columns below width, times `factor`.
 template <int N>
-__device__ inline void store_sums(const float (&sums)[N / 2], cuda::bf16* to, int64_t ld, int num_rows, int width,
-                                  float factor) {
+__device__ inline void store_sums(const float (&sums)[N / 2], cuda::bf16* to, int64_t ld, int num_rows,
+                                  int width, float factor) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -282,21 +282,20 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
         each([&](int at, int i, int column) {
           const float low = weight_of(masked, at, i, column), high = weight_of(masked, at + 1, i, column + 1);
           if constexpr (kKeys) p[at / 2] = bf16_pair(low, high);
-          ds[at / 2] = bf16_pair(slope_of(masked, low, at, i, column),
-                                 slope_of(masked, high, at + 1, i, column + 1));
+          ds[at / 2] =
+              bf16_pair(slope_of(masked, low, at, i, column), slope_of(masked, high, at + 1, i, column + 1));
         });
       };
       const auto weigh = [&](auto masked) {
         each([&](int at, int i, int column) {
-          p[at / 2] =
-              bf16_pair(weight_of(masked, at, i, column), weight_of(masked, at + 1, i, column + 1));
+          p[at / 2] = bf16_pair(weight_of(masked, at, i, column), weight_of(masked, at + 1, i, column + 1));
         });
       };
       const auto differentiate_weighed = [&](auto masked) {
         each([&](int at, int i, int column) {  // the upper half of a float is a bf16
           const float low = __uint_as_float(p[at / 2] << 16), high = __uint_as_float(p[at / 2] & 0xffff0000u);
-          ds[at / 2] = bf16_pair(slope_of(masked, low, at, i, column),
-                                 slope_of(masked, high, at + 1, i, column + 1));
+          ds[at / 2] =
+              bf16_pair(slope_of(masked, low, at, i, column), slope_of(masked, high, at + 1, i, column + 1));
         });
       };
       const auto masked_or_not = [&](auto f) {
@@ -343,7 +342,8 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
     wgmma_pin(dy);
     store_sums<D>(dx, static_cast<bf16*>(a.dk) + own_first * a.dkv_row + static_cast<int64_t>(head) * a.d,
                   a.dkv_row, rows, a.d, a.scale);
-    store_sums<DV>(dy, static_cast<bf16*>(a.dv_to) + own_first * a.dkv_row + static_cast<int64_t>(head) * a.dv,
+    store_sums<DV>(dy,
+                   static_cast<bf16*>(a.dv_to) + own_first * a.dkv_row + static_cast<int64_t>(head) * a.dv,
                    a.dkv_row, rows, a.dv, 1.0f);
   } else {
     store_sums<D>(dx, static_cast<bf16*>(a.dq) + own_first * a.dq_row + static_cast<int64_t>(head) * a.d,

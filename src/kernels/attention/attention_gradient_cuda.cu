@@ -54,11 +54,13 @@ Gradients prepare(const OwnArguments& a, device::cuda::Lane& lane) {
 }  // namespace
 
 bool suits_hopper_gradients(const OwnArguments& a, tensor::Dtype dtype) {
-  if (dtype != tensor::Dtype::BF16 || a.query_row || a.num_queries == 0 || a.d > 192 || a.dv > 128) return false;
-  for (const int64_t elements : {int64_t{a.d}, int64_t{a.dv}, a.q_row, a.kv_row, a.out_row, a.dq_row, a.dkv_row})
+  if (dtype != tensor::Dtype::BF16 || a.query_row || a.num_queries == 0 || a.d > 192 || a.dv > 128)
+    return false;
+  for (const int64_t elements :
+       {int64_t{a.d}, int64_t{a.dv}, a.q_row, a.kv_row, a.out_row, a.dq_row, a.dkv_row})
     if (elements % 8 != 0) return false;
-  for (const void* at : {a.q, a.k, a.v, a.dout, static_cast<const void*>(a.dq), static_cast<const void*>(a.dk),
-                         static_cast<const void*>(a.dv_to)})
+  for (const void* at : {a.q, a.k, a.v, a.dout, static_cast<const void*>(a.dq),
+                         static_cast<const void*>(a.dk), static_cast<const void*>(a.dv_to)})
     if (reinterpret_cast<uintptr_t>(at) % 16 != 0) return false;
   return true;
 }

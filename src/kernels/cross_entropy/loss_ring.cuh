@@ -42,8 +42,8 @@ struct RowGather {
   }
 };
 
-// Calls f(from, units) for what a lane has of its warp's `count` units, four at a time while all lanes have four,
-// then one by one: lanes do not part ways.
+// Calls f(from, units) for what a lane has of its warp's `count` units, four at a time while all lanes have
+// four, then one by one: lanes do not part ways.
 template <class T, class F>
 __device__ inline void for_warp_units(T* numbers, int count, F&& f) {
   constexpr int kWarpChunk = 32 * kChunk;

@@ -86,8 +86,8 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
   lane.need_scratch(4 * (buckets * (chunks + 3) + (capacity > 0 ? T * k : 0)));
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
-  for (const void* kernel :
-       {reinterpret_cast<const void*>(&place_rows<Choices>), reinterpret_cast<const void*>(&place_cells<Choices>)})
+  for (const void* kernel : {reinterpret_cast<const void*>(&place_rows<Choices>),
+                             reinterpret_cast<const void*>(&place_cells<Choices>)})
     allow_shared(kernel, static_cast<int64_t>(shared * kSortWarps),
                  fmt::format("[dispatch_plan] {} experts, pieces or ranks", buckets));
   return [=, &lane, num_chunks = static_cast<int>(chunks), most = static_cast<int>(capacity)] {
