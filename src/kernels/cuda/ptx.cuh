@@ -42,7 +42,7 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
 }
 // Stores 16 bytes at the same place of block `block` of the cluster, and announces them to the same barrier
 // there as bytes that have landed. Who waits for the barrier with barrier_wait_cluster sees them; nobody needs
-// a fence. The launch must be one of clusters, even for the own block.
+// a fence. Only for launches of clusters: in one without, to the own block, a kernel that used it failed.
 __device__ inline void store_at(void* to, uint64_t a, uint64_t b, uint64_t* barrier, int block) {
   asm volatile(
       "{\n .reg .b32 place, remote;\n mapa.shared::cluster.u32 place, %0, %4;\n"
