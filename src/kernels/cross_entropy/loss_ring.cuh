@@ -2,10 +2,11 @@
 //
 // A cluster of blocks stays on its multiprocessors and takes row after row. Every warp owns the
 // same run of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them
-// `ring` rows ahead, finds their maximum and sum in one look, sends these to all blocks of the cluster, and
-// when those of all warps are there turns its columns into their gradient where they lie and hands them to
-// the copy engine again. So the memory works on other rows while a row's exponentials are taken; and two
-// blocks share a multiprocessor, so that one works while the other waits for its slowest warp.
+// `ring` rows ahead, finds their maximum and sum in one look and sends these to all blocks of the cluster.
+// Then it looks at the next row, and only when that one's are sent turns the first into its gradient where it
+// lies and hands it to the copy engine again: what the other warps found has come meanwhile. So the memory
+// works on other rows while a row's exponentials are taken, nobody waits for a message, and two blocks share
+// a multiprocessor, so that one works while the other waits for its slowest warp.
 #pragma once
 
 #include <algorithm>
@@ -20,18 +21,18 @@ namespace pleat::kernels::cuda {
 constexpr int kRingWarps = 16, kRingThreads = 32 * kRingWarps, kRingBlocks = 2;  // blocks: per multiprocessor
 constexpr int kMostRing = 4;                                                     // rows
 // Half of a multiprocessor's shared memory, less what the block holds besides the rows.
-constexpr int64_t kRingRoom = 108 * 1024;
+constexpr int64_t kRingRoom = 102 * 1024;
 
-// The parts of a row's warps, in every block of the cluster. Two rows take turns: who sends parts of the next
-// row but one has those of the next row from all warps, and each of them had read this row's before it sent
-// its own.
+// The parts of a row's warps, in every block of the cluster. Four rows take turns. A warp sends row k after it
+// has those of row k - 2 from all warps; and each of them had read row k - 4's before it sent its own of row
+// k - 2. So what lay in row k's place is read.
 template <int kCluster>
 struct RowGather {
-  static constexpr int kParts = kCluster * kRingWarps;
-  RowPart parts[2][kParts];
-  uint64_t landed[2];
+  static constexpr int kParts = kCluster * kRingWarps, kTurns = 4;
+  RowPart parts[kTurns][kParts];
+  uint64_t landed[kTurns];
 
-  // One thread, when the phase of the row before last is over; parts may have landed already.
+  // One thread, when the last phase of this turn is over; parts may have landed already.
   __device__ void expect(int turn) { barrier_arrive_expect(&landed[turn], sizeof parts[0]); }
   // All threads of a warp. All warps give the same `turn`.
   __device__ void send(int turn, int rank, int warp, const RowPart& part) {
@@ -101,44 +102,47 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
   uint32_t ahead_mask = mask_of(ahead);  // asked for a row before it is needed
   const auto weight = static_cast<float>(*norm);
   uint32_t phases = 0, landed_phases = 0;  // of the barriers
-  int slot = 0, before = ring - 1, turn = 0;
-  for (int64_t row = begin; row < rows; row += stride) {
-    T* numbers = reinterpret_cast<T*>(chunk_of(slot));
-    const bool counts = counted >> slot & 1;
-    // The label among this warp's numbers, if it is there.
-    const unsigned label = static_cast<unsigned>(p.labels[row]) - static_cast<unsigned>(first_column);
-    const bool has_label = label < static_cast<unsigned>(count) * V::kSize;
-    if (counts) {
-      if (threadIdx.x == 0) gather.expect(turn);
-      RowPart part{lowest(), 0.0f, 0.0};
-      if (count > 0) {
-        barrier_wait(&arrived[warp][slot], phases >> slot & 1);
-        phases ^= 1u << slot;
-        OnlineSum<T> sum;
-        for_warp_units(numbers, count, [&](T* from, auto units) {
-          V chunk[units()];
+  const auto next_slot = [&](int slot) { return slot + 1 == ring ? 0 : slot + 1; };
+  const auto numbers_of = [&](int slot) { return reinterpret_cast<T*>(chunk_of(slot)); };
+  // Where the row's label stands among this warp's numbers; not below `count` units: elsewhere.
+  const auto label_of = [&](int64_t row) {
+    return static_cast<unsigned>(p.labels[row]) - static_cast<unsigned>(first_column);
+  };
+  const auto is_here = [&](unsigned label) { return label < static_cast<unsigned>(count) * V::kSize; };
+
+  int sending = 0, reading = 0;  // turns of the gathering
+  const auto look = [&](int64_t row, int slot) {
+    if ((counted >> slot & 1) == 0) return;
+    if (threadIdx.x == 0) gather.expect(sending);
+    RowPart part{lowest(), 0.0f, 0.0};
+    if (count > 0) {
+      T* const numbers = numbers_of(slot);
+      const unsigned label = label_of(row);
+      barrier_wait(&arrived[warp][slot], phases >> slot & 1);
+      phases ^= 1u << slot;
+      OnlineSum<T> sum;
+      for_warp_units(numbers, count, [&](T* from, auto units) {
+        V chunk[units()];
 #pragma unroll
-          for (int i = 0; i < units(); ++i) chunk[i] = V::load(from + i * 32 * V::kSize);
-          sum.take(chunk);
-        });
-        part = warp_part(sum);
-        if (has_label) part.label_logit = to_float(numbers[label]);
-      }
-      gather.send(turn, rank, warp, part);
+        for (int i = 0; i < units(); ++i) chunk[i] = V::load(from + i * 32 * V::kSize);
+        sum.take(chunk);
+      });
+      part = warp_part(sum);
+      if (is_here(label)) part.label_logit = to_float(numbers[label]);
     }
-    // The row before has been handed over; once it is out of shared memory its slot takes another.
-    if (row != begin) {
-      if (lane == 0) store_wait_read<0>();
-      fetch(ahead, ahead_mask, before);
-      ahead += stride;
-      ahead_mask = mask_of(ahead);
-    }
+    gather.send(sending, rank, warp, part);
+    sending = (sending + 1) % Gather::kTurns;
+  };
+  const auto finish = [&](int64_t row, int slot) {
+    const bool counts = counted >> slot & 1;
+    T* const numbers = numbers_of(slot);
+    const unsigned label = label_of(row);
     RowPart whole{};
     if (counts) {
-      barrier_wait_cluster(&gather.landed[turn], landed_phases >> turn & 1);
-      landed_phases ^= 1u << turn;
-      whole = combine_parts<T, Gather::kParts>(gather.parts[turn]);
-      turn ^= 1;
+      barrier_wait_cluster(&gather.landed[reading], landed_phases >> reading & 1);
+      landed_phases ^= 1u << reading;
+      whole = combine_parts<T, Gather::kParts>(gather.parts[reading]);
+      reading = (reading + 1) % Gather::kTurns;
     }
     const float shift = shift_of(whole.top), scale = weight / static_cast<float>(whole.sum);
     for_warp_units(numbers, count, [&](T* from, auto units) {
@@ -156,7 +160,7 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
       }
     });
     // The lane that has just written the label's unit writes it once more: no unit has to ask for it.
-    if (counts && has_label && lane == static_cast<int>(label / V::kSize % 32))
+    if (counts && is_here(label) && lane == static_cast<int>(label / V::kSize % 32))
       numbers[label] = from_float<T>(exp_of<T>(whole.label_logit - shift) * scale - weight);
     fence_async_proxy();
     __syncwarp();
@@ -165,8 +169,28 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
       store_commit();
     }
     if (threadIdx.x == 0 && rank == 0) row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
+  };
+
+  // With two slots the next row has not come before this one is on its way out.
+  const bool early = ring > 2;
+  if (begin < rows) look(begin, 0);
+  int slot = 0, before = ring - 1;
+  for (int64_t row = begin; row < rows; row += stride) {
+    const auto look_ahead = [&] {
+      if (row + stride < rows) look(row + stride, next_slot(slot));
+    };
+    if (early) look_ahead();
+    // The row before has been handed over; once it is out of shared memory its slot takes another.
+    if (row != begin) {
+      if (lane == 0) store_wait_read<0>();
+      fetch(ahead, ahead_mask, before);
+      ahead += stride;
+      ahead_mask = mask_of(ahead);
+    }
+    finish(row, slot);
+    if (!early) look_ahead();
     before = slot;
-    slot = slot + 1 == ring ? 0 : slot + 1;
+    slot = next_slot(slot);
   }
   if (lane == 0) store_wait_read<0>();
   cluster_sync();  // nothing of this block is on its way to a block that has ended
@@ -209,32 +233,33 @@ void with_ring_config(const RingLaunch& ring, CUstream_st* stream, F&& f) {
   f(config);
 }
 
-// The smallest cluster whose blocks hold two rows: what a warp has of a row should be worth its part in the
-// gathering. None when even the largest does not.
+// The smallest cluster whose blocks hold three rows (one in work, one looked at, one on its way), else two; none
+// when even the largest does not.
 template <class T>
 std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
   const int64_t units = p.columns / kWide<T>;
-  for (const int cluster : {2, 4, 8}) {
-    const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
-    const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
-    if (ring < 2) continue;
-    RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
-                   static_cast<size_t>(ring * row_bytes)};
-    int clusters = 0;
-    with_ring_kernel<T>(cluster, [&](auto kernel) {
-      // The most any width takes: a kernel has one limit, whatever is planned with it later.
-      PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      static_cast<int>(kRingRoom)));
-      PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared));
-      with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
-        PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  for (const int64_t least : {3, 2})
+    for (const int cluster : {2, 4, 8}) {
+      const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
+      const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
+      if (ring < least) continue;
+      RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
+                     static_cast<size_t>(ring * row_bytes)};
+      int clusters = 0;
+      with_ring_kernel<T>(cluster, [&](auto kernel) {
+        // The most any width takes: a kernel has one limit, whatever is planned with it later.
+        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        static_cast<int>(kRingRoom)));
+        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                        cudaSharedmemCarveoutMaxShared));
+        with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
+          PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+        });
       });
-    });
-    if (clusters == 0) continue;
-    out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
-    return out;
-  }
+      if (clusters == 0) continue;
+      out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
+      return out;
+    }
   return {};
 }
 
