@@ -150,7 +150,9 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   uint64_t* const empty = full + Tiles::kStages;
   uint64_t* const arrived = empty + Tiles::kStages;  // the held tiles
 
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  // From one lane, so that the compiler knows that a warp does not part ways over it.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int group = a.heads / a.kv_heads, head = static_cast<int>(blockIdx.y);
   const int kv_head = kKeys ? head : head / group;
   // Queries late in a long document walk furthest, keys early in it: those blocks start first.
@@ -233,7 +235,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
 #pragma unroll
   for (float& sum : dy) sum = 0;
   const auto tile = [](const std::byte* at, bool transposed, int byte) {
-    return wgmma_tile(at, transposed) + static_cast<uint64_t>(byte >> 4);
+    return wgmma_further(wgmma_tile(at, transposed), byte);
   };
   barrier_wait(arrived, 0);
   for (int row = begin; row < end; row += kStreamRows)

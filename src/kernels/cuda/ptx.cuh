@@ -26,13 +26,18 @@ __device__ inline void barrier_init_fence() {
 __device__ inline void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+__device__ inline void barrier_arrive_times(uint64_t* barrier, int times) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(times)
+               : "memory");
+}
 __device__ inline void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(bytes)
                : "memory");
 }
-// At the same barrier of block `block` of the cluster. Orders what the copy engine and the tensor cores do, not ordinary
-// accesses across blocks: a release at cluster scope would cost a fence of the whole device in every step.
+// At the same barrier of block `block` of the cluster. Orders what the copy engine and the tensor cores do,
+// not ordinary accesses across blocks: a release at cluster scope would cost a fence of the whole device in
+// every step.
 __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
   asm volatile(
       "{\n .reg .b32 remote;\n mapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -41,14 +46,15 @@ __device__ inline void barrier_arrive_at(uint64_t* barrier, int block) {
       : "memory");
 }
 // Stores 16 bytes at the same place of block `block` of the cluster, and announces them to the same barrier
-// there as bytes that have landed. Who waits for the barrier with barrier_wait_cluster sees them; nobody needs
-// a fence. Only for launches of clusters: in one without, to the own block, a kernel that used it failed.
+// there as bytes that have landed. Who waits for the barrier with barrier_wait_cluster sees them; nobody
+// needs a fence. Only for launches of clusters: in one without, to the own block, a kernel that used it
+// failed.
 __device__ inline void store_at(void* to, uint64_t a, uint64_t b, uint64_t* barrier, int block) {
   asm volatile(
       "{\n .reg .b32 place, remote;\n mapa.shared::cluster.u32 place, %0, %4;\n"
       " mapa.shared::cluster.u32 remote, %3, %4;\n"
-      " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [place], {%1, %2}, [remote];\n}" ::"r"(
-          shared_address(to)),
+      " st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.b64 [place], {%1, %2}, [remote];\n}" ::
+          "r"(shared_address(to)),
       "l"(a), "l"(b), "r"(shared_address(barrier)), "r"(block)
       : "memory");
 }
@@ -125,15 +131,17 @@ __device__ inline void add_3d(const CUtensorMap* map, const void* from, int x, i
 // ---- Bulk copies of a run of bytes: addresses and size are multiples of 16.
 
 __device__ inline void load_bulk(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to)),
+      "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
 }
 __device__ inline void store_bulk(void* to, const void* from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(__cvta_generic_to_global(to)),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
 }
 
 // ---- Groups of bulk stores, of either kind.

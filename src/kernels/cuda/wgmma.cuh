@@ -25,6 +25,12 @@ __device__ inline uint64_t wgmma_tile(const void* at, bool transposed) {
   return address | (leading << 16) | (stride << 32) | (swizzle_128 << 62);
 }
 
+// The same, some bytes further on: the address is in the lower word, which does not overflow.
+__device__ inline uint64_t wgmma_further(uint64_t tile, int bytes) {
+  const uint32_t low = static_cast<uint32_t>(tile) + static_cast<uint32_t>(bytes >> 4);
+  return (tile & 0xFFFFFFFF00000000ull) | low;
+}
+
 __device__ inline void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>
@@ -36,6 +42,14 @@ template <int N>
 __device__ inline void wgmma_pin(float (&d)[N]) {
 #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// The sums hold nothing that is still needed: what comes next does not add to them. Costs nothing; spares the
+// compiler keeping them.
+template <int N>
+__device__ inline void wgmma_forget(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "=f"(d[i]));
 }
 
 template <int N, int kTransposeA, int kTransposeB>

@@ -14,7 +14,11 @@
 //
 // A tile of Rows that reaches past its group also computes rows of the next; those are not stored. In Depth
 // the rows behind the end of a group are set to zero in shared memory, so whatever lies there (it may be NaN)
-// does not count.
+// does not count. A warp beside the loading one does that as soon as they have come, stages ahead of the
+// products, which then see a stage like all others.
+//
+// Which tile comes next only the loading thread works out, ahead of the others, who read it from a queue: it
+// takes divisions and a walk over the groups, at a moment when the tensor cores would wait for it.
 //
 // Items are dealt to clusters round robin, rows fastest inside a group: blocks that run at the same time
 // share what they read in L2. The order of every sum follows from the shapes and the group sizes alone.
@@ -35,7 +39,7 @@ struct GroupedShape {
   int accumulate;
 };
 
-constexpr int kTileM = 128, kTileK = 64;
+constexpr int kTileM = 128, kTileK = 64, kSlices = kTileK / 16;  // slices: products of a step
 constexpr int kHalfBytes = 64 * kTileK * 2;  // 64 rows (or columns) of one operand, one step deep
 constexpr int kStagingBytes = 2 * 2 * 8192;  // two pieces of 64 rows by 128 bytes for each warpgroup
 
@@ -43,11 +47,22 @@ template <int kN>
 constexpr int grouped_stages() {
   return kN == 256 ? 4 : 6;
 }
+constexpr int kTileQueue = 4, kBarrierBytes = 384;  // the queue, and all barriers with it
+
 template <int kN>
 constexpr int grouped_shared_bytes(int num_groups) {
-  return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + kStagingBytes + 256 +
-         (num_groups + 1) * 4;
+  return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + kStagingBytes +
+         kBarrierBytes + (num_groups + 1) * 4;
 }
+
+// A tile as those see it who compute it.
+struct alignas(16) GroupedTile {
+  int steps;               // of depth; negative: there are no more tiles
+  int rest;                // Depth: rows of the last step if it is cut, else 0
+  int rows;                // of the output, from the tile's first on; none or more than a tile's, too
+  int column, row, group;  // of the output
+  int unused[2];
+};
 
 // Walks the items of one cluster; an item is a pair of tiles.
 template <Grouped kWhat, int kN>
@@ -98,6 +113,7 @@ __global__ void __launch_bounds__(384, 1)
                  const __grid_constant__ CUtensorMap map_out, const GroupedShape shape) {
   constexpr int kStages = grouped_stages<kN>();
   constexpr int kBytesA = 2 * kHalfBytes, kBytesB = kN / 64 * kHalfBytes;
+  constexpr int kFullArrivals = kWhat == Grouped::Depth ? 32 : 1;  // a warp's where a stage is cut
   constexpr bool kAcrossA = kWhat == Grouped::Depth, kAcrossB = kWhat != Grouped::Rows;
   extern __shared__ std::byte raw[];
   std::byte* const shared =
@@ -107,15 +123,29 @@ __global__ void __launch_bounds__(384, 1)
   std::byte* const staging = tiles_b + kStages * kBytesB;
   uint64_t* const full = reinterpret_cast<uint64_t*>(staging + kStagingBytes);
   uint64_t* const empty = full + kStages;
-  int32_t* const offsets = reinterpret_cast<int32_t*>(empty + kStages + 2);
+  uint64_t* const landed = empty + kStages;  // of stages that are cut: they are full when the rest is zero
+  uint64_t* const told = landed + kStages;
+  uint64_t* const heard = told + kTileQueue;
+  GroupedTile* const queue =
+      reinterpret_cast<GroupedTile*>(staging + kStagingBytes + kBarrierBytes) - kTileQueue;
+  static_assert((3 * kStages + 2 * kTileQueue) * 8 + kTileQueue * sizeof(GroupedTile) <= kBarrierBytes);
+  int32_t* const offsets = reinterpret_cast<int32_t*>(queue + kTileQueue);
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // From one lane, so that the compiler knows that a warp does not part ways over it.
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(cluster_rank());
   for (int i = static_cast<int>(threadIdx.x); i <= shape.num_groups; i += 384) offsets[i] = shape.offsets[i];
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(&full[s], 1);
+      barrier_init(&full[s], kFullArrivals);
       barrier_init(&empty[s], 16);  // every computing warp of both blocks
+      barrier_init(&landed[s], 1);
+    }
+    for (int i = 0; i < kTileQueue; ++i) {
+      barrier_init(&told[i], 1);
+      barrier_init(&heard[i],
+                   kWhat == Grouped::Depth ? 9 : 8);  // every computing warp, and the one that cuts
     }
     barrier_init_fence();
     prefetch_map(&map_a);
@@ -125,28 +155,56 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   cluster_sync();
 
-  GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kN - 1) / kN,
-                                static_cast<int64_t>(blockIdx.x / 2)};
-  const int64_t stride = gridDim.x / 2;
-  const auto first_row = [&] { return (items.m + (items.below ? rank : 0)) * kTileM; };
-  const auto first_column = [&] { return (items.n + (items.below ? 0 : rank)) * kN; };
-  const auto steps_of = [&] {
-    return ((kWhat == Grouped::Depth ? items.rows : shape.k) + kTileK - 1) / kTileK;
-  };
-  int stage = 0;
-  uint32_t parity = 0;
+  int stage = 0, place = 0;  // in the ring of stages, in the queue
+  uint32_t parity = 0, place_parity = 0;
   const auto advance = [&] {
     if (++stage == kStages) stage = 0, parity ^= 1;
   };
+  const auto advance_place = [&] {
+    if (++place == kTileQueue) place = 0, place_parity ^= 1;
+  };
 
-  if (warp >= 8) {  // the loading warpgroup: one thread works
-    give_registers<40>();
+  const auto next_tile = [&] {  // for all threads of a warp
+    barrier_wait(&told[place], place_parity);
+    GroupedTile tile{};
+    if (lane == 0) {
+      tile = queue[place];
+      barrier_arrive(&heard[place]);
+    }
+    advance_place();
+    const auto from_first = [](int x) { return __shfl_sync(0xffffffffu, x, 0); };
+    return GroupedTile{from_first(tile.steps),  from_first(tile.rest), from_first(tile.rows),
+                       from_first(tile.column), from_first(tile.row),  from_first(tile.group)};
+  };
+
+  if (warp >= 8) {  // the loading warpgroup: one thread loads, in Depth a warp cuts
+    give_registers<56>();
     if (warp == 8 && lane == 0) {
-      for (bool more = items.find(0); more; more = items.find(stride)) {
-        const int n0 = first_column(), m0 = first_row();
-        for (int k = 0, steps = steps_of(); k < steps; ++k, advance()) {
+      GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kN - 1) / kN,
+                                    static_cast<int64_t>(blockIdx.x / 2)};
+      const int64_t stride = gridDim.x / 2;
+      for (bool more = items.find(0);; more = items.find(stride)) {
+        constexpr bool kDepth = kWhat == Grouped::Depth;
+        const int n0 = (items.n + (items.below ? 0 : rank)) * kN;
+        const int m0 = (items.m + (items.below ? rank : 0)) * kTileM,
+                  steps = ((kDepth ? items.rows : shape.k) + kTileK - 1) / kTileK;
+        barrier_wait(&heard[place], place_parity ^ 1);
+        queue[place] = {more ? steps : -1,
+                        kDepth ? items.rows % kTileK : 0,
+                        (kDepth ? shape.m : items.rows) - m0,
+                        n0,
+                        m0 + (kDepth ? 0 : items.row_begin),
+                        items.group,
+                        {}};
+        barrier_arrive(&told[place]);
+        advance_place();
+        if (!more) break;
+        for (int k = 0; k < steps; ++k, advance()) {
           barrier_wait(&empty[stage], parity ^ 1);
-          barrier_arrive_expect(&full[stage], kBytesA + kBytesB);
+          const bool cut = kWhat == Grouped::Depth && (k + 1) * kTileK > items.rows;
+          uint64_t* const arrival = cut ? &landed[stage] : &full[stage];
+          if (kFullArrivals > 1 && !cut) barrier_arrive_times(arrival, kFullArrivals - 1);
+          barrier_arrive_expect(arrival, kBytesA + kBytesB);
           std::byte* const a = tiles_a + stage * kBytesA;
           std::byte* const b = tiles_b + stage * kBytesB;
           const int depth = k * kTileK + (kWhat == Grouped::Depth ? items.row_begin : 0);
@@ -155,9 +213,9 @@ __global__ void __launch_bounds__(384, 1)
             const int row = m0 + h * 64 + (kWhat == Grouped::Depth ? 0 : items.row_begin);
             const int x = kAcrossA ? row : depth, y = kAcrossA ? depth : row;
             if (items.below)
-              load_2d(a + h * kHalfBytes, &map_a, &full[stage], x, y);
+              load_2d(a + h * kHalfBytes, &map_a, arrival, x, y);
             else if (h == rank)
-              load_2d_multicast(a + h * kHalfBytes, &map_a, &full[stage], x, y, 3);
+              load_2d_multicast(a + h * kHalfBytes, &map_a, arrival, x, y, 3);
           }
           constexpr int kBoxes = kWhat == Grouped::Rows ? 2 : kN / 64;  // of b
 #pragma unroll
@@ -168,21 +226,41 @@ __global__ void __launch_bounds__(384, 1)
             if (items.below && i % 2 != rank) continue;
             const uint16_t blocks = items.below ? 3 : 1 << rank;
             if constexpr (kWhat == Grouped::Depth)
-              load_2d_multicast(to, &map_b, &full[stage], x, y, blocks);
+              load_2d_multicast(to, &map_b, arrival, x, y, blocks);
             else
-              load_3d_multicast(to, &map_b, &full[stage], x, y, items.group, blocks);
+              load_3d_multicast(to, &map_b, arrival, x, y, items.group, blocks);
           }
         }
       }
     }
+    if (kWhat == Grouped::Depth && warp == 9) {
+      uint32_t phases = 0;  // of `landed`
+      for (GroupedTile tile = next_tile(); tile.steps >= 0; tile = next_tile()) {
+        const int last = (stage + tile.steps - 1) % kStages;
+        stage = (stage + tile.steps) % kStages;
+        if (tile.rest == 0) continue;
+        barrier_wait(&landed[last], phases >> last & 1);
+        phases ^= 1u << last;
+        for (int box = 0; box < 2 + kN / 64; ++box) {
+          std::byte* const rows = box < 2 ? tiles_a + last * kBytesA + box * kHalfBytes
+                                          : tiles_b + last * kBytesB + (box - 2) * kHalfBytes;
+          for (int i = tile.rest * 8 + lane; i < (tile.rest + 15) / 16 * 128; i += 32)
+            reinterpret_cast<uint4*>(rows)[i] = make_uint4(0, 0, 0, 0);
+        }
+        fence_async_proxy();
+        barrier_arrive(&full[last]);
+      }
+    }
     __syncwarp();
   } else {
-    take_registers<232>();
+    take_registers<224>();
     const int half = warp / 4, thread = static_cast<int>(threadIdx.x) % 128;
     std::byte* const pieces = staging + half * 2 * 8192;
     const auto release = [&](int used) {  // the stage may be loaded again, in both blocks
       if (lane < 2) barrier_arrive_at(&empty[used], lane);
     };
+    const uint64_t first_a = wgmma_tile(tiles_a + half * kHalfBytes, kAcrossA),
+                   first_b = wgmma_tile(tiles_b, kAcrossB);  // of stage 0
     float sum[kN / 2];
     // Pieces of 64 rows by 128 bytes leave through two buffers by turns.
     constexpr int kPiece = 128 / static_cast<int>(sizeof(T)), kPieces = kN / kPiece;
@@ -207,15 +285,17 @@ __global__ void __launch_bounds__(384, 1)
     uint32_t waiting[kWaits ? kN / 4 : 1];
     bool any_waits = false;
     int to_column = 0, to_row = 0, to_group = 0;
+    // Where a lane's row of four tiles goes: chunks of 8 columns, swizzled, the first of them lane / 16.
     const int lane_row = warp % 4 * 16 + lane % 8 + lane / 8 % 2 * 8;
+    const uint32_t lane_chunk =
+        shared_address(pieces) + static_cast<uint32_t>(lane_row * 128 + (lane / 16 ^ lane_row % 8) * 16);
     const auto stage_waiting = [&](int piece) {
       std::byte* const out = claim(piece);
-      const uint32_t row_address = shared_address(out) + lane_row * 128;
 #pragma unroll
       for (int j = 0; j < 8; j += 2) {
-        const int at = (piece * 8 + j) * 2, chunk = j + lane / 16;  // chunks of 8 columns, swizzled
-        store_tiles(row_address + (chunk ^ (lane_row % 8)) * 16, waiting[at], waiting[at + 1],
-                    waiting[at + 2], waiting[at + 3]);
+        const int at = (piece * 8 + j) * 2;
+        store_tiles((lane_chunk + piece % 2 * 8192) ^ (j * 16), waiting[at], waiting[at + 1], waiting[at + 2],
+                    waiting[at + 3]);
       }
       fence_async_proxy();
       named_barrier(1 + half, 128);
@@ -233,50 +313,64 @@ __global__ void __launch_bounds__(384, 1)
         any_waits = false;
       }
     };
-    for (bool more = items.find(0); more; more = items.find(stride)) {
-      const int steps = steps_of();
-      const int tile_rows = (kWhat == Grouped::Depth ? shape.m : items.rows) - first_row();
-      const bool idle = tile_rows <= half * 64;  // nothing of this half will be stored
+    GroupedTile next = next_tile();
+    while (next.steps >= 0) {
+      const GroupedTile tile = next;
+      const int steps = tile.steps, whole = steps - (kWhat == Grouped::Depth && tile.rest > 0 ? 1 : 0);
+      const bool idle = tile.rows <= half * 64;  // nothing of this half will be stored
       if (idle) {
         for (int k = 0; k < steps; ++k, advance()) {
           barrier_wait(&full[stage], parity);
           release(stage);
         }
+        next = next_tile();
         continue;
       }
-#pragma unroll
-      for (int i = 0; i < kN / 2; ++i) sum[i] = 0;
-      const auto multiply = [&] {
-        const uint64_t tile_a = wgmma_tile(tiles_a + stage * kBytesA + half * kHalfBytes, kAcrossA);
-        const uint64_t tile_b = wgmma_tile(tiles_b + stage * kBytesB, kAcrossB);
+      const auto multiply_slice = [&](int i, bool add) {
+        const uint64_t a = wgmma_further(first_a, stage * kBytesA),
+                       b = wgmma_further(first_b, stage * kBytesB);
+        Wgmma<kN, kAcrossA, kAcrossB>::run(sum, wgmma_further(a, i * (kAcrossA ? 2048 : 32)),
+                                           wgmma_further(b, i * (kAcrossB ? 2048 : 32)), add);
+      };
+      const auto multiply = [&](bool add) {  // the first products of a tile set the sums
         wgmma_begin();
 #pragma unroll
-        for (int i = 0; i < kTileK / 16; ++i)
-          Wgmma<kN, kAcrossA, kAcrossB>::run(sum, tile_a + i * ((kAcrossA ? 2048 : 32) >> 4),
-                                             tile_b + i * ((kAcrossB ? 2048 : 32) >> 4), 1);
+        for (int i = 0; i < kSlices; ++i) multiply_slice(i, i > 0 || add);
         wgmma_commit();
       };
-      wgmma_pin(sum);
-      // No branch may lie between products in flight, so the step that is cut (Depth) comes after the others,
-      // and the steps that send the former tile are a loop of their own, unrolled.
-      const int whole = kWhat == Grouped::Depth ? items.rows / kTileK : steps;
+      // No branch may lie between products in flight, so the steps that send the former tile are a loop of
+      // their own, unrolled.
       int former = 0;
       const auto multiply_from = [&](int first) {
         for (int k = first; k < whole; ++k, advance()) {
           barrier_wait(&full[stage], parity);
-          multiply();
+          multiply(true);
           wgmma_wait<1>();
           if (k > 0) release(former);  // its products are done
           former = stage;
         }
+        const int last = stage;
+        if (kWhat == Grouped::Depth && whole < steps) {  // of a step that is cut only the products that count
+          barrier_wait(&full[last], parity);
+#pragma unroll 1
+          for (int i = 0; i * 16 < tile.rest; ++i) {
+            wgmma_begin();
+            multiply_slice(i, true);
+            wgmma_commit();
+          }
+          advance();
+        }
+        next = next_tile();  // while the last products are on their way
         wgmma_wait<0>();
         if (whole > 0) release(former);
+        if (kWhat == Grouped::Depth && whole < steps) release(last);
       };
       if (kWaits && any_waits && whole >= kPieces) {
+        wgmma_forget(sum);
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece, advance()) {
           barrier_wait(&full[stage], parity);
-          multiply();
+          multiply(piece > 0);
           if constexpr (kWaits) send_waiting(piece);
           wgmma_wait<1>();
           if (piece > 0) release(former);
@@ -286,46 +380,34 @@ __global__ void __launch_bounds__(384, 1)
         any_waits = false;
       } else {
         send_all_waiting();
-        multiply_from(0);
-      }
-      if (kWhat == Grouped::Depth && whole < steps) {
-        barrier_wait(&full[stage], parity);
-        std::byte* const a = tiles_a + stage * kBytesA + half * kHalfBytes;
-        std::byte* const b = tiles_b + stage * kBytesB;
-        const uint4 zero = {0, 0, 0, 0};
-        for (int i = (items.rows - whole * kTileK) * 8 + thread; i < kTileK * 8; i += 128) {
-          reinterpret_cast<uint4*>(a)[i] = zero;
 #pragma unroll
-          for (int box = 0; box < kN / 64; ++box) reinterpret_cast<uint4*>(b + box * kHalfBytes)[i] = zero;
-        }
-        fence_async_proxy();
-        named_barrier(1 + half, 128);
-        multiply();
-        wgmma_wait<0>();
-        release(stage);
-        advance();
+        for (int i = 0; i < kN / 2; ++i) sum[i] = 0;
+        wgmma_pin(sum);
+        multiply_from(0);
       }
       wgmma_pin(sum);
 
-      const int n0 = first_column(), m0 = first_row() + half * 64;
+      const int n0 = tile.column, m0 = tile.row + half * 64;
       if (n0 >= shape.n) continue;
       if (kWhat == Grouped::Depth && shape.accumulate && steps == 0) continue;
-      const int valid = kWhat == Grouped::Depth ? 64 : min(64, tile_rows - half * 64);
+      const int valid = kWhat == Grouped::Depth ? 64 : min(64, tile.rows - half * 64);
       if constexpr (kWaits) {
 #pragma unroll
         for (int i = 0; i < kN / 4; ++i) {
           const __nv_bfloat162 two = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
           waiting[i] = *reinterpret_cast<const uint32_t*>(&two);
         }
-        to_column = n0, to_row = kWhat == Grouped::Depth ? m0 : items.row_begin + m0, to_group = items.group;
+        to_column = n0, to_row = m0, to_group = tile.group;
         any_waits = valid == 64;
         if (any_waits) continue;
-        // The group ends inside this half: row by row. Nothing is committed here, so no buffer may still be read.
+        // The group ends inside this half: row by row. Nothing is committed here, so no buffer may still be
+        // read.
         if (thread == 0) store_wait_read<0>();
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
           const std::byte* const out = stage_waiting(piece);
           const int column = n0 + piece * kPiece;
+#pragma unroll 1
           for (int i = thread; i < valid * 8; i += 128) {
             const int row = i / 8, chunk = i % 8;
             if (column + chunk * 8 < shape.n)
@@ -349,7 +431,7 @@ __global__ void __launch_bounds__(384, 1)
             }
           fence_async_proxy();
           named_barrier(1 + half, 128);
-          send(out, n0 + piece * kPiece, m0, items.group);
+          send(out, n0 + piece * kPiece, m0, tile.group);
         }
       }
     }
