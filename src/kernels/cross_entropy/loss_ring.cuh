@@ -23,9 +23,9 @@ constexpr int kMostRing = 4;                                                    
 // Half of a multiprocessor's shared memory, less what the block holds besides the rows.
 constexpr int64_t kRingRoom = 102 * 1024;
 
-// The parts of a row's warps, in every block of the cluster. Four rows take turns. A warp sends row k after it
-// has those of row k - 2 from all warps; and each of them had read row k - 4's before it sent its own of row
-// k - 2. So what lay in row k's place is read.
+// The parts of a row's warps, in every block of the cluster. Four rows take turns. A warp sends row k after
+// it has those of row k - 2 from all warps; and each of them had read row k - 4's before it sent its own of
+// row k - 2. So what lay in row k's place is read.
 template <int kCluster>
 struct RowGather {
   static constexpr int kParts = kCluster * kRingWarps, kTurns = 4;
@@ -43,21 +43,38 @@ struct RowGather {
   }
 };
 
-// Calls f(from, units) for what a lane has of its warp's `count` units, four at a time while all lanes have
-// four, then one by one: lanes do not part ways.
+// The units of a warp, of all warps of the cluster: whole rounds of its lanes, so that what a warp copies
+// begins at a line of memory and its lanes do not part ways; some warps have a round more than others.
+struct WarpUnits {
+  int first, count;
+
+  static constexpr int kRound = 32;
+  __host__ __device__ static int most(int64_t units, int warps) {
+    return static_cast<int>((units + kRound * warps - 1) / (kRound * warps)) * kRound;
+  }
+  __device__ WarpUnits(int units, int warp, int warps) {
+    const int rounds = (units + kRound - 1) / kRound, each = rounds / warps, rest = rounds % warps;
+    first = (warp * each + min(warp, rest)) * kRound;
+    count = max(0, min((each + (warp < rest ? 1 : 0)) * kRound, units - first));
+  }
+};
+
+// Calls f(from, units) for what a lane has of its warp's `count` units, two rounds at a time. Not more: the
+// code of a kernel that has to stay in the instruction caches while warps are at different places of it.
 template <class T, class F>
 __device__ inline void for_warp_units(T* numbers, int count, F&& f) {
-  constexpr int kWarpChunk = 32 * kChunk;
+  constexpr int kRounds = 2, kRound = WarpUnits::kRound;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  int unit = 0;
-  for (; unit + kWarpChunk <= count; unit += kWarpChunk)
-    f(numbers + (unit + lane) * kWide<T>, std::integral_constant<int, kChunk>{});
-  for (; unit < count; unit += 32)
-    if (unit + lane < count) f(numbers + (unit + lane) * kWide<T>, std::integral_constant<int, 1>{});
+  T* from = numbers + lane * kWide<T>;
+#pragma unroll 1
+  for (; count >= kRounds * kRound; count -= kRounds * kRound, from += kRounds * kRound * kWide<T>)
+    f(from, std::integral_constant<int, kRounds>{});
+#pragma unroll 1
+  for (; count > 0; count -= kRound, from += kRound * kWide<T>)
+    if (lane < count) f(from, std::integral_constant<int, 1>{});
 }
 
-// Turns the rows' logits into their gradient and leaves their losses. share: units of a warp, the last ones
-// may have fewer.
+// Turns the rows' logits into their gradient and leaves their losses. share: units a warp has room for.
 template <class T, int kCluster>
 __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
     ring_gradient(LossArgs<T> p, int64_t rows, int share, int ring, const double* norm, double* row_loss) {
@@ -68,8 +85,10 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
   __shared__ Gather gather;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kCluster;
-  const int columns = static_cast<int>(p.columns), first_unit = (rank * kRingWarps + warp) * share;
-  const int count = max(0, min(share, columns / V::kSize - first_unit)), first_column = first_unit * V::kSize;
+  // Warps of all blocks in turn, so that none has all the larger shares.
+  const int own = warp * kCluster + rank;
+  const WarpUnits mine(static_cast<int>(p.columns) / V::kSize, own, kCluster * kRingWarps);
+  const int count = mine.count, first_column = mine.first * V::kSize;
   const uint32_t bytes = static_cast<uint32_t>(count) * 16;
   const int64_t begin = blockIdx.x / kCluster, stride = gridDim.x / kCluster;
   const auto chunk_of = [&](int slot) { return held + (slot * kRingWarps + warp) * share; };
@@ -110,7 +129,7 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
   };
   const auto is_here = [&](unsigned label) { return label < static_cast<unsigned>(count) * V::kSize; };
 
-  int sending = 0, reading = 0;  // turns of the gathering
+  int sending = 0, reading = 0, turn_of_loss = 0;  // turns of the gathering, of warps
   const auto look = [&](int64_t row, int slot) {
     if ((counted >> slot & 1) == 0) return;
     if (threadIdx.x == 0) gather.expect(sending);
@@ -168,29 +187,29 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
       store_bulk(in_memory(row), numbers, bytes);
       store_commit();
     }
-    if (threadIdx.x == 0 && rank == 0) row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
+    // Warps take turns at the loss: its logarithm is long, and all would wait for a warp that takes every
+    // one.
+    if (lane == 0 && own == turn_of_loss) row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
+    turn_of_loss = (turn_of_loss + 1) % (kCluster * kRingWarps);
   };
 
-  // With two slots the next row has not come before this one is on its way out.
-  const bool early = ring > 2;
-  if (begin < rows) look(begin, 0);
-  int slot = 0, before = ring - 1;
-  for (int64_t row = begin; row < rows; row += stride) {
-    const auto look_ahead = [&] {
-      if (row + stride < rows) look(row + stride, next_slot(slot));
-    };
-    if (early) look_ahead();
-    // The row before has been handed over; once it is out of shared memory its slot takes another.
-    if (row != begin) {
+  // Rows are looked at two ahead of those that are finished; with two slots, one ahead: the next has not come
+  // before this one is on its way out.
+  const int lead = ring > 2 ? 2 : 1;
+  int slot = ring - lead, next = 0;
+#pragma unroll 1
+  for (int64_t row = begin - lead * stride; row < rows; row += stride) {
+    if (row >= begin) finish(row, slot);
+    if (row + lead * stride < rows) look(row + lead * stride, next);
+    if (row >= begin) {
+      // Once the row is out of shared memory its slot takes another.
       if (lane == 0) store_wait_read<0>();
-      fetch(ahead, ahead_mask, before);
+      fetch(ahead, ahead_mask, slot);
       ahead += stride;
       ahead_mask = mask_of(ahead);
     }
-    finish(row, slot);
-    if (!early) look_ahead();
-    before = slot;
     slot = next_slot(slot);
+    next = next_slot(next);
   }
   if (lane == 0) store_wait_read<0>();
   cluster_sync();  // nothing of this block is on its way to a block that has ended
@@ -233,17 +252,18 @@ void with_ring_config(const RingLaunch& ring, CUstream_st* stream, F&& f) {
   f(config);
 }
 
-// The smallest cluster whose blocks hold three rows (one in work, one looked at, one on its way), else two; none
-// when even the largest does not.
+// The smallest cluster whose blocks hold three rows (one in work, one looked at, one on its way), else two;
+// none when even the largest does not.
 template <class T>
 std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
   const int64_t units = p.columns / kWide<T>;
   for (const int64_t least : {3, 2})
     for (const int cluster : {2, 4, 8}) {
-      const int64_t share = ceil_div(units, cluster * kRingWarps), row_bytes = kRingWarps * share * 16;
+      const int share = WarpUnits::most(units, cluster * kRingWarps);
+      const int64_t row_bytes = int64_t{16} * kRingWarps * share;
       const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
       if (ring < least) continue;
-      RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
+      RingLaunch out{cluster, share, static_cast<int>(ring), static_cast<unsigned>(cluster),
                      static_cast<size_t>(ring * row_bytes)};
       int clusters = 0;
       with_ring_kernel<T>(cluster, [&](auto kernel) {

@@ -110,11 +110,18 @@ struct alignas(16) RowPart {
   double sum;              // of exp(x - shift_of(top))
 };
 
+// What the threads' sums are added in. They are floats themselves; for bf16 logits more bits would only be
+// slower to pass between lanes.
+template <class T>
+using PartSum = std::conditional_t<sizeof(T) == 2, float, double>;
+
 template <class T>
 __device__ inline RowPart warp_part(const OnlineSum<T>& mine) {
+  using Sum = PartSum<T>;
   const float top = warp_most(mine.top);
   return {top, 0.0f,
-          warp_sum(static_cast<double>(mine.sum) * static_cast<double>(exp_of<T>(mine.top - shift_of(top))))};
+          static_cast<double>(
+              warp_sum(static_cast<Sum>(mine.sum) * static_cast<Sum>(exp_of<T>(mine.top - shift_of(top)))))};
 }
 
 // Of kParts parts, a power of two. Every thread of the warp gets the same.
@@ -133,13 +140,14 @@ __device__ inline RowPart combine_parts(const RowPart* parts) {
   }
   top = warp_most(top);
   label = __reduce_or_sync(0xffffffffu, label);  // all but one are 0
-  double sum = 0;
+  using Sum = PartSum<T>;
+  Sum sum = 0;
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
-    sum += mine[i].sum * static_cast<double>(exp_of<T>(mine[i].top - shift_of(top)));
+    sum += static_cast<Sum>(mine[i].sum) * static_cast<Sum>(exp_of<T>(mine[i].top - shift_of(top)));
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  return {top, __uint_as_float(label), sum};
+  return {top, __uint_as_float(label), static_cast<double>(sum)};
 }
 
 }  // namespace pleat::kernels::cuda
