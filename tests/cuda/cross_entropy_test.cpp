@@ -66,6 +66,7 @@ TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
   const Dtype type = GetParam();
   for (auto [rows, vocabulary] :
        {std::pair{700, 16400}, {700, 1003}, {420, 32768}, {420, 8199}, {280, 50304}, {140, 100352}}) {
+    if (only_once() && vocabulary != 16400 && vocabulary != 50304) continue;
     Rows r = rows_of(rows, vocabulary);
     for (int t = 130; t < 136; ++t) r.mask.set(t, 0);
     Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3), loss = Tensor::nan(Dtype::F64, {2});
@@ -104,6 +105,7 @@ TEST_P(CudaCrossEntropy, NaNAndRowsOfNothingMakeTheirLossNaN) {
   const Dtype type = GetParam();
   for (const int vocabulary : {33, 1000, 8192, 16400, 50257, 50304, 100352})
     for (const int place : {0, vocabulary / 2, vocabulary - 1, -1}) {
+      if (only_once() && place > 0) continue;
       Rows r = rows_of(3, vocabulary);
       Tensor logits = Tensor::normal(type, {3, vocabulary}, 1), loss = Tensor::zeros(Dtype::F64, {2});
       if (place >= 0) logits.set(vocabulary + place, std::nan(""));

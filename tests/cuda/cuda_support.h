@@ -17,6 +17,11 @@ namespace pleat::kernels::testing {
   if (const std::string why = ::pleat::kernels::testing::no_gpu(); !why.empty()) GTEST_SKIP() << why
 std::string no_gpu();
 
+// Whether every case is launched once instead of four times, and some sizes that take other sizes' way are
+// left out (PLEAT_TEST_ONCE, set by tools/sanitize_gpu): a sanitizer sees all it can the first time, and is
+// slow.
+bool only_once();
+
 struct Compare {
   // Allowed ||gpu - cpu|| / ||cpu|| of an output (absolute below a norm of 1e-6), and the largest single
   // difference as a multiple of the output's largest magnitude.

@@ -25,6 +25,7 @@ TEST(CudaDispatchPlan, IsThePlanOfTheCpu) {
         for (int pad : {0, 1}) {
           if ((pad && !capacity) || (policy && !capacity)) continue;
           if (pad && capacity == 5000 && c.E > 16) continue;
+          if (only_once() && (capacity == 1 || capacity == 40)) continue;
           SCOPED_TRACE("T " + std::to_string(c.T) + " k " + std::to_string(c.k) + " E " +
                        std::to_string(c.E) + " capacity " + std::to_string(capacity) + " policy " +
                        std::to_string(policy) + " pad " + std::to_string(pad));

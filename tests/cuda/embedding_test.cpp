@@ -124,6 +124,7 @@ TEST(CudaEmbeddingOrder, RowsAreSummedInAscendingPosition) {
   PLEAT_NEEDS_GPU();
   for (const int count : {4, 32, 8192, 16384, 32768, 65536, 131072})
     for (const int width : {3, 4}) {
+      if (only_once() && (width == 3 || count == 16384 || count == 32768)) continue;
       const int vocabulary = count / 4;
       Tensor tokens = Tensor::zeros(Dtype::I32, {count}), dy = Tensor::normal(Dtype::F32, {count, width}, 1);
       Tensor want = Tensor::zeros(Dtype::F32, {vocabulary, width}),
