@@ -254,8 +254,7 @@ CudaLaunch launch_backward(const RingArguments& a, const Invocation& in, device:
 
 CudaLaunch prepare_ring_forward(const Invocation& in, device::cuda::Lane& lane) {
   const Arg &qkv = in[0], &out = in[9];
-  const RingArguments a =
-      arguments_of(check_ring_forward(in), in, qkv, in[3], in[4], in[5], in[6], in[7]);
+  const RingArguments a = arguments_of(check_ring_forward(in), in, qkv, in[3], in[4], in[5], in[6], in[7]);
   require_dtype(kRing, "prior_lse", in[2], Dtype::F32);
   require_dtype(kRing, "lse", in[10], Dtype::F32);
   require_dtype(kRing, "prior_out", in[1], Dtype::F32);  // what is gone on with is wide
@@ -268,8 +267,7 @@ CudaLaunch prepare_ring_forward(const Invocation& in, device::cuda::Lane& lane) 
 
 CudaLaunch prepare_ring_backward(const Invocation& in, device::cuda::Lane& lane) {
   const Arg& qkv = in[1];
-  const RingArguments a =
-      arguments_of(check_ring_backward(in), in, qkv, in[2], in[5], in[6], in[7], in[8]);
+  const RingArguments a = arguments_of(check_ring_backward(in), in, qkv, in[2], in[5], in[6], in[7], in[8]);
   require_dtype(kRing, "lse", in[4], Dtype::F32);
   CudaLaunch out;
   with_float(qkv.dtype, [&](auto zero) { out = launch_backward<decltype(zero)>(a, in, lane); });

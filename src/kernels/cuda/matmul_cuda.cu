@@ -129,7 +129,8 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
           "the algorithm chosen for {} is not one that cuBLASLt {} takes here ({}, workspace {} bytes of "
           "{}); "
           "needed: one measured on this device with this library",
-          text_of(key), cublasLtGetVersion(), cublasLtGetStatusName(code), result.workspaceSize, kMatmulWorkspace);
+          text_of(key), cublasLtGetVersion(), cublasLtGetStatusName(code), result.workspaceSize,
+          kMatmulWorkspace);
   } else {
     const Candidates candidates = recommended(*plan, handle, text_of(key));
     choice.key = key;

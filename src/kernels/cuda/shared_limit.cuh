@@ -1,5 +1,5 @@
-// How much shared memory a kernel may be launched with. The limit belongs to the kernel, not to a launch: it is
-// only ever raised, so that what was prepared earlier still runs.
+// How much shared memory a kernel may be launched with. The limit belongs to the kernel, not to a launch: it
+// is only ever raised, so that what was prepared earlier still runs.
 #pragma once
 
 #include "base/error.h"

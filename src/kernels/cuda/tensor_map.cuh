@@ -20,8 +20,8 @@ struct MapShape {
   int64_t stride_y = 0, stride_z = 0;
 };
 
-// bf16 or f32 at `data` (16-byte aligned; bytes of the strides divisible by 16; a box of 128 bytes). What a box
-// holds past the sizes reads as zero. Throws base::Error when the driver refuses.
+// bf16 or f32 at `data` (16-byte aligned; bytes of the strides divisible by 16; a box of 128 bytes). What a
+// box holds past the sizes reads as zero. Throws base::Error when the driver refuses.
 CUtensorMap tensor_map(const void* data, const MapShape& shape);
 
 }  // namespace pleat::kernels::cuda

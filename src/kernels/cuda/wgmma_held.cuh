@@ -1,7 +1,7 @@
 // The tensor cores of Hopper with the first operand in registers (wgmma.cuh: both in shared memory).
 //
-// Of a[4], 64 rows by 16 numbers in pairs of bf16: thread t of the warpgroup (warp w = t / 32, lane l = t % 32)
-// holds
+// Of a[4], 64 rows by 16 numbers in pairs of bf16: thread t of the warpgroup (warp w = t / 32, lane l = t %
+// 32) holds
 //   a[0], a[1]  rows 16 w + l / 4 and 8 further, numbers 2 (l % 4) and the next
 //   a[2], a[3]  the same rows, 8 numbers further.
 // That is how sums of an earlier product lie: a[i] of step s is d[8 s + 2 i] and the next.

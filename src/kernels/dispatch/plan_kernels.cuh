@@ -8,9 +8,9 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 #include "kernels/dispatch/counting_sort.cuh"
 #include "kernels/router/token.cuh"
-#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels::cuda {
 

@@ -1,6 +1,7 @@
-// AdamW, on wide and on narrow weights, and the router-bias rule on the GPU: the kernels that write persistent values,
-// each obeying `commit`. Pure streams: a thread takes eight elements of every array, all loads before the
-// first use. The scalars of the step, which need double precision, are made once by a thread of their own.
+// AdamW, on wide and on narrow weights, and the router-bias rule on the GPU: the kernels that write
+// persistent values, each obeying `commit`. Pure streams: a thread takes eight elements of every array, all
+// loads before the first use. The scalars of the step, which need double precision, are made once by a thread
+// of their own.
 #include "device/cuda/check.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"

@@ -1,5 +1,5 @@
-// The gradient of the gate's weight on tensor cores: sums over runs of tokens, kExperts experts x 128 columns per
-// block. A gradient of logits is f32 and enters as the sum of two bf16 numbers.
+// The gradient of the gate's weight on tensor cores: sums over runs of tokens, kExperts experts x 128 columns
+// per block. A gradient of logits is f32 and enters as the sum of two bf16 numbers.
 #include "device/cuda/check.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/mma.cuh"
@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       const int at = (i * kThreads + threadIdx.x) * 2, to = at / kExperts * kStride + at % kExperts;
-      split(d[i][0], d[i][1], *reinterpret_cast<uint32_t*>(high + to), *reinterpret_cast<uint32_t*>(low + to));
+      split(d[i][0], d[i][1], *reinterpret_cast<uint32_t*>(high + to),
+            *reinterpret_cast<uint32_t*>(low + to));
     }
     if (step + kStages - 1 < steps) fill(step + kStages - 1);
     commit_copies();

@@ -4,11 +4,11 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 #include "kernels/math/require.h"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/token.cuh"
-#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels {
 namespace {

@@ -4,12 +4,12 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
+#include "kernels/cuda/shared_limit.cuh"
 #include "kernels/math/require.h"
 #include "kernels/router/choose.h"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/sinkhorn.cuh"
 #include "kernels/router/token.cuh"
-#include "kernels/cuda/shared_limit.cuh"
 
 namespace pleat::kernels {
 namespace {
