@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 
 #include "cuda/cuda_support.h"
 
@@ -33,6 +36,13 @@ Tensor rows_with_rest(Dtype type, int64_t used, int64_t rows, int64_t width, uin
   return t;
 }
 
+// Many experts, most with less than a step of rows or none: blocks go through many tiles without a product.
+Shape many_small() {
+  Shape s{{}, 136, 264};
+  for (int e = 0; e < 400; ++e) s.rows.push_back(std::array{0, 1, 0, 17, 0, 64, 0, 33, 0, 80}[e * 7 % 10]);
+  return s;
+}
+
 const std::vector<Shape> kShapes = {
     {{5}, 8, 8},
     {{0, 3, 0, 130, 1, 0}, 64, 64},
@@ -42,6 +52,7 @@ const std::vector<Shape> kShapes = {
     {{700, 30, 300}, 1024, 512},
     {{900, 513, 0, 1200, 40}, 1024, 2048},  // several tiles for every block
     {{300, 20}, 33, 41},                    // not a multiple of 16 bytes: plain products
+    many_small(),
 };
 
 class CudaGrouped : public ::testing::TestWithParam<std::pair<Dtype, Dtype>> {};
@@ -91,6 +102,28 @@ TEST_P(CudaGrouped, Biases) {
   Tensor dw = Tensor::nan(grad, {E, s.out, s.in}), db = Tensor::nan(grad, {E, s.out});
   expect_agrees(KernelKind::grouped_linear, Phase::BackwardWeight,
                 {in(dy), in(x), in(offsets), in(scale), out(dw), out(db)}, {}, bound(grad, 100));
+}
+
+// A kernel has one limit of shared memory, for all that is prepared with it.
+TEST(CudaGroupedLimit, FewerExpertsLeaveMoreOnesTheirSharedMemory) {
+  PLEAT_NEEDS_GPU();
+  const auto forward = [](int64_t E, const std::function<void()>& when_prepared) {
+    const int64_t rows = 8;
+    Tensor x = Tensor::normal(Dtype::BF16, {rows, 64}, 1), w = Tensor::normal(Dtype::BF16, {E, 64, 64}, 2),
+           y = Tensor::nan(Dtype::BF16, {rows, 64}), offsets = Tensor::zeros(Dtype::I32, {E + 1});
+    for (int64_t e = 1; e <= E; ++e) offsets.set(e, double(rows));
+    call_cuda(KernelKind::grouped_linear, Phase::Forward, {in(x), in(w), in(offsets), none(), none(), out(y)},
+              {}, when_prepared);
+    for (int64_t i = 0; i < y.size(); ++i)
+      ASSERT_FALSE(std::isnan(y.at(i))) << E << " experts, element " << i;
+  };
+  forward(400, [&] { forward(3, {}); });
+  try {
+    forward(20000, {});
+    ADD_FAILURE() << "more experts than shared memory holds were accepted";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("20000 experts"), std::string::npos) << e.what();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaGrouped,

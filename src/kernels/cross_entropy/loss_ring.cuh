@@ -3,8 +3,8 @@
 // A cluster of blocks stays on its multiprocessors and takes row after row. Every warp owns the
 // same run of columns of all its rows, in `ring` rows of shared memory: it asks the copy engine for them
 // `ring` rows ahead, finds their maximum and sum in one look and sends these to all blocks of the cluster.
-// Then it looks at the next row, and only when that one's are sent turns the first into its gradient where it
-// lies and hands it to the copy engine again: what the other warps found has come meanwhile. So the memory
+// Then it looks at the next row or two, and only when those are sent turns the first into its gradient where
+// it lies and hands it to the copy engine again: what the other warps found has come meanwhile. So the memory
 // works on other rows while a row's exponentials are taken, nobody waits for a message, and two blocks share
 // a multiprocessor, so that one works while the other waits for its slowest warp.
 #pragma once
@@ -43,19 +43,25 @@ struct RowGather {
   }
 };
 
-// The units of a warp, of all warps of the cluster: whole rounds of its lanes, so that what a warp copies
-// begins at a line of memory and its lanes do not part ways; some warps have a round more than others.
+// The units of a warp: whole rounds of its lanes, so that its lanes do not part ways and warps do not share a
+// line of memory where rows are whole lines. Some warps have a round more than others, the first of all
+// blocks in turn, so that no block has many of them.
 struct WarpUnits {
-  int first, count;
-
   static constexpr int kRound = 32;
-  __host__ __device__ static int most(int64_t units, int warps) {
-    return static_cast<int>((units + kRound * warps - 1) / (kRound * warps)) * kRound;
+  int first, count, place;  // in the row; in the block's part of it
+
+  __device__ WarpUnits(int units, int warp, int rank, int cluster) {
+    const int rounds = (units + kRound - 1) / kRound, warps = cluster * kRingWarps,
+              own = warp * cluster + rank;
+    const int each = rounds / warps, rest = rounds % warps;
+    first = (own * each + min(own, rest)) * kRound;
+    count = max(0, min((each + (own < rest ? 1 : 0)) * kRound, units - first));
+    place = (warp * each + min(warp, (rest - rank + cluster - 1) / cluster)) * kRound;
   }
-  __device__ WarpUnits(int units, int warp, int warps) {
-    const int rounds = (units + kRound - 1) / kRound, each = rounds / warps, rest = rounds % warps;
-    first = (warp * each + min(warp, rest)) * kRound;
-    count = max(0, min((each + (warp < rest ? 1 : 0)) * kRound, units - first));
+  // Of a block with the most.
+  static int64_t most(int64_t units, int cluster) {
+    const int64_t rounds = ceil_div(units, kRound), warps = cluster * kRingWarps;
+    return (rounds / warps * kRingWarps + ceil_div(rounds % warps, cluster)) * kRound;
   }
 };
 
@@ -74,24 +80,23 @@ __device__ inline void for_warp_units(T* numbers, int count, F&& f) {
     if (lane < count) f(from, std::integral_constant<int, 1>{});
 }
 
-// Turns the rows' logits into their gradient and leaves their losses. share: units a warp has room for.
+// Turns the rows' logits into their gradient and leaves their losses. share: units a block has room for in a
+// slot.
 template <class T, int kCluster>
 __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
     ring_gradient(LossArgs<T> p, int64_t rows, int share, int ring, const double* norm, double* row_loss) {
   using V = Wide<T>;
   using Gather = RowGather<kCluster>;
-  extern __shared__ uint4 held[];  // [ring, kRingWarps, share]
+  extern __shared__ uint4 held[];  // [ring, share]
   __shared__ uint64_t arrived[kRingWarps][kMostRing];
   __shared__ Gather gather;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(blockIdx.x) % kCluster;
-  // Warps of all blocks in turn, so that none has all the larger shares.
-  const int own = warp * kCluster + rank;
-  const WarpUnits mine(static_cast<int>(p.columns) / V::kSize, own, kCluster * kRingWarps);
+  const WarpUnits mine(static_cast<int>(p.columns) / V::kSize, warp, rank, kCluster);
   const int count = mine.count, first_column = mine.first * V::kSize;
   const uint32_t bytes = static_cast<uint32_t>(count) * 16;
   const int64_t begin = blockIdx.x / kCluster, stride = gridDim.x / kCluster;
-  const auto chunk_of = [&](int slot) { return held + (slot * kRingWarps + warp) * share; };
+  const auto chunk_of = [&](int slot) { return held + slot * share + mine.place; };
   const auto in_memory = [&](int64_t row) { return p.logits + row * p.columns + first_column; };
   const auto mask_of = [&](int64_t row) { return row < rows ? static_cast<uint32_t>(p.mask[row]) : 0u; };
 
@@ -189,7 +194,8 @@ __global__ void __launch_bounds__(kRingThreads, kRingBlocks)
     }
     // Warps take turns at the loss: its logarithm is long, and all would wait for a warp that takes every
     // one.
-    if (lane == 0 && own == turn_of_loss) row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
+    if (lane == 0 && warp * kCluster + rank == turn_of_loss)
+      row_loss[row] = counts ? loss_of(p, row, whole) : 0.0;
     turn_of_loss = (turn_of_loss + 1) % (kCluster * kRingWarps);
   };
 
@@ -259,11 +265,10 @@ std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
   const int64_t units = p.columns / kWide<T>;
   for (const int64_t least : {3, 2})
     for (const int cluster : {2, 4, 8}) {
-      const int share = WarpUnits::most(units, cluster * kRingWarps);
-      const int64_t row_bytes = int64_t{16} * kRingWarps * share;
+      const int64_t share = WarpUnits::most(units, cluster), row_bytes = 16 * share;
       const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
       if (ring < least) continue;
-      RingLaunch out{cluster, share, static_cast<int>(ring), static_cast<unsigned>(cluster),
+      RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
                      static_cast<size_t>(ring * row_bytes)};
       int clusters = 0;
       with_ring_kernel<T>(cluster, [&](auto kernel) {

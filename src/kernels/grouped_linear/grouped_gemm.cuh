@@ -5,17 +5,17 @@
 //   RowsAcross  y[r, n] = sum over k of a[r, k] b[e, k, n]                             (b: depth outside)
 //   Depth       y[e, m, n] (+)= sum over rows r of group e of a[r, m] b[r, n]
 //
-// A block computes tiles of 128 by kN with two warpgroups of 64 rows each; a third only drives the copy
-// engine, kStages deep. What limits such a kernel is what L2 can deliver, so two blocks form a cluster, take
+// A block computes tiles of 128 by kN with two warpgroups of 64 rows each; a third drives the copy engine,
+// kStages deep. What limits such a kernel is what L2 can deliver, so two blocks form a cluster, take
 // neighbouring tiles, and each loads half of what they share for both: two tiles of one column share `b`, the
 // larger part; where a group has an odd number of tiles, its last row of tiles goes in pairs that share `a`.
 // Finished tiles leave through shared memory by bulk stores, pieces of 128 bytes' width in turn, while the
 // next tile is already being computed.
 //
 // A tile of Rows that reaches past its group also computes rows of the next; those are not stored. In Depth
-// the rows behind the end of a group are set to zero in shared memory, so whatever lies there (it may be NaN)
-// does not count. A warp beside the loading one does that as soon as they have come, stages ahead of the
-// products, which then see a stage like all others.
+// whatever lies behind the end of a group (it may be NaN) must not count: the last products are left out, and
+// in the one that is cut the rows behind the end are zero. A warp beside the loading one sets them to zero in
+// shared memory as soon as they have come, stages ahead of the products.
 //
 // Which tile comes next only the loading thread works out, ahead of the others, who read it from a queue: it
 // takes divisions and a walk over the groups, at a moment when the tensor cores would wait for it.
@@ -59,7 +59,7 @@ constexpr int grouped_shared_bytes(int num_groups) {
 struct alignas(16) GroupedTile {
   int steps;               // of depth; negative: there are no more tiles
   int rest;                // Depth: rows of the last step if it is cut, else 0
-  int rows;                // of the output, from the tile's first on; none or more than a tile's, too
+  int rows;                // of the output from the tile's first on, may be more than a tile's
   int column, row, group;  // of the output
   int unused[2];
 };
@@ -166,6 +166,7 @@ __global__ void __launch_bounds__(384, 1)
 
   const auto next_tile = [&] {  // for all threads of a warp
     barrier_wait(&told[place], place_parity);
+    __syncwarp();  // all have seen it before one lane says so
     GroupedTile tile{};
     if (lane == 0) {
       tile = queue[place];
@@ -321,6 +322,7 @@ __global__ void __launch_bounds__(384, 1)
       if (idle) {
         for (int k = 0; k < steps; ++k, advance()) {
           barrier_wait(&full[stage], parity);
+          __syncwarp();
           release(stage);
         }
         next = next_tile();
@@ -332,14 +334,14 @@ __global__ void __launch_bounds__(384, 1)
         Wgmma<kN, kAcrossA, kAcrossB>::run(sum, wgmma_further(a, i * (kAcrossA ? 2048 : 32)),
                                            wgmma_further(b, i * (kAcrossB ? 2048 : 32)), add);
       };
-      const auto multiply = [&](bool add) {  // the first products of a tile set the sums
+      const auto multiply = [&](bool add) {  // or set the sums
         wgmma_begin();
 #pragma unroll
         for (int i = 0; i < kSlices; ++i) multiply_slice(i, i > 0 || add);
         wgmma_commit();
       };
-      // No branch may lie between products in flight, so the steps that send the former tile are a loop of
-      // their own, unrolled.
+      // The compiler makes products wait for each other where one lies behind a branch without a wgmma_begin
+      // of its own; so the steps that send the former tile are a loop of their own, unrolled.
       int former = 0;
       const auto multiply_from = [&](int first) {
         for (int k = first; k < whole; ++k, advance()) {

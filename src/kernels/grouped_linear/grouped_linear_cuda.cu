@@ -4,6 +4,7 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/paths.h"
+#include "kernels/cuda/shared_limit.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/grouped_linear/grouped_bias.cuh"
 #include "kernels/grouped_linear/grouped_gemm.cuh"
@@ -53,7 +54,8 @@ CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, GroupedShape
                     mo = tensor_map(out.data, map_out);
   const int shared = grouped_shared_bytes<kN>(shape.num_groups);
   const auto kernel = &grouped_gemm<kWhat, kN, T>;
-  PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  allow_shared(reinterpret_cast<const void*>(kernel), shared,
+               fmt::format("[grouped_linear] tiles, and the offsets of {} experts", shape.num_groups));
   const int sms = device::cuda::facts().num_sms;
   return [=, stream = lane.stream()] {
     cudaLaunchConfig_t config{};
