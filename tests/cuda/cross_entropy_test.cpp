@@ -74,7 +74,7 @@ TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
                                   {100, 80000}}) {
     if (only_once() && vocabulary != 50304 && vocabulary != 80000) continue;
     Rows r = rows_of(rows, vocabulary);
-    for (int t = 130; t < 136; ++t) r.mask.set(t, 0);
+    for (int t = rows / 2; t < rows / 2 + 6; ++t) r.mask.set(t, 0);
     Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3), loss = Tensor::nan(Dtype::F64, {2});
     expect_agrees(KernelKind::cross_entropy, Phase::Forward,
                   {in(logits), in(r.labels), in(r.mask), out(loss), none()}, {},
