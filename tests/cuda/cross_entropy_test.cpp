@@ -72,7 +72,7 @@ TEST_P(CudaCrossEntropy, ManyLongRowsAgreeWithTheCpu) {
                                   {140, 100352},
                                   {100, 151936},
                                   {100, 80000}}) {
-    if (only_once() && vocabulary != 50304 && vocabulary != 80000) continue;
+    if (only_once() && vocabulary != (type == Dtype::F32 ? 80000 : 50304)) continue;
     Rows r = rows_of(rows, vocabulary);
     for (int t = rows / 2; t < rows / 2 + 6; ++t) r.mask.set(t, 0);
     Tensor logits = Tensor::normal(type, {rows, vocabulary}, 1, 3), loss = Tensor::nan(Dtype::F64, {2});

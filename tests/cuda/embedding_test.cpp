@@ -49,6 +49,7 @@ TEST_P(CudaEmbedding, GradientAgreesWithTheCpu) {
     for (const int pattern : {0, 1, 2, 3})
       for (const Dtype sum_type : {Dtype::F32, Dtype::BF16})
         for (const bool accumulate : {false, true}) {
+          if (only_once() && (pattern % 2 == 1 || accumulate != (sum_type == Dtype::F32))) continue;
           Tensor tokens = tokens_of(pattern, count, vocabulary), dy = Tensor::normal(type, {count, width}, 1);
           Tensor dtable = Tensor::normal(sum_type, {vocabulary, width}, 2);
           expect_agrees(KernelKind::embedding, Phase::BackwardWeight,
@@ -83,6 +84,7 @@ TEST_P(CudaEmbedding, GradientOfManyTokensAgreesWithTheCpu) {
                                           {65537, 32000, 8}})
     for (const int pattern : {0, 1, 2, 3})
       for (const bool accumulate : {false, true}) {
+        if (only_once() && (pattern != (accumulate ? 2 : 0) || count == 8192 || count == 32768)) continue;
         Tensor tokens = tokens_of(pattern, count, vocabulary), dy = Tensor::normal(type, {count, width}, 1);
         Tensor dtable = Tensor::normal(Dtype::F32, {vocabulary, width}, 2);
         expect_agrees(KernelKind::embedding, Phase::BackwardWeight,
@@ -97,6 +99,7 @@ TEST_P(CudaEmbedding, GradientOfAPieceOfManyTokensAgreesWithTheCpu) {
   for (const int count : {9000, 70000})
     for (const int place : {0, 2, 5})  // in the last there are no tokens
       for (const bool accumulate : {false, true}) {
+        if (only_once() && accumulate != (place == 2)) continue;
         Tensor tokens = tokens_of(0, count, 9000), dy = Tensor::normal(type, {count, 8}, 1);
         Tensor dtable = Tensor::normal(Dtype::F32, {3000, 8}, 2),
                coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
