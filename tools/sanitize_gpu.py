@@ -4,15 +4,17 @@
 Every test is a process of its own, several at a time: memcheck and racecheck each, longest first by what an earlier
 run noted. Kernels that are not ours (cuDNN, cuBLAS) may report races; these are counted beside ours and do not fail
 the run. Tests of whole steps, models and layouts are left out: they launch the same kernels thousands of times.
-racecheck looks at shared memory only; tests of kernels without any are left out of it.
+racecheck looks at shared memory only; tests of kernels without any are left out of it. PLEAT_TEST_ONCE is set: every
+case is launched once, and some sizes that take the way of others are left out (tests/cuda/cuda_support.h).
 
-Example: tools/sanitize_gpu --test build/cuda/test_cuda --limit 600 --out sanitize.json
+Example: tools/sanitize_gpu.py --test build/cuda/test_cuda --limit 600 --out sanitize.json
 """
 import argparse
 import concurrent.futures
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,7 +50,7 @@ def kernel_tests(test):
 
 
 def reports(text):
-    """(ours, of others): reports by whose kernel they name."""
+    """(ours, of others): reports by whose kernel they name. What the tool's summary counts beyond them is ours."""
     ours = others = 0
     for part in re.split(r"\n========= *\n", text):
         if not re.search(r"========= (Error|Warning|Invalid|Program hit|Fatal|Address|Uninitialized)", part):
@@ -57,7 +59,8 @@ def reports(text):
             others += 1
         else:
             ours += 1
-    return ours, others
+    counted = re.findall(r"SUMMARY: (\d+) ", text)
+    return max(ours, sum(map(int, counted)) - others), others
 
 
 def run(job):
@@ -75,8 +78,6 @@ def run(job):
                                    start_new_session=True)
         text = process.communicate(timeout=left)[0].decode(errors="replace")
         result["ours"], result["others"] = reports(text)
-        if not re.search(r"SUMMARY: 0 ", text) and result["others"] == 0:
-            result["ours"] = max(result["ours"], 1)
         ended = "SUMMARY" in text and "[  PASSED  ] 1 test" in text
         result["state"] = "ended" if ended else "failed"
     except subprocess.TimeoutExpired:
@@ -88,8 +89,23 @@ def run(job):
     return result, text
 
 
+def show_progress(results, jobs, workers, deadline):
+    """Progress on a terminal: what is left takes as long as what has ended did, and no longer than the limit."""
+    if not sys.stderr.isatty():
+        return
+    ended = len(results)
+    left = sum(r["seconds"] for r in results) / ended * (jobs - ended) / workers
+    left = max(0, min(left, deadline - time.time()))
+    print(f"\r{ended} of {jobs} tests, about {left:.0f} s left ", end="\n" if ended == jobs else "", file=sys.stderr,
+          flush=True)
+
+
 def main():
     a = arguments()
+    if not shutil.which("compute-sanitizer"):
+        sys.exit("sanitize_gpu: compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
+    if not os.access(a.test, os.X_OK):
+        sys.exit(f"sanitize_gpu: '{a.test}' is no program; needed: test_cuda of the preset cuda (./dev cuda builds it)")
     names = [n for n in kernel_tests(a.test) if re.search(a.only, n)]
     jobs = [(tool, n) for tool in a.tools.split() for n in names
             if tool != "racecheck" or not NOTHING_SHARED.search(n)]
@@ -100,8 +116,11 @@ def main():
     deadline = time.time() + a.limit
     results = []
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        for result, text in pool.map(run, [(a.test, tool, n, a.exclude, deadline) for tool, n in jobs]):
+        waiting = [pool.submit(run, (a.test, tool, n, a.exclude, deadline)) for tool, n in jobs]
+        for done in concurrent.futures.as_completed(waiting):
+            result, text = done.result()
             results.append(result)
+            show_progress(results, len(jobs), a.jobs, deadline)
             clean = result["state"] == "ended" and result["ours"] == 0
             if not clean:
                 print(f"{result['tool']} {result['test']}: {result['state']}, {result['ours']} reports, "
