@@ -107,7 +107,7 @@ TEST_P(CudaGrouped, Biases) {
 }
 
 // A kernel has one limit of shared memory, for all that is prepared with it.
-TEST(CudaGroupedLimit, FewerExpertsLeaveMoreOnesTheirSharedMemory) {
+TEST(CudaGroupedLimit, FewerExpertsLeaveMoreTheirSharedMemory) {
   PLEAT_NEEDS_GPU();
   const auto forward = [](int64_t E, const std::function<void()>& when_prepared) {
     const int64_t rows = 8;

@@ -150,9 +150,7 @@ __global__ void __launch_bounds__(kGradientThreads, 1)
   uint64_t* const empty = full + Tiles::kStages;
   uint64_t* const arrived = empty + Tiles::kStages;  // the held tiles
 
-  // From one lane, so that the compiler knows that a warp does not part ways over it.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int group = a.heads / a.kv_heads, head = static_cast<int>(blockIdx.y);
   const int kv_head = kKeys ? head : head / group;
   // Queries late in a long document walk furthest, keys early in it: those blocks start first.

@@ -167,6 +167,11 @@ __device__ inline void cluster_sync() {
   __syncwarp();  // the instruction wants whole warps
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// The warp's number in its block, by all of its threads. From one lane, so that the compiler knows that a
+// warp does not part ways over it, and keeps what follows from it in the registers a warp shares.
+__device__ inline int warp_of_block() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
+}
 template <int kRegisters>
 __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));

@@ -131,9 +131,7 @@ __global__ void __launch_bounds__(384, 1)
   static_assert((3 * kStages + 2 * kTileQueue) * 8 + kTileQueue * sizeof(GroupedTile) <= kBarrierBytes);
   int32_t* const offsets = reinterpret_cast<int32_t*>(queue + kTileQueue);
 
-  // From one lane, so that the compiler knows that a warp does not part ways over it.
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(cluster_rank());
   for (int i = static_cast<int>(threadIdx.x); i <= shape.num_groups; i += 384) offsets[i] = shape.offsets[i];
   if (threadIdx.x == 0) {
