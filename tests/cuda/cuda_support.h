@@ -18,8 +18,8 @@ namespace pleat::kernels::testing {
 std::string no_gpu();
 
 // Whether every case is launched once instead of four times, and some sizes that take other sizes' way are
-// left out (PLEAT_TEST_ONCE, set by tools/sanitize_gpu.py): a sanitizer sees all it can the first time, and is
-// slow.
+// left out (PLEAT_TEST_ONCE, set by tools/sanitize_gpu.py): a sanitizer sees all it can the first time, and
+// is slow.
 bool only_once();
 
 struct Compare {
