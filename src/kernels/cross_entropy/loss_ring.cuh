@@ -258,33 +258,32 @@ void with_ring_config(const RingLaunch& ring, CUstream_st* stream, F&& f) {
   f(config);
 }
 
-// The smallest cluster whose blocks hold three rows (one in work, one looked at, one on its way), else two;
-// none when even the largest does not.
+// The smallest cluster whose blocks hold two rows: the longer a warp's part of a row, the less its part in
+// the gathering weighs. None when even the largest does not.
 template <class T>
 std::optional<RingLaunch> plan_ring(const LossArgs<T>& p, int64_t rows) {
   const int64_t units = p.columns / kWide<T>;
-  for (const int64_t least : {3, 2})
-    for (const int cluster : {2, 4, 8}) {
-      const int64_t share = WarpUnits::most(units, cluster), row_bytes = 16 * share;
-      const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
-      if (ring < least) continue;
-      RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
-                     static_cast<size_t>(ring * row_bytes)};
-      int clusters = 0;
-      with_ring_kernel<T>(cluster, [&](auto kernel) {
-        // The most any width takes: a kernel has one limit, whatever is planned with it later.
-        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                        static_cast<int>(kRingRoom)));
-        PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                        cudaSharedmemCarveoutMaxShared));
-        with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
-          PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-        });
+  for (const int cluster : {2, 4, 8}) {
+    const int64_t share = WarpUnits::most(units, cluster), row_bytes = 16 * share;
+    const int64_t ring = std::min<int64_t>(kMostRing, kRingRoom / row_bytes);
+    if (ring < 2) continue;
+    RingLaunch out{cluster, static_cast<int>(share), static_cast<int>(ring), static_cast<unsigned>(cluster),
+                   static_cast<size_t>(ring * row_bytes)};
+    int clusters = 0;
+    with_ring_kernel<T>(cluster, [&](auto kernel) {
+      // The most any width takes: a kernel has one limit, whatever is planned with it later.
+      PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      static_cast<int>(kRingRoom)));
+      PLEAT_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared));
+      with_ring_config(out, nullptr, [&](const cudaLaunchConfig_t& config) {
+        PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
       });
-      if (clusters == 0) continue;
-      out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
-      return out;
-    }
+    });
+    if (clusters == 0) continue;
+    out.blocks = static_cast<unsigned>(std::min<int64_t>(rows, clusters) * cluster);
+    return out;
+  }
   return {};
 }
 
