@@ -235,6 +235,7 @@ struct DeviceConfig {
   int64_t threads = 0;       // 0: all cores
   bool graph = true;         // cuda: the step as one captured graph
   bool deterministic_attention = true;
+  std::string matmul_choices;  // cuda: matmul_choices.json of another run
 
   bool operator==(const DeviceConfig&) const = default;
 };

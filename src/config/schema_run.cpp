@@ -148,6 +148,15 @@ void add_device_keys(std::vector<Key>& keys) {
                      .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
                               return c.device.kind == "cuda";
                             }}));
+  keys.push_back(
+      key("matmul_choices", &D::matmul_choices,
+          "The matmul_choices.json of another run: dense products take the algorithms it measured, so that "
+          "this run can have the bits of that one. Empty, or a product it does not hold: measured. A "
+          "checkpoint, and an earlier start in log.run_dir, come first.")
+          .see({"log.run_dir"})
+          .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
+                   return c.device.kind == "cuda";
+                 }}));
 }
 
 }  // namespace

@@ -261,7 +261,8 @@ class Run {
     return newest;
   }
 
-  // The algorithms of the checkpoint, or else of an earlier start in this folder; returns a line for the log.
+  // The algorithms of the checkpoint, else of an earlier start in this folder, else of the file the
+  // configuration names; returns a line for the log.
   // Ranks on a GPU are threads with one table, so one of them fills it before any of them asks it.
   std::string take_choices() {
     if (config_.device.kind != "cuda") return {};
@@ -271,13 +272,17 @@ class Run {
   std::string read_choices() {
     const std::string file = path(kMatmulChoicesFile);
     std::string text, where;
+    bool asked = false;
     if (start_ && start_->manifest().texts.contains(kMatmulChoices))
       text = start_->text(kMatmulChoices), where = start_->path();
     else if (vfs_.stat(file))
       text = base::read_file(vfs_, file, kMaxMatmulChoicesBytes), where = file;
+    else if (where = config_.device.matmul_choices; !where.empty())
+      text = base::read_file(vfs_, where, kMaxMatmulChoicesBytes), asked = true;
     else
       return {};
     TakenChoices taken = take(choices_from_json(text, where), matmul_machine(), where);
+    if (asked && taken.use.empty()) base::fail("device.matmul_choices: {}", taken.line);
     kernels::use_matmul_choices(taken.use);
     return taken.line;
   }
