@@ -1,8 +1,12 @@
-// The gradient of the gate's weight on tensor cores: sums over runs of tokens, kExperts experts x 128 columns
-// per block. A gradient of logits is f32 and enters as the sum of two bf16 numbers.
+// The gradient of the gate's weight on tensor cores: sums over runs of tokens, of up to 128 experts x 256
+// columns per block. Gradients of logits come as they are, f32, lie in shared memory so that a warp reads its
+// part of the first operand without conflicts, and are cut into two bf16 numbers each in registers.
 #include "device/cuda/check.h"
+#include "kernels/cuda/shared_limit.cuh"
+#include "kernels/cuda/tensor_map.cuh"
+#include "kernels/cuda/wgmma_held.cuh"
 #include "kernels/router/gate_products.cuh"
-#include "kernels/router/mma.cuh"
+#include "kernels/router/gate_ring.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -10,129 +14,137 @@ namespace {
 using namespace cuda;
 using namespace cuda::gate;
 
-constexpr int kPad = 8;  // elements after each row of a tile
-constexpr int kThreads = 256, kColumns = 128, kTokens = 32, kStages = 3;
-constexpr int kXStride = kColumns + kPad;
+constexpr int kTokens = 64, kColumns = 256, kBytesX = kColumns / 64 * kBoxBytes;
+constexpr int kBoxExperts = 32;  // floats of 128 bytes
 
-template <int kExperts>
-constexpr int kShared = (kStages * kTokens * kXStride + 2 * kTokens * (kExperts + kPad)) * 2;
+// With 128 experts each warpgroup takes half of them, else half of the columns.
+template <int kExperts_>
+struct Tile {
+  static constexpr int kExperts = kExperts_, kParts = kExperts / 64;  // parts of 128 columns of a warpgroup
+  static constexpr int kStage = kBytesX + kExperts / kBoxExperts * kBoxBytes, kStages = kRingBytes / kStage;
+};
 
-template <int kExperts>
-__global__ void __launch_bounds__(kThreads)
-    backward_weight(const float* dlogits, const bf16* x, float* partial, int tokens, int width, int experts,
-                    int tokens_per_split) {
-  extern __shared__ __align__(16) bf16 tiles[];
-  constexpr int kWarpRows = kExperts / 32, kWarpColumns = 8 / kWarpRows;  // warps across experts, columns
-  constexpr int kFragments = kColumns / kWarpColumns / 8;
-  constexpr int kStride = kExperts + kPad, kPairs = kTokens * kExperts / 2 / kThreads;  // of a thread
-  bf16 *high = tiles + kStages * kTokens * kXStride, *low = high + kTokens * kStride;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int c0 = blockIdx.x * kColumns, e0 = blockIdx.y * kExperts;
-  const int begin = blockIdx.z * tokens_per_split, end = min(tokens, begin + tokens_per_split);
-  const int m0 = warp / kWarpColumns * 32, n0 = warp % kWarpColumns * (kFragments * 8);
-
-  const auto fill = [&](int step) {
-    bf16* stage = tiles + step % kStages * kTokens * kXStride;
-    for (int i = threadIdx.x; i < kTokens * (kColumns / 8); i += kThreads) {
-      const int row = i / (kColumns / 8), part = i % (kColumns / 8) * 8;
-      const int t = begin + step * kTokens + row;
-      const bool there = t < end && c0 + part < width;
-      copy_async(stage + row * kXStride + part, x + (there ? static_cast<int64_t>(t) * width + c0 + part : 0),
-                 there);
+template <class S>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_weight(const __grid_constant__ CUtensorMap map_d, const __grid_constant__ CUtensorMap map_x,
+                    float* partial, int tokens, int width, int experts, int tokens_per_run) {
+  extern __shared__ std::byte raw[];
+  Ring ring(raw, S::kStages, 256);  // every multiplying thread empties a stage
+  const int warp = warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
+  const int c0 = static_cast<int>(blockIdx.x) * kColumns, e0 = static_cast<int>(blockIdx.y) * S::kExperts;
+  const int begin = static_cast<int>(blockIdx.z) * tokens_per_run, end = min(tokens, begin + tokens_per_run);
+  if (warp >= 8) {
+    give_registers<40>();
+    if (warp > 8 || lane > 0) return;
+    const int boxes = (min(S::kExperts, experts - e0) + kBoxExperts - 1) / kBoxExperts;
+    for (int t = begin; t < end; t += kTokens, ring.advance()) {
+      uint64_t* const full = ring.claim(kBytesX + boxes * kBoxBytes);
+      std::byte* const to = ring.stages + ring.stage * S::kStage;
+      for (int i = 0; i < boxes; ++i)
+        load_2d(to + kBytesX + i * kBoxBytes, &map_d, full, e0 + i * kBoxExperts, t);
+#pragma unroll
+      for (int i = 0; i < kColumns / 64; ++i) load_2d(to + i * kBoxBytes, &map_x, full, c0 + i * 64, t);
     }
-  };
-  float d[kPairs][2];
-  const auto load_gradients = [&](int step) {
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i)
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int at = (i * kThreads + threadIdx.x) * 2 + j, t = begin + step * kTokens + at / kExperts,
-                  e = e0 + at % kExperts;
-        d[i][j] = t < end && e < experts ? dlogits[static_cast<int64_t>(t) * experts + e] : 0.0f;
-      }
-  };
-  float sum[2][kFragments][4] = {};
-  const int steps = end > begin ? (end - begin + kTokens - 1) / kTokens : 0;
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) {
-    if (s < steps) fill(s);
-    commit_copies();
+    return;
   }
-  if (steps > 0) load_gradients(0);
-  for (int step = 0; step < steps; ++step) {
-    wait_copies<kStages - 2>();
-    __syncthreads();  // x is there, and all are done with the last step's tiles
+
+  take_registers<232>();
+  const int half = warp / 4, m0 = S::kParts > 1 ? half * 64 : 0, n0 = S::kParts > 1 ? 0 : half * 128;
+  const int expert = warp % 4 * 16 + lane / 4;  // of the warpgroup's 64; the other is 8 further
+  float sum[S::kParts][64] = {};
+  for (int t = begin; t < end; t += kTokens, ring.advance()) {
+    const std::byte* const stage = ring.stages + ring.stage * S::kStage;
+    const std::byte* const gradients = stage + kBytesX + m0 / kBoxExperts * kBoxBytes;
+    const auto gradient = [&](int e, int token) {
+      return *reinterpret_cast<const float*>(gradients + e / kBoxExperts * kBoxBytes + token * 128 +
+                                             (e % kBoxExperts / 4 ^ token % 8) * 16 + e % 4 * 4);
+    };
+    ring.wait_full();
+    uint32_t high[kTokens / 16][4], low[kTokens / 16][4];
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int at = (i * kThreads + threadIdx.x) * 2, to = at / kExperts * kStride + at % kExperts;
-      split(d[i][0], d[i][1], *reinterpret_cast<uint32_t*>(high + to),
-            *reinterpret_cast<uint32_t*>(low + to));
-    }
-    if (step + kStages - 1 < steps) fill(step + kStages - 1);
-    commit_copies();
-    __syncthreads();
-    if (step + 1 < steps) load_gradients(step + 1);
-    const bf16* stage = tiles + step % kStages * kTokens * kXStride;
+    for (int s = 0; s < kTokens / 16; ++s)
 #pragma unroll
-    for (int k = 0; k < kTokens; k += 16) {
-      uint32_t a[2][4], rest[2][4];
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        load_a_transposed(a[m], high, kStride, m0 + m * 16, k, lane);
-        load_a_transposed(rest[m], low, kStride, m0 + m * 16, k, lane);
+      for (int i = 0; i < 4; ++i) {
+        const int e = expert + i % 2 * 8, token = s * 16 + i / 2 * 8 + lane % 4 * 2;
+        split(gradient(e, token), gradient(e, token + 1), high[s][i], low[s][i]);
       }
+    const uint64_t x = wgmma_tile(stage + n0 / 64 * kBoxBytes, true);
 #pragma unroll
-      for (int n = 0; n < kFragments; n += 2) {
-        uint32_t b[4];
-        load_b_transposed(b, stage, kXStride, n0 + n * 8, k, lane);
+    for (int part = 0; part < S::kParts; ++part) wgmma_pin(sum[part]);
+    wgmma_begin();
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          multiply_add(sum[m][n], a[m], b[0], b[1]);
-          multiply_add(sum[m][n], rest[m], b[0], b[1]);
-          multiply_add(sum[m][n + 1], a[m], b[2], b[3]);
-          multiply_add(sum[m][n + 1], rest[m], b[2], b[3]);
-        }
+    for (int s = 0; s < kTokens / 16; ++s)
+#pragma unroll
+      for (int part = 0; part < S::kParts; ++part) {
+        const uint64_t slice = wgmma_further(x, part * 2 * kBoxBytes + s * 2048);
+        WgmmaHeld<128, 1>::run(sum[part], high[s], slice);
+        WgmmaHeld<128, 1>::run(sum[part], low[s], slice);
       }
-    }
+    wgmma_commit();
+    wgmma_wait<0>();
+    barrier_arrive(&ring.empty[ring.stage]);
   }
-  float* to = partial + static_cast<int64_t>(blockIdx.z) * experts * width;
+  float* const to = partial + static_cast<int64_t>(blockIdx.z) * experts * width;
 #pragma unroll
-  for (int m = 0; m < 2; ++m)
+  for (int part = 0; part < S::kParts; ++part) {
+    wgmma_pin(sum[part]);
 #pragma unroll
-    for (int n = 0; n < kFragments; ++n)
+    for (int j = 0; j < 16; ++j)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int e = e0 + m0 + m * 16 + lane / 4 + half * 8, c = c0 + n0 + n * 8 + lane % 4 * 2;
+      for (int lower = 0; lower < 2; ++lower) {
+        const int e = e0 + m0 + expert + lower * 8, c = c0 + n0 + part * 128 + j * 8 + lane % 4 * 2;
         if (e < experts && c < width)  // the width is a multiple of 8
           *reinterpret_cast<float2*>(to + static_cast<int64_t>(e) * width + c) =
-              make_float2(sum[m][n][half * 2], sum[m][n][half * 2 + 1]);
+              make_float2(sum[part][4 * j + 2 * lower], sum[part][4 * j + 2 * lower + 1]);
       }
+  }
+}
+
+// Into how many runs the tokens are cut: the least time in steps of 64 tokens, when every multiprocessor has
+// one block at a time, which takes about four steps to begin and end, and the sums of all runs are read again
+// (a step reads kBytesX).
+int64_t token_runs(const GateShape& shape, int64_t tiles, int64_t sms) {
+  const int64_t steps = ceil_div(shape.tokens, kTokens);
+  int64_t best = 1;
+  double least = std::numeric_limits<double>::max();
+  for (int64_t runs = 1; runs <= std::min<int64_t>(32, std::max<int64_t>(1, steps)); ++runs) {
+    const double time =
+        static_cast<double>(ceil_div(tiles * runs, sms) * (ceil_div(steps, runs) + 4)) +
+        static_cast<double>(4 * runs * shape.experts * shape.width) / static_cast<double>(sms * kBytesX);
+    if (time < least) least = time, best = runs;
+  }
+  return best;
+}
+
+template <class S>
+GatePartials prepare(const GateShape& shape, const Arg& dlogits, const Arg& x, device::cuda::Lane& lane) {
+  const int64_t column_tiles = ceil_div(shape.width, kColumns),
+                expert_tiles = ceil_div(shape.experts, S::kExperts);
+  GatePartials out;
+  out.runs = token_runs(shape, column_tiles * expert_tiles, device::cuda::facts().num_sms);
+  const int64_t per_run = ceil_div(ceil_div(shape.tokens, out.runs), kTokens) * kTokens;
+  MapShape of_gradients{shape.experts, shape.tokens};
+  of_gradients.box_x = kBoxExperts, of_gradients.dtype = tensor::Dtype::F32;
+  const CUtensorMap map_d = tensor_map(dlogits.data, of_gradients),
+                    map_x = tensor_map(x.data, {shape.width, shape.tokens});
+  allow_shared(reinterpret_cast<const void*>(&backward_weight<S>), kRingShared, "[router_gate] tiles");
+  const dim3 blocks(static_cast<unsigned>(column_tiles), static_cast<unsigned>(expert_tiles),
+                    static_cast<unsigned>(out.runs));
+  out.launch = [=, stream = lane.stream()](float* partial) {
+    backward_weight<S><<<blocks, kThreads, kRingShared, stream>>>(
+        map_d, map_x, partial, static_cast<int>(shape.tokens), static_cast<int>(shape.width),
+        static_cast<int>(shape.experts), static_cast<int>(per_run));
+    PLEAT_CUDA_LAUNCHED();
+  };
+  return out;
 }
 
 }  // namespace
 
-PartialLaunch prepare_gate_mma_backward_weight(const GateShape& shape, const Arg& dlogits, const Arg& x,
-                                               int64_t splits, device::cuda::Lane& lane) {
-  PartialLaunch out;
-  with_expert_tile(shape.experts, [&](auto tile) {
-    constexpr int kExperts = tile();
-    PLEAT_CUDA(cudaFuncSetAttribute(backward_weight<kExperts>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kShared<kExperts>));
-    const float* dlogits_ = dlogits.as<float>();
-    const bf16* x_ = x.as<bf16>();
-    const int64_t per_split = ceil_div(ceil_div(shape.tokens, splits), kTokens) * kTokens;
-    out = [=, stream = lane.stream()](float* partial) {
-      const dim3 blocks(static_cast<unsigned>(ceil_div(shape.width, kColumns)),
-                        static_cast<unsigned>(ceil_div(shape.experts, kExperts)),
-                        static_cast<unsigned>(splits));
-      backward_weight<kExperts><<<blocks, kThreads, kShared<kExperts>, stream>>>(
-          dlogits_, x_, partial, static_cast<int>(shape.tokens), static_cast<int>(shape.width),
-          static_cast<int>(shape.experts), static_cast<int>(per_split));
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
-  return out;
+GatePartials prepare_gate_backward_weight(const GateShape& shape, const Arg& dlogits, const Arg& x,
+                                          device::cuda::Lane& lane) {
+  return shape.experts <= 64 ? prepare<Tile<64>>(shape, dlogits, x, lane)
+                             : prepare<Tile<128>>(shape, dlogits, x, lane);
 }
 
 }  // namespace pleat::kernels

@@ -1,8 +1,10 @@
 // The gate on the GPU: which product runs where, the plain multiply-add products, and the sums over runs of
 // tokens. Weight gradients may be wider than the weights.
 #include "device/cuda/check.h"
+#include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/paths.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/team.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/math/require.h"
 #include "kernels/router/gate_products.cuh"
@@ -107,15 +109,43 @@ void launch_multiply(A a, B b, int64_t rows, int64_t columns, int64_t depth, int
   PLEAT_CUDA_LAUNCHED();
 }
 
-// dw (+)= partial[0] + partial[1] + ...
-template <class D>
+// dw (+)= partial[0] + partial[1] + ..., N numbers a thread.
+template <class D, int N>
 __global__ void __launch_bounds__(kThreads)
-    add_partials(const float* partial, int64_t splits, int64_t size, bool add, D* dw) {
-  const int64_t i = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x;
+    add_partials(const float* partial, int64_t runs, int64_t size, bool add, D* dw) {
+  const int64_t i = (blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x) * N;
   if (i >= size) return;
-  float sum = partial[i];
-  for (int64_t s = 1; s < splits; ++s) sum += partial[s * size + i];
-  dw[i] = from_float<D>(add ? to_float(dw[i]) + sum : sum);
+  float sum[N], next[N];
+  Pack<float, N>::load(partial + i).get(sum);
+#pragma unroll 8
+  for (int64_t r = 1; r < runs; ++r) {
+    Pack<float, N>::load(partial + r * size + i).get(next);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] += next[j];
+  }
+  if (add) {
+    Pack<D, N>::load(dw + i).get(next);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sum[j] += next[j];
+  }
+  Pack<D, N> out;
+  out.set(sum);
+  out.store(dw + i);
+}
+
+template <class D>
+void launch_add_partials(const float* partial, int64_t runs, int64_t size, bool add, D* dw,
+                         cudaStream_t stream) {
+  const auto launch = [&](auto width) {
+    constexpr int N = width();
+    add_partials<D, N><<<static_cast<unsigned>(ceil_div(size, kThreads * N)), kThreads, 0, stream>>>(
+        partial, runs, size, add, dw);
+  };
+  if (size % 4 == 0 && all_aligned({partial, dw}))
+    launch(std::integral_constant<int, 4>{});
+  else
+    launch(std::integral_constant<int, 1>{});
+  PLEAT_CUDA_LAUNCHED();
 }
 
 // Column sums of dlogits over runs of tokens, in double; block x takes 32 experts, block y a run.
@@ -154,8 +184,13 @@ void check(const GateShape& shape) {
 }
 
 // Which way this product goes, said once.
-bool takes_tensor_cores(std::string_view phase, tensor::Dtype dtype, const GateShape& shape) {
-  const bool mma = gate_on_tensor_cores(dtype, shape);
+// The copy engine wants rows of whole 16 bytes: of x and w in bf16, of logits in f32.
+bool takes_tensor_cores(std::string_view phase, const GateShape& shape,
+                        std::initializer_list<const Arg*> of) {
+  const tensor::Dtype dtype = (*of.begin())->dtype;
+  bool mma = dtype == tensor::Dtype::BF16 && shape.tokens > 0 && shape.width > 0 && shape.width % 8 == 0 &&
+             shape.experts % 4 == 0;
+  for (const Arg* a : of) mma = mma && reinterpret_cast<uintptr_t>(a->data) % 16 == 0;
   note_path(fmt::format("{} {}: {} tokens x {} -> {} experts, {}, logits f32: {}", kName, phase, shape.tokens,
                         shape.width, shape.experts, tensor::name_of(dtype),
                         mma ? "own kernel on tensor cores" : "own kernel, multiply-adds in f32"));
@@ -175,8 +210,8 @@ CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lan
   require_dtype(kName, "bias", call[2], call[0].dtype);
   require_shape(kName, "logits", call[3], {shape.tokens, shape.experts});
   require_dtype(kName, "logits", call[3], tensor::Dtype::F32);
-  if (takes_tensor_cores("forward", call[0].dtype, shape))
-    return prepare_gate_mma_forward(shape, call[0], call[1], call[2], call[3], lane);
+  if (takes_tensor_cores("forward", shape, {&call[0], &call[1], &call[3]}))
+    return prepare_gate_forward(shape, call[0], call[1], call[2], call[3], lane);
   CudaLaunch out;
   with_float(call[0].dtype, [&](auto zero) {
     using C = decltype(zero);
@@ -198,8 +233,8 @@ CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cu
   require_shape(kName, "w", call[1], {shape.experts, shape.width});
   require_shape(kName, "dx", call[2], {shape.tokens, shape.width});
   require_dtype(kName, "dx", call[2], call[1].dtype);
-  if (takes_tensor_cores("dgrad", call[1].dtype, shape))
-    return prepare_gate_mma_backward_input(shape, call[0], call[1], call[2], lane);
+  if (takes_tensor_cores("dgrad", shape, {&call[1], &call[0], &call[2]}))
+    return prepare_gate_backward_input(shape, call[0], call[1], call[2], lane);
   CudaLaunch out;
   with_float(call[1].dtype, [&](auto zero) {
     using C = decltype(zero);
@@ -224,21 +259,21 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   require_shape(kName, "dbias", call[3], {shape.experts});
   require_dtype(kName, "dbias", call[3], call[2].dtype);
 
-  // About two blocks per multiprocessor, runs of at least 256 tokens.
-  const int64_t tiles = ceil_div(shape.width, 128) * ceil_div(shape.experts, 128);
-  const int64_t splits = std::max<int64_t>(
-      1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
   const int64_t size = shape.experts * shape.width;
-  PartialLaunch products;
-  if (takes_tensor_cores("wgrad", call[1].dtype, shape)) {
-    products = prepare_gate_mma_backward_weight(shape, call[0], call[1], splits, lane);
+  GatePartials products;
+  if (takes_tensor_cores("wgrad", shape, {&call[1], &call[0]})) {
+    products = prepare_gate_backward_weight(shape, call[0], call[1], lane);
   } else {
+    // About two blocks per multiprocessor, runs of at least 256 tokens.
+    const int64_t tiles = ceil_div(shape.width, kTile) * ceil_div(shape.experts, kTile);
+    products.runs = std::max<int64_t>(
+        1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
     with_float(call[1].dtype, [&](auto zero) {
       using C = decltype(zero);
       const Strided<float> dlogits{call[0].as<float>(), 1, shape.experts};
       const Strided<C> x{call[1].as<C>(), shape.width, 1};
-      products = [=, stream = lane.stream()](float* partial) {
-        launch_multiply(dlogits, x, shape.experts, shape.width, shape.tokens, splits,
+      products.launch = [=, runs = products.runs, stream = lane.stream()](float* partial) {
+        launch_multiply(dlogits, x, shape.experts, shape.width, shape.tokens, runs,
                         WritePartial{partial, shape.width, size}, stream);
       };
     });
@@ -246,18 +281,16 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   CudaLaunch out;
   with_float(call[2].dtype, [&](auto zero) {
     using D = decltype(zero);
-    if (!products) return;
-    lane.need_scratch(std::max(splits * size * 4, kBiasRuns * shape.experts * 8));
+    if (!products.launch) return;
+    lane.need_scratch(std::max(products.runs * size * 4, kBiasRuns * shape.experts * 8));
     const float* dlogits = call[0].as<float>();
     D *dw = call[2].as<D>(), *dbias = call[3].as<D>();
     const bool add = call[2].into() == Into::Accumulate, add_to_bias = call[3].into() == Into::Accumulate;
     out = [=, &lane] {
       if (size == 0) return;
       float* partial = reinterpret_cast<float*>(lane.scratch());
-      products(partial);
-      add_partials<<<static_cast<unsigned>(ceil_div(size, kThreads)), kThreads, 0, lane.stream()>>>(
-          partial, splits, size, add, dw);
-      PLEAT_CUDA_LAUNCHED();
+      products.launch(partial);
+      launch_add_partials(partial, products.runs, size, add, dw, lane.stream());
       if (!dbias) return;
       double* sums = reinterpret_cast<double*>(lane.scratch());
       const int experts = static_cast<int>(shape.experts);
