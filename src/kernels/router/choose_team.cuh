@@ -27,9 +27,8 @@ __global__ void __launch_bounds__(kMaxChoiceThreads, 2)
                     float* probs, ChoiceTotals to) {
   constexpr int P = T::kElements;
   extern __shared__ int mine[];  // [experts]
-  __shared__ int rooms[kMaxChoiceThreads / 32][T::kTokens][kMaxTeamChoices];
+  __shared__ TeamRoom<T> rooms[kMaxChoiceThreads / 32];
   const int warp = threadIdx.x / 32, lane = T::lane();
-  int* room = rooms[warp][T::token()];
   for (int e = threadIdx.x; e < c.experts; e += blockDim.x) mine[e] = 0;
   __syncthreads();
 
@@ -58,17 +57,8 @@ __global__ void __launch_bounds__(kMaxChoiceThreads, 2)
       PLEAT_EACH(j, P) rank[j] = rank_of_share(x[j]);
     }
     const Taken taken = team_choose<T>(rank, c.top_k);
-#pragma unroll
-    for (int r = 0; r < T::kRuns; ++r) {
-      int* slot = room + (taken.slots >> 8 * r & 255);
-#pragma unroll
-      for (int j = r * T::kRun; j < (r + 1) * T::kRun; ++j)
-        if (rank[j] >= taken.least) *slot++ = T::expert(j);
-    }
-    __syncwarp();
-    const bool has_slot = there && lane < c.top_k;
-    const int expert = has_slot ? room[lane] : 0;
-    __syncwarp();  // the next tokens write where these were read
+    const int expert = taken_expert<T>(rank, taken, c.top_k, rooms[warp]);
+    const bool has_slot = there && expert >= 0;
     const float logit = has_slot ? row[expert] : -kInfinity;
     float prob;
     if (c.all) {

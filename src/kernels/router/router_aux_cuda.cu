@@ -92,6 +92,7 @@ __global__ void __launch_bounds__(kThreads)
                    const int32_t* doc_start, int64_t num_tokens, Counts to) {
   constexpr int P = T::kElements;
   extern __shared__ int mine[];  // [experts]
+  __shared__ TeamRoom<T> rooms[kWarps];
   const int E = set.experts;
   for (int e = threadIdx.x; e < E; e += kThreads) mine[e] = 0;
   __syncthreads();
@@ -105,12 +106,13 @@ __global__ void __launch_bounds__(kThreads)
     uint32_t rank[P];
     PLEAT_EACH(j, P) rank[j] = rank_of_logit(x[j]);
     const Taken taken = team_choose<T>(rank, set.top_k);
+    const int expert = taken_expert<T>(rank, taken, set.top_k, rooms[threadIdx.x / 32]);
     if (counted) {
       seen += T::lane() == 0;
-      PLEAT_EACH(j, P) if (rank[j] >= taken.least) atomicAdd(&mine[T::expert(j)], 1);
+      if (expert >= 0) atomicAdd(&mine[expert], 1);
       if (set.coef[kSequence] != 0) {
         const int64_t doc = first_token(doc_start, t);
-        PLEAT_EACH(j, P) if (rank[j] >= taken.least) atomicAdd(&to.doc_experts[doc * E + T::expert(j)], 1);
+        if (expert >= 0) atomicAdd(&to.doc_experts[doc * E + expert], 1);
         if (T::lane() == 0) atomicAdd(&to.doc_tokens[doc], 1);
       }
     }

@@ -263,6 +263,31 @@ __device__ inline Taken team_choose(uint32_t (&rank)[T::kElements], int k) {
   }
 }
 
+// Of a warp, in shared memory.
+template <class T>
+struct TeamRoom {
+  int experts[T::kTokens][kMaxTeamChoices];
+};
+
+// Gives each of a team's first k lanes one of the taken experts, in ascending order; -1 to the others. All
+// lanes of the warp take part.
+template <class T>
+__device__ inline int taken_expert(const uint32_t (&rank)[T::kElements], const Taken& taken, int k,
+                                   TeamRoom<T>& room) {
+  int* slots = room.experts[T::token()];
+#pragma unroll
+  for (int r = 0; r < T::kRuns; ++r) {
+    int* slot = slots + (taken.slots >> 8 * r & 255);
+#pragma unroll
+    for (int j = r * T::kRun; j < (r + 1) * T::kRun; ++j)
+      if (rank[j] >= taken.least) *slot++ = T::expert(j);
+  }
+  __syncwarp();
+  const int expert = T::lane() < k ? slots[T::lane()] : -1;
+  __syncwarp();  // the next tokens may write
+  return expert;
+}
+
 // Calls f with a Team for E experts, at most kMaxTeamExperts.
 template <class F>
 void with_team(int64_t experts, F&& f) {
