@@ -44,31 +44,44 @@ struct RowRule {
 };
 
 // Turns the counts of chunks into what lies before them, and puts the buckets' sums into `counts` [buckets],
-// shared memory. One block: a thread takes a bucket and a part of the chunks, which it asks for all at once.
+// shared memory. One block: a thread takes a bucket and a part of the chunks, which it asks for all at once
+// while they are few, and otherwise twice. No more threads work than have something to wait for: their
+// instructions, not memory, would be what takes time. Numbers of counts fit into 32 bits.
 inline __device__ void scan_chunks(int buckets, int num_chunks, int* before, int* counts) {
-  constexpr int kHeld = 32;
+  constexpr int kGroup = 8, kHeld = 4 * kGroup;
   __shared__ int of_part[kScanThreads];
-  const int width = min(kScanThreads, (buckets + 31) / 32 * 32), parts = kScanThreads / width;
-  const int column = threadIdx.x % width, part = threadIdx.x / width;
-  const int size = (num_chunks + parts - 1) / parts, begin = min(part * size, num_chunks),
-            end = part < parts ? min(begin + size, num_chunks) : begin;
+  const int width = min(kScanThreads, (buckets + 31) / 32 * 32);
+  const int parts = min(kScanThreads / width, (num_chunks + kGroup - 1) / kGroup);
+  const int part = threadIdx.x / width, column = threadIdx.x - part * width;
+  const int size = (num_chunks + parts - 1) / parts;  // of a part
+  const int begin = min(part * size, num_chunks), end = min(begin + size, num_chunks);
+  const unsigned stride = buckets;
   for (int first = 0; first < buckets; first += width) {
-    const int e = first + column;
-    int* from = before + static_cast<int64_t>(begin) * buckets + e;
-    const int num = e < buckets ? end - begin : 0;
+    const int e = first + column, num = e < buckets ? end - begin : 0;
+    const unsigned from = begin * stride + e;
     int held[kHeld], sum = 0;
+    if (part < parts) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) held[i] = i < num ? __ldcg(from + static_cast<int64_t>(i) * buckets) : 0;
+      for (int g = 0; g < kHeld; g += kGroup) {
+        if (g >= size) break;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) sum += held[i];
-#pragma unroll 8
-    for (int i = kHeld; i < num; ++i) sum += __ldcg(from + static_cast<int64_t>(i) * buckets);
+        for (int i = g; i < g + kGroup; ++i) held[i] = i < num ? __ldcg(before + (from + stride * i)) : 0;
+      }
+#pragma unroll
+      for (int g = 0; g < kHeld; g += kGroup) {
+        if (g >= size) break;
+#pragma unroll
+        for (int i = g; i < g + kGroup; ++i) sum += held[i];
+      }
+#pragma unroll 4
+      for (int i = kHeld; i < num; ++i) sum += __ldcg(before + (from + stride * i));
+    }
     __syncthreads();  // the former buckets' readers are done
     of_part[threadIdx.x] = sum;
     __syncthreads();
-    if (num == 0 && part != 0) continue;
+    if (part >= parts) continue;
     int at = 0, all = 0;
-#pragma unroll 8
+#pragma unroll 4
     for (int q = 0; q < parts; ++q) {
       const int other = of_part[q * width + column];
       at += q < part ? other : 0;
@@ -76,13 +89,18 @@ inline __device__ void scan_chunks(int buckets, int num_chunks, int* before, int
     }
     if (part == 0 && e < buckets) counts[e] = all;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      if (i < num) from[static_cast<int64_t>(i) * buckets] = at;
-      at += held[i];
+    for (int g = 0; g < kHeld; g += kGroup) {
+      if (g >= size) break;
+#pragma unroll
+      for (int i = g; i < g + kGroup; ++i) {
+        if (i < num) before[from + stride * i] = at;
+        at += held[i];
+      }
     }
     for (int i = kHeld; i < num; ++i) {
-      const int count = __ldcg(from + static_cast<int64_t>(i) * buckets);
-      from[static_cast<int64_t>(i) * buckets] = at;
+      int& mine = before[from + stride * i];
+      const int count = __ldcg(&mine);
+      mine = at;
       at += count;
     }
   }
@@ -104,20 +122,23 @@ inline __device__ void scan(int buckets, int num_chunks, const RowRule& rule, So
     const int size = e < buckets ? (rule.pad ? rule.capacity : kept) : 0;
     PLEAT_HALT_UNLESS(!rule.must_fit || count <= rule.capacity,
                       "a source kept more choices of an expert than its capacity");
-    int upto[3] = {count, size, kept};
+    const int warps = min(kScanWarps, (buckets - first + 31) / 32);  // the others have nothing
+    int upto[3] = {count, size, kept}, before[3] = {}, all[3] = {};
+    if (warp < warps) {
 #pragma unroll
-    for (int step = 1; step < 32; step *= 2)
+      for (int step = 1; step < 32; step *= 2)
 #pragma unroll
-      for (int& x : upto) {
-        const int other = __shfl_up_sync(kAll, x, step);
-        if (lane >= step) x += other;
-      }
+        for (int& x : upto) {
+          const int other = __shfl_up_sync(kAll, x, step);
+          if (lane >= step) x += other;
+        }
+    }
     __syncthreads();  // the former buckets' readers are done
     if (lane == 31)
       for (int i = 0; i < 3; ++i) sums[i][warp] = upto[i];
     __syncthreads();
-    int before[3] = {}, all[3] = {};
-    const int warps = min(kScanWarps, (buckets - first + 31) / 32);  // the others have nothing
+    if (warp >= warps) break;  // in the last round only
+#pragma unroll 4
     for (int w = 0; w < warps; ++w)
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
