@@ -50,6 +50,32 @@ TEST(CudaDispatchPlan, IsThePlanOfTheCpu) {
         }
 }
 
+// More chunks than a thread of the scan holds at once, and more buckets than it has threads.
+TEST(CudaDispatchPlan, OfManyChoicesIsThePlanOfTheCpu) {
+  PLEAT_NEEDS_GPU();
+  for (auto [T, k, E] : {std::tuple{26000, 4, 300}, {36001, 1, 1100}, {40000, 8, 64}, {33333, 2, 7}})
+    for (int capacity : {0, 70}) {
+      SCOPED_TRACE("T " + std::to_string(T) + " E " + std::to_string(E));
+      const int64_t R = T * k + 3;
+      Tensor idx = Tensor::zeros(Dtype::I32, {T, k}), probs = Tensor::normal(Dtype::F32, {T, k}, 4);
+      for (int64_t i = 0; i < T * k; ++i)  // slot s takes one of the s-th E / k experts
+        idx.set(i, static_cast<double>(i % k * (E / k) + i * i % 10007 % (E / k)));
+      Tensor offsets = Tensor::nan(Dtype::I32, {E + 1}), row_token = Tensor::nan(Dtype::I32, {R}),
+             row_slot = Tensor::nan(Dtype::I32, {R}), token_row = Tensor::nan(Dtype::I32, {T, k}),
+             dropped = Tensor::nan(Dtype::I64, {1});
+      expect_agrees(KernelKind::dispatch_plan, Phase::Forward,
+                    {in(idx), in(probs), none(), out(offsets), out(row_token), out(row_slot), out(token_row),
+                     out(dropped)},
+                    {{"capacity", double(capacity)},
+                     {"experts", double(E)},
+                     {"pad", 0},
+                     {"policy", 1},
+                     {"top_k", double(k)}},
+                    {});
+      if (::testing::Test::HasFatalFailure()) return;
+    }
+}
+
 // A kernel has one limit of shared memory, for all that is prepared with it.
 TEST(CudaDispatchPlan, ASmallerPlanLeavesALargerOneItsSharedMemory) {
   PLEAT_NEEDS_GPU();

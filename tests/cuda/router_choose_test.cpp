@@ -52,6 +52,19 @@ const Router kRouters[] = {
     {300, 4, 1},
     {700, 5, 0, 1},
     {1, 1, 1, 0, 1, 1, 0, 0, 0, 1},
+    // Every size of a team of lanes, whole and with experts missing, and one choice more than teams find.
+    {1, 1},
+    {9, 8, 0, 1},
+    {32, 8},
+    {100, 8, 0, 1},
+    {127, 5, 0, 1, 1},
+    {200, 3, 0, 1, 1},
+    {256, 8},
+    {301, 8, 0, 1},
+    {512, 8, 0, 1, 1},
+    {64, 9, 0, 1},
+    {64, 9, 0, 1, 1},
+    {48, 40},
 };
 
 struct Chosen {
@@ -111,6 +124,21 @@ TEST(CudaRouterChoose, TakesTheExpertsOfTheCpu) {
       Tensor logits = Tensor::normal(Dtype::F32, {T, r.experts}, static_cast<uint64_t>(T));
       expect_same_choice(r, T, logits, false, T == 7);
     }
+}
+
+// More tokens than all blocks hold at once, and blocks of both sizes.
+TEST(CudaRouterChoose, TakesTheExpertsOfTheCpuForManyTokens) {
+  PLEAT_NEEDS_GPU();
+  for (const auto& [r, T] : {std::pair{Router{8, 2, 0, 1}, 17003},
+                             {Router{64, 8, 0, 1}, 4230},
+                             {Router{64, 8, 0, 1, 1}, 17001},
+                             {Router{200, 8}, 8501},
+                             {Router{300, 4, 0, 1}, 4301},
+                             {Router{64, 9}, 4301}}) {
+    Tensor logits = Tensor::normal(Dtype::F32, {T, r.experts}, 3);
+    for (int64_t i = 0; i < logits.size(); i += 3) logits.set(i, std::round(4 * logits.at(i)) / 4);
+    expect_same_choice(r, T, logits, false, true);
+  }
 }
 
 TEST(CudaRouterChoose, BreaksTiesAndReadsStrangeNumbersAsTheCpu) {

@@ -28,40 +28,50 @@ __device__ void count_chunk(int64_t num_items, int num_buckets, Bucket bucket, i
 
 // Calls place(i, position) for this block's items: start(bucket) plus the number of items of the
 // bucket before i in this block; -1 for an item left out. `counts` [warps, buckets] is shared memory.
+// All memory that is read is asked for first, and warps number their items while they wait for `start`.
 template <class Bucket, class Start, class Place>
 __device__ void place_chunk(int64_t num_items, int num_buckets, Bucket bucket, Start start, int* counts,
                             Place place) {
+  constexpr int kRounds = kItemsPerWarp / 32;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  for (int i = threadIdx.x; i < num_buckets * kSortWarps; i += kSortThreads) counts[i] = 0;
-  __syncthreads();
   const int64_t begin = blockIdx.x * static_cast<int64_t>(kChunkItems) + warp * kItemsPerWarp;
-  int* mine = counts + warp * num_buckets;
-  int items[kItemsPerWarp / 32];
+  int items[kRounds], within[kRounds];  // buckets; places among the warp's items of the bucket
 #pragma unroll
-  for (int j = 0; j < kItemsPerWarp / 32; ++j) {
+  for (int j = 0; j < kRounds; ++j) {
     const int64_t i = begin + 32 * j + lane;
     items[j] = i < num_items ? bucket(i) : -1;
-    if (items[j] >= 0) atomicAdd(&mine[items[j]], 1);
+  }
+  const int first_start = static_cast<int>(threadIdx.x) < num_buckets ? start(threadIdx.x) : 0;
+  int* mine = counts + warp * num_buckets;
+  for (int e = lane; e < num_buckets; e += 32) mine[e] = 0;
+  unsigned same[kRounds];
+#pragma unroll
+  for (int j = 0; j < kRounds; ++j) same[j] = __match_any_sync(0xffffffffu, items[j]);
+  __syncwarp();
+#pragma unroll
+  for (int j = 0; j < kRounds; ++j) {
+    const int before = __popc(same[j] & ((1u << lane) - 1)), so_far = items[j] >= 0 ? mine[items[j]] : 0;
+    within[j] = so_far + before;
+    __syncwarp();
+    if (items[j] >= 0 && before == 0) mine[items[j]] = so_far + __popc(same[j]);
+    __syncwarp();
   }
   __syncthreads();
   for (int e = threadIdx.x; e < num_buckets; e += kSortThreads) {
-    int at = start(e);
+    int at = e < kSortThreads ? first_start : start(e), of_warp[kSortWarps];
+#pragma unroll
+    for (int w = 0; w < kSortWarps; ++w) of_warp[w] = counts[w * num_buckets + e];
+#pragma unroll
     for (int w = 0; w < kSortWarps; ++w) {
-      const int count = counts[w * num_buckets + e];
       counts[w * num_buckets + e] = at;
-      at += count;
+      at += of_warp[w];
     }
   }
   __syncthreads();
 #pragma unroll
-  for (int j = 0; j < kItemsPerWarp / 32; ++j) {
-    const unsigned same = __match_any_sync(0xffffffffu, items[j]);
-    const int before = __popc(same & ((1u << lane) - 1));
+  for (int j = 0; j < kRounds; ++j) {
     const int64_t i = begin + 32 * j + lane;
-    if (i < num_items) place(i, items[j] >= 0 ? mine[items[j]] + before : -1);
-    __syncwarp();
-    if (items[j] >= 0 && before == 0) mine[items[j]] += __popc(same);
-    __syncwarp();
+    if (i < num_items) place(i, items[j] >= 0 ? mine[items[j]] + within[j] : -1);
   }
 }
 

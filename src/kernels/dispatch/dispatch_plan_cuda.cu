@@ -28,6 +28,7 @@ struct Choices {
     PLEAT_HALT_UNLESS(p >= 0 && p < pieces, "[dispatch_plan] a token is in no piece");
     return e * pieces + p;
   }
+  __device__ int again(int64_t i) const { return piece ? idx[i] * pieces + piece[i / top_k] : idx[i]; }
 };
 
 // Choices of kept rows, one block per bucket.
@@ -105,10 +106,9 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
     PLEAT_CUDA_LAUNCHED();
     if (most == 0) {
       place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
-          choices, num_chunks, sorted, offsets + choices.experts, budget, 0, false, row_token, row_slot,
-          token_row);
+          choices, sorted, offsets + choices.experts, budget, 0, false, row_token, row_slot, token_row);
     } else {
-      place_cells<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(choices, num_chunks, sorted);
+      place_cells<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(choices, sorted);
       PLEAT_CUDA_LAUNCHED();
       select<<<static_cast<unsigned>(buckets), kSelectThreads, 0, lane.stream()>>>(
           choices, probs, most, policy == 0, pad, sorted, offsets, budget, row_token, row_slot, token_row);

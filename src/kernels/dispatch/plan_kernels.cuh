@@ -3,6 +3,8 @@
 // own.
 //
 // `Choices` gives num_choices, num_buckets(), top_k and, called with a choice, its bucket (-1: no row here).
+// It may have again(choice): the same once count_and_scan has looked at all, without checks, so that nothing
+// stands between the loads of several choices.
 #pragma once
 
 #include "device/cuda/check.h"
@@ -17,7 +19,15 @@ namespace pleat::kernels::cuda {
 constexpr int kScanThreads = 1024, kScanWarps = kScanThreads / 32;
 constexpr int kSelectThreads = 256;
 
-// Scratch: before [buckets, chunks] first counts, then what lies before a chunk in its bucket; of each bucket
+template <class Choices>
+__device__ int bucket_again(const Choices& choices, int64_t i) {
+  if constexpr (requires { choices.again(i); })
+    return choices.again(i);
+  else
+    return choices(i);
+}
+
+// Scratch: before [chunks, buckets] first counts, then what lies before a chunk in its bucket; of each bucket
 // its choices, its first cell and its first row.
 struct Sorted {
   int *before, *count, *first_cell, *first_row, *cells;
@@ -33,26 +43,76 @@ struct RowRule {
   bool add_dropped;
 };
 
-// Turns counts into what lies before, and gives buckets their rows. One block, which sees the counts of all;
-// `counts` [buckets] is shared memory.
-inline __device__ void scan(int buckets, int num_chunks, const RowRule& rule, Sorted at, int* counts) {
-  const int lane = threadIdx.x % 32;
-  for (int e = threadIdx.x / 32; e < buckets; e += kScanWarps) {
-    int* row = at.before + static_cast<int64_t>(e) * num_chunks;
-    int sum = 0;
-    for (int first = 0; first < num_chunks; first += 32) {
-      const int i = first + lane, x = i < num_chunks ? __ldcg(row + i) : 0;
-      int inclusive = x;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(kAll, inclusive, step);
-        if (lane >= step) inclusive += other;
+// Turns the counts of chunks into what lies before them, and puts the buckets' sums into `counts` [buckets],
+// shared memory. One block: a thread takes a bucket and a part of the chunks, which it asks for all at once
+// while they are few, and otherwise twice. No more threads work than have something to wait for: their
+// instructions, not memory, would be what takes time. Numbers of counts fit into 32 bits.
+inline __device__ void scan_chunks(int buckets, int num_chunks, int* before, int* counts) {
+  constexpr int kGroup = 8, kHeld = 4 * kGroup;
+  __shared__ int of_part[kScanThreads];
+  const int width = min(kScanThreads, (buckets + 31) / 32 * 32);
+  const int parts = min(kScanThreads / width, (num_chunks + kGroup - 1) / kGroup);
+  const int part = threadIdx.x / width, column = threadIdx.x - part * width;
+  const int size = (num_chunks + parts - 1) / parts;  // of a part
+  const int begin = min(part * size, num_chunks), end = min(begin + size, num_chunks);
+  const unsigned stride = buckets;
+  for (int first = 0; first < buckets; first += width) {
+    const int e = first + column, num = e < buckets ? end - begin : 0;
+    const unsigned from = begin * stride + e;
+    int held[kHeld], sum = 0;
+    if (part < parts) {
+#pragma unroll
+      for (int g = 0; g < kHeld; g += kGroup) {
+        if (g >= size) break;
+#pragma unroll
+        for (int i = g; i < g + kGroup; ++i) held[i] = i < num ? __ldcg(before + (from + stride * i)) : 0;
       }
-      if (i < num_chunks) row[i] = sum + inclusive - x;
-      sum += __shfl_sync(kAll, inclusive, 31);
+#pragma unroll
+      for (int g = 0; g < kHeld; g += kGroup) {
+        if (g >= size) break;
+#pragma unroll
+        for (int i = g; i < g + kGroup; ++i) sum += held[i];
+      }
+#pragma unroll 4
+      for (int i = kHeld; i < num; ++i) sum += __ldcg(before + (from + stride * i));
     }
-    if (lane == 0) counts[e] = sum;
+    __syncthreads();  // the former buckets' readers are done
+    of_part[threadIdx.x] = sum;
+    __syncthreads();
+    if (part >= parts) continue;
+    int at = 0, all = 0;
+#pragma unroll 4
+    for (int q = 0; q < parts; ++q) {
+      const int other = of_part[q * width + column];
+      at += q < part ? other : 0;
+      all += other;
+    }
+    if (part == 0 && e < buckets) counts[e] = all;
+#pragma unroll
+    for (int g = 0; g < kHeld; g += kGroup) {
+      if (g >= size) break;
+#pragma unroll
+      for (int i = g; i < g + kGroup; ++i) {
+        if (i < num) before[from + stride * i] = at;
+        at += held[i];
+      }
+    }
+    for (int i = kHeld; i < num; ++i) {
+      int& mine = before[from + stride * i];
+      const int count = __ldcg(&mine);
+      mine = at;
+      at += count;
+    }
   }
   __syncthreads();
+}
+
+// Gives buckets their rows. One block, which sees the counts of all; `counts` [buckets] is shared memory.
+inline __device__ void scan(int buckets, int num_chunks, const RowRule& rule, Sorted at, int* counts) {
+  __shared__ int sums[3][kScanWarps];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t dropped = threadIdx.x == 0 && rule.dropped && rule.add_dropped ? rule.dropped[0] : 0;
+  scan_chunks(buckets, num_chunks, at.before, counts);
   int cells = 0;
   int64_t rows = 0, kept_rows = 0;
   for (int first = 0; first < buckets; first += kScanThreads) {
@@ -62,24 +122,45 @@ inline __device__ void scan(int buckets, int num_chunks, const RowRule& rule, So
     const int size = e < buckets ? (rule.pad ? rule.capacity : kept) : 0;
     PLEAT_HALT_UNLESS(!rule.must_fit || count <= rule.capacity,
                       "a source kept more choices of an expert than its capacity");
-    int all_cells, all_rows, all_kept;
-    const int cell = cells + block_scan<kScanThreads>(count, all_cells);
-    const int64_t row = rows + block_scan<kScanThreads>(size, all_rows);
-    block_scan<kScanThreads>(kept, all_kept);
+    const int warps = min(kScanWarps, (buckets - first + 31) / 32);  // the others have nothing
+    int upto[3] = {count, size, kept}, before[3] = {}, all[3] = {};
+    if (warp < warps) {
+#pragma unroll
+      for (int step = 1; step < 32; step *= 2)
+#pragma unroll
+        for (int& x : upto) {
+          const int other = __shfl_up_sync(kAll, x, step);
+          if (lane >= step) x += other;
+        }
+    }
+    __syncthreads();  // the former buckets' readers are done
+    if (lane == 31)
+      for (int i = 0; i < 3; ++i) sums[i][warp] = upto[i];
+    __syncthreads();
+    if (warp >= warps) break;  // in the last round only
+#pragma unroll 4
+    for (int w = 0; w < warps; ++w)
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const int other = sums[i][w];
+        before[i] += w < warp ? other : 0;
+        all[i] += other;
+      }
     if (e < buckets) {
+      const int64_t row = rows + before[1] + upto[1] - size;
       at.count[e] = count;
-      at.first_cell[e] = cell;
+      at.first_cell[e] = cells + before[0] + upto[0] - count;
       at.first_row[e] = static_cast<int>(row);
       if (e % rule.pieces == 0) rule.offsets[e / rule.pieces] = static_cast<int32_t>(row);
     }
-    cells += all_cells, rows += all_rows, kept_rows += all_kept;
+    cells += all[0], rows += all[1], kept_rows += all[2];
   }
   if (threadIdx.x != 0) return;
   PLEAT_HALT_UNLESS(rows <= rule.budget,
                     "routing needs more rows than the budget holds; a larger token budget or a "
                     "capacity would fit");
   rule.offsets[buckets / rule.pieces] = static_cast<int32_t>(rows);
-  if (rule.dropped) rule.dropped[0] = (rule.add_dropped ? rule.dropped[0] : 0) + cells - kept_rows;
+  if (rule.dropped) rule.dropped[0] = dropped + cells - kept_rows;
 }
 
 // Counts the choices of every chunk; the last block then scans. `arrived` is one of Counters.
@@ -89,7 +170,7 @@ __global__ void __launch_bounds__(kScanThreads)
   extern __shared__ int counts[];
   count_chunk<kScanThreads>(choices.num_choices, choices.num_buckets(), choices, counts);
   for (int e = threadIdx.x; e < choices.num_buckets(); e += kScanThreads)
-    to.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x] = counts[e];
+    to.before[static_cast<int64_t>(blockIdx.x) * choices.num_buckets() + e] = counts[e];
   if (is_last_block(arrived)) scan(choices.num_buckets(), num_chunks, rule, to, counts);
 }
 
@@ -109,15 +190,14 @@ inline __device__ void fill_bucket(int first_row, int count, int capacity, int32
 
 template <class Choices>
 __global__ void __launch_bounds__(kSortThreads)
-    place_rows(Choices choices, int num_chunks, Sorted from, const int32_t* num_rows, int64_t budget,
-               int capacity, bool pad, int32_t* row_token, int32_t* row_slot, int32_t* token_row) {
+    place_rows(Choices choices, Sorted from, const int32_t* num_rows, int64_t budget, int capacity, bool pad,
+               int32_t* row_token, int32_t* row_slot, int32_t* token_row) {
   extern __shared__ int counts[];
+  const int buckets = choices.num_buckets(), end = *num_rows;
+  const int* before = from.before + static_cast<int64_t>(blockIdx.x) * buckets;
   place_chunk(
-      choices.num_choices, choices.num_buckets(), choices,
-      [&](int e) {
-        return from.first_row[e] + from.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x];
-      },
-      counts,
+      choices.num_choices, buckets, [&](int64_t i) { return bucket_again(choices, i); },
+      [&](int e) { return from.first_row[e] + before[e]; }, counts,
       [&](int64_t i, int row) {
         token_row[i] = row;
         if (row < 0) return;
@@ -126,18 +206,19 @@ __global__ void __launch_bounds__(kSortThreads)
         row_slot[row] = static_cast<int>(i) - t * choices.top_k;
       });
   if (pad)
-    for (int e = blockIdx.x; e < choices.num_buckets(); e += gridDim.x)
+    for (int e = blockIdx.x; e < buckets; e += gridDim.x)
       fill_bucket(from.first_row[e], from.count[e], capacity, row_token, row_slot);
-  fill_tail(*num_rows, budget, row_token, row_slot);
+  fill_tail(end, budget, row_token, row_slot);
 }
 
 template <class Choices>
-__global__ void __launch_bounds__(kSortThreads) place_cells(Choices choices, int num_chunks, Sorted at) {
+__global__ void __launch_bounds__(kSortThreads) place_cells(Choices choices, Sorted at) {
   extern __shared__ int counts[];
+  const int buckets = choices.num_buckets();
+  const int* before = at.before + static_cast<int64_t>(blockIdx.x) * buckets;
   place_chunk(
-      choices.num_choices, choices.num_buckets(), choices,
-      [&](int e) { return at.first_cell[e] + at.before[static_cast<int64_t>(e) * num_chunks + blockIdx.x]; },
-      counts,
+      choices.num_choices, buckets, [&](int64_t i) { return bucket_again(choices, i); },
+      [&](int e) { return at.first_cell[e] + before[e]; }, counts,
       [&](int64_t i, int cell) {
         if (cell >= 0) at.cells[cell] = static_cast<int>(i);
       });

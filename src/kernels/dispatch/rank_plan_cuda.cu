@@ -151,8 +151,7 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
                                                                     counters.data());
     PLEAT_CUDA_LAUNCHED();
     place_rows<<<blocks, kSortThreads, shared * kSortWarps, lane.stream()>>>(
-        choices, num_chunks, sorted, offsets + choices.experts_per_rank, R, most, pad, row_token, row_slot,
-        token_row);
+        choices, sorted, offsets + choices.experts_per_rank, R, most, pad, row_token, row_slot, token_row);
     PLEAT_CUDA_LAUNCHED();
   };
 }

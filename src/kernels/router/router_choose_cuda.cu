@@ -1,15 +1,13 @@
-// Choice of experts on the GPU: one warp per token, the token's experts in registers. The last block adds up
-// load and statistics: loads are integers that all blocks count together, statistics one partial result per
-// block.
+// Choice of experts on the GPU. Here a warp per token, the token's experts in registers, for every kind of
+// router; what most models do has kernels of its own (choose_team.cuh).
 #include "device/cuda/check.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/math/require.h"
-#include "kernels/router/choose.h"
+#include "kernels/router/choose_team.cuh"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/sinkhorn.cuh"
-#include "kernels/router/token.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -18,6 +16,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kMaxBlocks = 528;  // four per multiprocessor
+constexpr int64_t kFewBlocks = 132;  // one per multiprocessor
 constexpr int kMaxGroups = 32;       // one lane each
 
 enum class Key : uint8_t { Logit, Softmax, Sigmoid, Point, Matrix, Given };
@@ -53,21 +52,11 @@ struct Choice {
     else
       key = set.score == Score::Softmax ? Key::Softmax : Key::Point;
   }
-};
 
-struct Partial {
-  double largest, squares;
-  int64_t tokens;
-};
-
-// Where a launch counts: arrived [1] and counts [E] are Counters, partial [blocks] is scratch; load and stats
-// are the results.
-struct Totals {
-  int *arrived, *counts;
-  Partial* partial;
-  int64_t* load;
-  double* stats;
-  bool add_load, add_stats;
+  bool in_teams() const {
+    return (key == Key::Logit || key == Key::Softmax) && groups == 0 && top_k <= kMaxTeamChoices &&
+           experts <= kMaxTeamExperts;
+  }
 };
 
 template <int P>
@@ -177,34 +166,10 @@ __device__ void weigh(const Choice& c, const float (&x)[P], const bool (&in)[P],
   PLEAT_EACH(j, P) prob[j] *= c.scale;
 }
 
-// By the last block, when all have counted.
-__device__ void finish(const Totals& to, int experts) {
-  for (int e = threadIdx.x; e < experts; e += kThreads) {
-    to.load[e] = (to.add_load ? to.load[e] : 0) + __ldcg(to.counts + e);
-    to.counts[e] = 0;
-  }
-  Partial mine{0, 0, 0};
-  for (int b = threadIdx.x; b < static_cast<int>(gridDim.x); b += kThreads) {
-    const Partial* of_block = to.partial + b;
-    mine.largest = max(mine.largest, __ldcg(&of_block->largest));
-    mine.squares += __ldcg(&of_block->squares);
-    mine.tokens += __ldcg(reinterpret_cast<const long long*>(&of_block->tokens));
-  }
-  mine.largest = block_max<kThreads>(mine.largest);
-  mine.squares = block_sum<kThreads>(mine.squares);
-  mine.tokens = block_sum<kThreads>(mine.tokens);
-  if (threadIdx.x != 0) return;
-  double* stats = to.stats;
-  stats[0] = to.add_stats && !(stats[0] < mine.largest) ? stats[0] : mine.largest;
-  stats[1] = (to.add_stats ? stats[1] : 0) + mine.squares;
-  stats[2] = (to.add_stats ? stats[2] : 0) + static_cast<double>(mine.tokens * experts);
-  if (!to.add_stats) stats[3] = 0;
-}
-
 template <int P>
 __global__ void __launch_bounds__(kThreads)
     forward(Choice c, const float* logits, const float* bias, const uint8_t* valid, const int32_t* given,
-            const float* matrix, int num_tokens, int32_t* idx, float* probs, Totals to) {
+            const float* matrix, int num_tokens, int32_t* idx, float* probs, ChoiceTotals to) {
   extern __shared__ uint32_t shared[];
   int* mine = reinterpret_cast<int*>(shared);  // [experts]
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -212,9 +177,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int e = threadIdx.x; e < c.experts; e += kThreads) mine[e] = 0;
   __syncthreads();
 
-  double squares = 0;
-  float largest = 0;
-  int64_t tokens = 0;
+  ChoicePartial total{};
   bool in[P];
   PLEAT_EACH(j, P) in[j] = lane + 32 * j < c.experts;
   for (int64_t t = blockIdx.x * kWarps + warp; t < num_tokens; t += gridDim.x * kWarps) {
@@ -244,30 +207,13 @@ __global__ void __launch_bounds__(kThreads)
       if (counted) atomicAdd(&mine[lane + 32 * j], 1);
     });
     if (!counted) continue;
-    ++tokens;
+    total.tokens += lane == 0;
     PLEAT_EACH(j, P) if (in[j]) {
-      largest = fabsf(x[j]) > largest ? fabsf(x[j]) : largest;
-      squares += static_cast<double>(x[j]) * static_cast<double>(x[j]);
+      total.largest = fmaxf(total.largest, fabsf(x[j]));
+      total.squares += static_cast<double>(x[j]) * static_cast<double>(x[j]);
     }
   }
-
-  __shared__ Partial of_warp[kWarps];
-  squares = warp_sum(squares);
-  largest = warp_max(largest);
-  if (lane == 0) of_warp[warp] = {static_cast<double>(largest), squares, tokens};
-  __syncthreads();
-  for (int e = threadIdx.x; e < c.experts; e += kThreads)
-    if (mine[e]) atomicAdd(&to.counts[e], mine[e]);
-  if (threadIdx.x == 0) {
-    Partial sum = of_warp[0];
-    for (int w = 1; w < kWarps; ++w) {
-      sum.largest = max(sum.largest, of_warp[w].largest);
-      sum.squares += of_warp[w].squares;
-      sum.tokens += of_warp[w].tokens;
-    }
-    to.partial[blockIdx.x] = sum;
-  }
-  if (is_last_block(to.arrived)) finish(to, c.experts);
+  add_to_totals(to, c.experts, mine, total);
 }
 
 template <int P>
@@ -367,10 +313,15 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
       choice.key == Key::Matrix
           ? prepare_sinkhorn(call[0].as<float>(), call[2].as<uint8_t>(), T, E, call[8].as<float>(), lane)
           : CudaLaunch{};
-  const int64_t blocks = std::max<int64_t>(1, std::min(kMaxBlocks, ceil_div(T, kWarps)));
-  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(Partial)));
+  const bool in_teams = choice.in_teams();
+  int64_t warps = T;
+  if (in_teams) with_team(E, [&](auto team) { warps = ceil_div(T, team.kTokens); });
+  // Few blocks end sooner than many, since each of them counts in memory; but every multiprocessor gets one.
+  const int threads = in_teams && warps > kFewBlocks * kWarps ? kMaxChoiceThreads : kThreads;
+  const int64_t blocks =
+      std::clamp<int64_t>(ceil_div(warps, threads / 32), 1, in_teams ? 2 * kFewBlocks : kMaxBlocks);
+  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(ChoicePartial)));
   const Counters counters(lane, 1 + E);
-  const size_t shared = static_cast<size_t>(E * (choice.groups ? 1 + kWarps : 1) * 4);
   const float *logits = call[0].as<float>(), *bias = call[1].as<float>(), *matrix = call[8].as<float>();
   const uint8_t* valid = call[2].as<uint8_t>();
   const int32_t* given = call[3].as<int32_t>();
@@ -379,22 +330,39 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   int64_t* load = call[6].as<int64_t>();
   double* stats = call[7].as<double>();
   const bool add_load = call[6].into() == Into::Accumulate, add_stats = call[7].into() == Into::Accumulate;
+  const auto totals = [=, &lane] {
+    return ChoiceTotals{counters.data(),
+                        counters.data() + 1,
+                        reinterpret_cast<ChoicePartial*>(lane.scratch()),
+                        load,
+                        stats,
+                        add_load,
+                        add_stats};
+  };
   CudaLaunch out;
+  if (in_teams) {
+    const TeamChoice simple{choice.experts,           choice.top_k,
+                            choice.key == Key::Logit, choice.weighting == Weighting::FullSoftmax,
+                            rows_are_wide(logits, E), choice.scale};
+    with_team(E, [&](auto team) {
+      out = [=, &lane] {
+        choose_in_teams<decltype(team)>
+            <<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(E) * 4, lane.stream()>>>(
+                simple, logits, valid, static_cast<int>(T), idx, probs, totals());
+        PLEAT_CUDA_LAUNCHED();
+      };
+    });
+    return out;
+  }
+  const size_t shared = static_cast<size_t>(E * (choice.groups ? 1 + kWarps : 1) * 4);
   with_elements_per_lane(E, [&](auto per_lane) {
     constexpr int P = per_lane();
     allow_shared(reinterpret_cast<const void*>(&forward<P>), static_cast<int64_t>(shared),
                  fmt::format("[router_choose] {} experts", E));
     out = [=, &lane] {
       if (balance) balance();
-      const Totals to{counters.data(),
-                      counters.data() + 1,
-                      reinterpret_cast<Partial*>(lane.scratch()),
-                      load,
-                      stats,
-                      add_load,
-                      add_stats};
       forward<P><<<static_cast<unsigned>(blocks), kThreads, shared, lane.stream()>>>(
-          choice, logits, bias, valid, given, matrix, static_cast<int>(T), idx, probs, to);
+          choice, logits, bias, valid, given, matrix, static_cast<int>(T), idx, probs, totals());
       PLEAT_CUDA_LAUNCHED();
     };
   });
@@ -421,12 +389,42 @@ CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::
   const int32_t* idx = call[2].as<int32_t>();
   float* dlogits = call[3].as<float>();
   const bool add = call[3].into() == Into::Accumulate;
-  const int64_t blocks = ceil_div(T, kWarps);
   CudaLaunch out;
+  if (T == 0) return [] {};
+  const auto blocks_of = [T](int lanes) { return static_cast<unsigned>(ceil_div(T * lanes, kTeamThreads)); };
+  const bool wide = rows_are_wide(logits, set.experts) && rows_are_wide(dlogits, set.experts);
+  const bool all = choice.weighting == Weighting::FullSoftmax;
+  if (!all && choice.top_k <= 32) {
+    const auto with_lanes = [&](auto lanes) {
+      constexpr int L = lanes();
+      out = [=, scale = set.scale, stream = lane.stream()] {
+        choice_gradient<L><<<blocks_of(L), kTeamThreads, 0, stream>>>(
+            choice.weighting, choice.point, choice.divides, choice.experts, choice.top_k, wide, scale, dprobs,
+            logits, idx, static_cast<int>(T), dlogits, add);
+        PLEAT_CUDA_LAUNCHED();
+      };
+    };
+    if (choice.top_k <= 8)
+      with_lanes(std::integral_constant<int, 8>{});
+    else
+      with_lanes(std::integral_constant<int, 32>{});
+    return out;
+  }
+  if (all && choice.top_k <= kMaxTeamChoices && choice.experts <= kMaxTeamExperts) {
+    with_team(set.experts, [&](auto team) {
+      out = [=, scale = set.scale, stream = lane.stream()] {
+        softmax_gradient<decltype(team)><<<blocks_of(team.kLanes), kTeamThreads, 0, stream>>>(
+            choice.experts, choice.top_k, wide, scale, dprobs, logits, idx, static_cast<int>(T), dlogits,
+            add);
+        PLEAT_CUDA_LAUNCHED();
+      };
+    });
+    return out;
+  }
+  const int64_t blocks = ceil_div(T, kWarps);
   with_elements_per_lane(set.experts, [&](auto per_lane) {
     constexpr int P = per_lane();
     out = [=, scale = set.scale, stream = lane.stream()] {
-      if (blocks == 0) return;
       backward<P><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(choice, scale, dprobs, logits, idx,
                                                                           static_cast<int>(T), dlogits, add);
       PLEAT_CUDA_LAUNCHED();
