@@ -1,6 +1,8 @@
 #include "bench/case_shapes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "base/rng.h"
 
@@ -93,6 +95,14 @@ Routing routing_of(const Model& m, int64_t tokens, Load load) {
     const int64_t most = std::min(tokens, 4 * rows / m.experts), rest = (rows - most) / (m.experts - 1);
     std::fill(count.begin(), count.end(), rest);
     count[0] = most;
+  }
+  if (load == Load::Uneven) {
+    const base::RandomStream random(5, base::RandomUse::Test, 0, 0);
+    std::vector<double> share(count.size());
+    for (size_t e = 0; e < share.size(); ++e) share[e] = std::exp(0.85 * random.normal(e));
+    const double sum = std::accumulate(share.begin(), share.end(), 0.0);
+    for (size_t e = 0; e < share.size(); ++e)
+      count[e] = static_cast<int64_t>(static_cast<double>(rows) * share[e] / sum);
   }
   Routing out;
   out.offsets = sums_of(count);

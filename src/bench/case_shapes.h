@@ -23,11 +23,12 @@ Argument out(tensor::Dtype dtype, std::vector<int64_t> shape);
 Argument update(tensor::Dtype dtype, std::vector<int64_t> shape);
 Argument none();
 
-enum class Load { Even, Random, Skewed };
+enum class Load { Even, Random, Skewed, Uneven };
 
 // The plan dispatch_plan makes: rows by (expert, token). Random: tokens choose the top k of noise with a
 // small bias per expert, and all of it is there. Even: every expert the same number; skewed: expert 0 gets
-// four times the mean, the others share the rest; offsets alone.
+// four times the mean, the others share the rest; uneven: as a router that nothing balances has it, sizes
+// spread log-normally, the largest several times the mean. Offsets alone.
 struct Routing {
   std::vector<double> offsets, idx, row_token, row_slot, token_row;
 };

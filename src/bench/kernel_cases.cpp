@@ -11,7 +11,7 @@ using program::Phase;
 using tensor::Dtype;
 
 constexpr std::pair<Load, const char*> kLoads[] = {
-    {Load::Even, "even"}, {Load::Random, "random"}, {Load::Skewed, "skewed"}};
+    {Load::Even, "even"}, {Load::Random, "random"}, {Load::Skewed, "skewed"}, {Load::Uneven, "uneven"}};
 
 std::vector<double> offsets_of(const std::vector<int64_t>& rows) {
   std::vector<double> at = {0};
@@ -33,7 +33,8 @@ void add_grouped(CaseList& all) {
         all.push_back(grouped_case({base + " dgrad", width_in, width_out, rows, Phase::BackwardInput}));
         for (Dtype grad : {Dtype::BF16, Dtype::F32})
           for (bool add : {false, true}) {
-            if (load != Load::Random && (grad == Dtype::F32 || add)) continue;
+            if (load != Load::Random && grad == Dtype::F32) continue;
+            if (add && load != Load::Random && load != Load::Uneven) continue;
             all.push_back(
                 grouped_case({base + " wgrad" + (grad == Dtype::F32 ? " f32" : "") + (add ? " add" : ""),
                               width_in, width_out, rows, Phase::BackwardWeight, grad, add}));

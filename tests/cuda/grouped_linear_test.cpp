@@ -43,6 +43,13 @@ Shape many_small() {
   return s;
 }
 
+// Experts of all sizes in no order, few tiles each: weight gradients deal them by size, in several rounds.
+Shape many_sizes() {
+  Shape s{{}, 136, 264};
+  for (int e = 0; e < 101; ++e) s.rows.push_back(e * e * 7 % 90);
+  return s;
+}
+
 const std::vector<Shape> kShapes = {
     {{5}, 8, 8},
     {{0, 3, 0, 130, 1, 0}, 64, 64},
@@ -53,6 +60,7 @@ const std::vector<Shape> kShapes = {
     {{900, 513, 0, 1200, 40}, 1024, 2048},  // several tiles for every block
     {{300, 20}, 33, 41},                    // not a multiple of 16 bytes: plain products
     many_small(),
+    many_sizes(),
 };
 
 class CudaGrouped : public ::testing::TestWithParam<std::pair<Dtype, Dtype>> {};

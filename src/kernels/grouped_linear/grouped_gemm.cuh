@@ -21,7 +21,10 @@
 // takes divisions and a walk over the groups, at a moment when the tensor cores would wait for it.
 //
 // Items are dealt to clusters round robin, rows fastest inside a group: blocks that run at the same time
-// share what they read in L2. The order of every sum follows from the shapes and the group sizes alone.
+// share what they read in L2. In Depth an item takes as long as its group is large. Where a group is few
+// items, groups are therefore dealt by size, or some clusters would get more of the large ones; and a large
+// one is followed by a small one, whose sums leave while products of the next are computed. The order of
+// every sum follows from the shapes and the group sizes alone.
 #pragma once
 
 #include "kernels/cuda/types.cuh"
@@ -49,10 +52,28 @@ constexpr int grouped_stages() {
 }
 constexpr int kTileQueue = 4, kBarrierBytes = 384;  // the queue, and all barriers with it
 
+constexpr int kMostSorted = 256;  // groups that may be dealt by size; more are dealt as they come
+
 template <int kN>
 constexpr int grouped_shared_bytes(int num_groups) {
   return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + kStagingBytes +
-         kBarrierBytes + (num_groups + 1) * 4;
+         kBarrierBytes + (num_groups + 1) * 4 + (num_groups <= kMostSorted ? num_groups * 2 : 0);
+}
+
+// The groups, the largest first, of equal ones the first. By all threads, at least as many as groups; it is
+// there after the next barrier.
+__device__ inline void sort_groups(const int32_t* offsets, int num_groups, uint16_t* order) {
+  const int g = static_cast<int>(threadIdx.x);
+  if (g >= num_groups) return;
+  const int size = offsets[g + 1] - offsets[g];
+  int before = 0, begin = offsets[0];
+#pragma unroll 8
+  for (int i = 0; i < num_groups; ++i) {
+    const int end = offsets[i + 1], other = end - begin;
+    before += other > size || (other == size && i < g);
+    begin = end;
+  }
+  order[before] = static_cast<uint16_t>(g);
 }
 
 // A tile as those see it who compute it.
@@ -68,39 +89,69 @@ struct alignas(16) GroupedTile {
 template <Grouped kWhat, int kN>
 struct GroupedItems {
   const int32_t* offsets;
+  const uint16_t* order;  // of Depth, the groups by size; null: they are dealt as they come
   int num_groups, m_size, n_tiles;
-  int64_t index, base = 0;
+  int cluster, num_clusters;
+  int turn = 0;      // items of this cluster so far
+  int64_t base = 0;  // of Rows, items of the groups before
   int group = 0;
   // The present item: its first tile, and whether the second lies below it or beside it.
   int row_begin = 0, rows = 0, m = 0, n = 0;
   bool below = false;
 
-  __device__ bool find(int64_t step) {
-    index += step;
-    while (group < num_groups) {
-      row_begin = offsets[group];
-      rows = offsets[group + 1] - row_begin;
-      const int height = ((kWhat == Grouped::Depth ? m_size : rows) + kTileM - 1) / kTileM;
-      const int pairs = height / 2, n_pairs = (n_tiles + 1) / 2;
-      const int64_t tall = static_cast<int64_t>(pairs) * n_tiles, items = tall + height % 2 * n_pairs;
-      if (index < base + items) {
-        const int inside = static_cast<int>(index - base);
-        below = inside < tall;
-        if (below) {
-          // Bands of 16 tiles of rows, so that the matrix of a large group is not read once per tile of rows.
-          constexpr int kBand = 8;
-          const int band = inside / (kBand * n_tiles), left = inside - band * kBand * n_tiles;
-          const int band_height = min(kBand, pairs - band * kBand);
-          n = left / band_height;
-          m = (band * kBand + left - n * band_height) * 2;
-        } else {
-          m = height - 1;
-          n = (inside - static_cast<int>(tall)) * 2;
-        }
+  __device__ static int height_of(int size) { return (size + kTileM - 1) / kTileM; }
+  __device__ int64_t items_of(int height) const {
+    return static_cast<int64_t>(height / 2) * n_tiles + height % 2 * ((n_tiles + 1) / 2);
+  }
+  __device__ void enter(int g) {
+    group = g;
+    row_begin = offsets[g];
+    rows = offsets[g + 1] - row_begin;
+  }
+  // Item `inside` of the group, whose tiles are `height` high.
+  __device__ void take(int inside, int height) {
+    const int pairs = height / 2, tall = pairs * n_tiles;
+    below = inside < tall;
+    if (below) {
+      // Bands of 16 tiles of rows, so that the matrix of a large group is not read once per tile of rows.
+      constexpr int kBand = 8;
+      const int band = inside / (kBand * n_tiles), left = inside - band * kBand * n_tiles;
+      const int band_height = min(kBand, pairs - band * kBand);
+      n = left / band_height;
+      m = (band * kBand + left - n * band_height) * 2;
+    } else {
+      m = height - 1;
+      n = (inside - tall) * 2;
+    }
+  }
+
+  // False: there are no more.
+  __device__ bool next() {
+    if constexpr (kWhat == Grouped::Depth) {  // as many items in every group
+      const int height = height_of(m_size), items = static_cast<int>(items_of(height)),
+                all = items * num_groups, turns = (all + num_clusters - 1) / num_clusters;
+      while (turn < turns) {
+        const int round = !order ? turn : turn % 2 == 0 ? turn / 2 : turns - 1 - turn / 2;
+        const int index = round * num_clusters + cluster;
+        ++turn;
+        if (index >= all) continue;  // in the last round there may be none for this cluster
+        const int place = index / items;
+        enter(order ? order[place] : place);
+        take(index - place * items, height);
         return true;
       }
-      base += items;
-      ++group;
+    } else {
+      const int64_t index = static_cast<int64_t>(turn++) * num_clusters + cluster;
+      for (; group < num_groups; ++group) {
+        enter(group);
+        const int height = height_of(rows);
+        const int64_t items = items_of(height);
+        if (index < base + items) {
+          take(static_cast<int>(index - base), height);
+          return true;
+        }
+        base += items;
+      }
     }
     return false;
   }
@@ -130,6 +181,13 @@ __global__ void __launch_bounds__(384, 1)
       reinterpret_cast<GroupedTile*>(staging + kStagingBytes + kBarrierBytes) - kTileQueue;
   static_assert((3 * kStages + 2 * kTileQueue) * 8 + kTileQueue * sizeof(GroupedTile) <= kBarrierBytes);
   int32_t* const offsets = reinterpret_cast<int32_t*>(queue + kTileQueue);
+  // A group of many items has about as many for every cluster, and its rows in L2 for them, as they come.
+  const int items_of_group =
+      (shape.m + kTileM - 1) / kTileM * ((shape.n + kN - 1) / kN) / 2;  // rounding aside
+  uint16_t* const order = kWhat == Grouped::Depth && shape.num_groups <= kMostSorted &&
+                                  items_of_group < static_cast<int>(gridDim.x)
+                              ? reinterpret_cast<uint16_t*>(offsets + shape.num_groups + 1)
+                              : nullptr;
 
   const int warp = warp_of_block(), lane = static_cast<int>(threadIdx.x) % 32;
   const int rank = static_cast<int>(cluster_rank());
@@ -151,6 +209,7 @@ __global__ void __launch_bounds__(384, 1)
     prefetch_map(&map_out);
   }
   __syncthreads();
+  if (order) sort_groups(offsets, shape.num_groups, order);
   cluster_sync();
 
   int stage = 0, place = 0;  // in the ring of stages, in the queue
@@ -179,10 +238,14 @@ __global__ void __launch_bounds__(384, 1)
   if (warp >= 8) {  // the loading warpgroup: one thread loads, in Depth a warp cuts
     give_registers<56>();
     if (warp == 8 && lane == 0) {
-      GroupedItems<kWhat, kN> items{offsets, shape.num_groups, shape.m, (shape.n + kN - 1) / kN,
-                                    static_cast<int64_t>(blockIdx.x / 2)};
-      const int64_t stride = gridDim.x / 2;
-      for (bool more = items.find(0);; more = items.find(stride)) {
+      GroupedItems<kWhat, kN> items{offsets,
+                                    order,
+                                    shape.num_groups,
+                                    shape.m,
+                                    (shape.n + kN - 1) / kN,
+                                    static_cast<int>(blockIdx.x / 2),
+                                    static_cast<int>(gridDim.x / 2)};
+      for (bool more = items.next();; more = items.next()) {
         constexpr bool kDepth = kWhat == Grouped::Depth;
         const int n0 = (items.n + (items.below ? 0 : rank)) * kN;
         const int m0 = (items.m + (items.below ? rank : 0)) * kTileM,
