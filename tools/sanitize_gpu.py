@@ -29,7 +29,6 @@ def arguments():
     p.add_argument("--test", default="build/cuda/test_cuda", help="the test program")
     p.add_argument("--tools", default="memcheck racecheck", help="tools of compute-sanitizer, by spaces")
     p.add_argument("--only", default="", help="regular expression of tests to run; default: all kernel tests")
-    p.add_argument("--exclude", default="", help="regular expression of kernels that racecheck leaves alone")
     p.add_argument("--jobs", type=int, default=16, help="processes at a time")
     p.add_argument("--limit", type=int, default=1800, help="seconds for all of it; what has not ended is named")
     p.add_argument("--order", default="", help="an earlier --out file: longest first")
@@ -64,7 +63,7 @@ def reports(text):
 
 
 def run(job):
-    test, tool, name, exclude, deadline = job
+    test, tool, name, deadline = job
     left = deadline - time.time()
     result = {"test": name, "tool": tool, "seconds": 0.0, "state": "not started", "ours": 0, "others": 0}
     if left < 5:
@@ -72,8 +71,7 @@ def run(job):
     begin = time.time()
     environment = dict(os.environ, PLEAT_TEST_ONCE="1")
     try:
-        leave = ["--kernel-regex-exclude", "kns=" + exclude] if exclude and tool == "racecheck" else []
-        process = subprocess.Popen(["compute-sanitizer", "--tool", tool, *leave, test, "--gtest_filter=" + name],
+        process = subprocess.Popen(["compute-sanitizer", "--tool", tool, test, "--gtest_filter=" + name],
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment,
                                    start_new_session=True)
         text = process.communicate(timeout=left)[0].decode(errors="replace")
@@ -116,7 +114,7 @@ def main():
     deadline = time.time() + a.limit
     results = []
     with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-        waiting = [pool.submit(run, (a.test, tool, n, a.exclude, deadline)) for tool, n in jobs]
+        waiting = [pool.submit(run, (a.test, tool, n, deadline)) for tool, n in jobs]
         for done in concurrent.futures.as_completed(waiting):
             result, text = done.result()
             results.append(result)
