@@ -14,6 +14,12 @@ namespace {
 // Of an H200 with CUDA 13: `pleat doctor` prints that of the GPU at hand.
 constexpr int64_t kUsualContext = int64_t{539} << 20;
 
+double attribute(const program::Program& p, const program::Stage& stage, std::string_view key) {
+  for (const program::Attr& a : p.attrs[static_cast<size_t>(stage.attrs)])
+    if (a.key == key) return a.number;
+  base::fail_with(base::ExitCode::Internal, "{} has no attribute '{}'", program::stage_name(stage), key);
+}
+
 // Backward attention. The own kernels keep one number per row and head, or two (those of Hopper). cuDNN 9
 // asks for dq in f32 and one number per row and head, and where query heads share keys for dk and dv of every
 // query head in bf16; a second number per row and head is the log-sum-exp in its order. Its deterministic
@@ -21,11 +27,7 @@ constexpr int64_t kUsualContext = int64_t{539} << 20;
 // heads are not cut). Documents have no deterministic form there, and the log-sum-exp stays in its order;
 // their list is small.
 int64_t attention_workspace(const program::Program& p, const program::Stage& stage) {
-  const auto attr = [&](std::string_view key) {
-    for (const program::Attr& a : p.attrs[static_cast<size_t>(stage.attrs)])
-      if (a.key == key) return static_cast<int64_t>(a.number);
-    base::fail_with(base::ExitCode::Internal, "{} has no attribute '{}'", program::stage_name(stage), key);
-  };
+  const auto attr = [&](std::string_view key) { return static_cast<int64_t>(attribute(p, stage, key)); };
   const program::Value& dqkv = p.values[static_cast<size_t>(stage.uses[5].value)];
   const int64_t heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"),
                 rows = dqkv.shape[0] * heads;
@@ -41,9 +43,21 @@ int64_t attention_workspace(const program::Program& p, const program::Stage& sta
 }
 
 int64_t workspace_of(const program::Program& p, const program::Stage& stage) {
+  const auto elements = [&](const program::Use& use) {
+    int64_t n = 1;
+    for (const int64_t d : p.values[static_cast<size_t>(use.value)].shape) n *= d;
+    return n;
+  };
   switch (program::kernel_of(stage.op)) {
     case program::KernelKind::linear:
       return kernels::kMatmulWorkspace;
+    // Sums over runs of tokens, in the room of a matrix product while one run fits into it.
+    case program::KernelKind::router_gate:
+      return stage.phase == program::Phase::BackwardWeight ? 4 * elements(stage.uses[2]) : 0;
+    // Counts of every document's experts, at its first token.
+    case program::KernelKind::router_aux:
+      return attribute(p, stage, "seq_coef") != 0 ? 4 * (elements(stage.uses[1]) + elements(stage.uses[0]))
+                                                  : 0;
     case program::KernelKind::attention:
       return stage.phase == program::Phase::BackwardInput ? attention_workspace(p, stage) : 0;
     default:

@@ -79,6 +79,7 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
   const Choices choices{call[0].as<int32_t>(), call[2].as<int32_t>(), T * k,
                         static_cast<int>(k),   static_cast<int>(E),   static_cast<int>(pieces)};
   const int64_t buckets = E * pieces, chunks = std::max<int64_t>(1, ceil_div(T * k, kChunkItems));
+  check_counts(kName, chunks, buckets);
   const float* probs = call[1].as<float>();
   int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
           *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();

@@ -43,10 +43,18 @@ struct RowRule {
   bool add_dropped;
 };
 
+// Before a launch: there is a count of every chunk and bucket.
+inline void check_counts(std::string_view kernel, int64_t chunks, int64_t buckets) {
+  constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
+  if (chunks * buckets > kMost)
+    base::fail("[{}] {} chunks of choices in {} buckets, needed at most {} counts", kernel, chunks, buckets,
+               kMost);
+}
+
 // Turns the counts of chunks into what lies before them, and puts the buckets' sums into `counts` [buckets],
 // shared memory. One block: a thread takes a bucket and a part of the chunks, which it asks for all at once
 // while they are few, and otherwise twice. No more threads work than have something to wait for: their
-// instructions, not memory, would be what takes time. Numbers of counts fit into 32 bits.
+// instructions, not memory, would be what takes time. Places of counts fit into 32 bits (check_counts).
 inline __device__ void scan_chunks(int buckets, int num_chunks, int* before, int* counts) {
   constexpr int kGroup = 8, kHeld = 4 * kGroup;
   __shared__ int of_part[kScanThreads];

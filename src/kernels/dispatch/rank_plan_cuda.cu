@@ -134,6 +134,7 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
           *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
   const int64_t buckets = choices.num_buckets();
   const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
+  check_counts(kName, chunks, buckets);
   lane.need_scratch(4 * buckets * (chunks + 3));
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;

@@ -47,7 +47,7 @@ struct Ring {
 };
 
 // Two floats as pairs of bf16, x in the lower half: x = high + low up to 2^-17 of x, so that two bf16
-// products stand for one with a float factor.
+// products stand for one with a float factor. Beyond the largest bf16, 3.39e38, high is infinite and low NaN.
 __device__ inline void split(float x, float y, uint32_t& high, uint32_t& low) {
   const __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
   const __nv_bfloat162 l = __floats2bfloat162_rn(x - __low2float(h), y - __high2float(h));

@@ -5,6 +5,7 @@
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma_held.cuh"
+#include "kernels/cuda/workspace.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/gate_ring.cuh"
 
@@ -102,12 +103,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Into how many runs the tokens are cut: the least time in steps of 64 tokens, when every multiprocessor has
 // one block at a time, which takes about four steps to begin and end, and the sums of all runs are read again
-// (a step reads kBytesX).
+// (a step reads kBytesX). Their room is that of a matrix product, or of one run.
 int64_t token_runs(const GateShape& shape, int64_t tiles, int64_t sms) {
   const int64_t steps = ceil_div(shape.tokens, kTokens);
   int64_t best = 1;
   double least = std::numeric_limits<double>::max();
-  for (int64_t runs = 1; runs <= std::min<int64_t>(32, std::max<int64_t>(1, steps)); ++runs) {
+  const int64_t most = std::min({int64_t{32}, steps, kMatmulWorkspace / (4 * shape.experts * shape.width)});
+  for (int64_t runs = 1; runs <= std::max<int64_t>(1, most); ++runs) {
     const double time =
         static_cast<double>(ceil_div(tiles * runs, sms) * (ceil_div(steps, runs) + 4)) +
         static_cast<double>(4 * runs * shape.experts * shape.width) / static_cast<double>(sms * kBytesX);

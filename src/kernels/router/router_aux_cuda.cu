@@ -373,7 +373,7 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
 
   const bool own = set.needs_own_counts(), by_document = set.coef[kSequence] != 0;
   int64_t tokens_per_warp = 1;
-  if (E <= kMaxTeamExperts) with_team(E, [&](auto team) { tokens_per_warp = team.kTokens; });
+  if (E <= kMaxTeamExperts) with_token_team(E, [&](auto team) { tokens_per_warp = team.kTokens; });
   const int64_t blocks = std::clamp<int64_t>(ceil_div(T, tokens_per_warp * kWarps), 1, kMaxBlocks);
   const int64_t document_bytes = by_document ? 4 * (T + T * E) : 0;
   lane.need_scratch(8 * kNumPartials * blocks + document_bytes);
@@ -401,7 +401,7 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   CudaLaunch counting, out;
   const size_t room = static_cast<size_t>(E) * 4;
   if (own && in_teams) {
-    with_team(E, [&](auto team) {
+    with_token_team(E, [&](auto team) {
       counting = [=, &lane] {
         count_in_teams<decltype(team)>
             <<<grid, kThreads, room, lane.stream()>>>(set, wide, logits, valid, doc_start, T, counts_of());
@@ -435,9 +435,9 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
     };
   };
   if (E <= kMaxTeamExperts)
-    with_team(E, with);
+    with_token_team(E, with);
   else
-    with(Team<32, 128>{});
+    with(TokenTeam<32, 128>{});
   return out;
 }
 

@@ -315,7 +315,7 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
           : CudaLaunch{};
   const bool in_teams = choice.in_teams();
   int64_t warps = T;
-  if (in_teams) with_team(E, [&](auto team) { warps = ceil_div(T, team.kTokens); });
+  if (in_teams) with_token_team(E, [&](auto team) { warps = ceil_div(T, team.kTokens); });
   // Few blocks end sooner than many, since each of them counts in memory; but every multiprocessor gets one.
   const int threads = in_teams && warps > kFewBlocks * kWarps ? kMaxChoiceThreads : kThreads;
   const int64_t blocks =
@@ -344,7 +344,7 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
     const TeamChoice simple{choice.experts,           choice.top_k,
                             choice.key == Key::Logit, choice.weighting == Weighting::FullSoftmax,
                             rows_are_wide(logits, E), choice.scale};
-    with_team(E, [&](auto team) {
+    with_token_team(E, [&](auto team) {
       out = [=, &lane] {
         choose_in_teams<decltype(team)>
             <<<static_cast<unsigned>(blocks), threads, static_cast<size_t>(E) * 4, lane.stream()>>>(
@@ -411,7 +411,7 @@ CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::
     return out;
   }
   if (all && choice.top_k <= kMaxTeamChoices && choice.experts <= kMaxTeamExperts) {
-    with_team(set.experts, [&](auto team) {
+    with_token_team(set.experts, [&](auto team) {
       out = [=, scale = set.scale, stream = lane.stream()] {
         softmax_gradient<decltype(team)><<<blocks_of(team.kLanes), kTeamThreads, 0, stream>>>(
             choice.experts, choice.top_k, wide, scale, dprobs, logits, idx, static_cast<int>(T), dlogits,

@@ -14,7 +14,7 @@ constexpr int kMaxTeamChoices = 8;    // experts of a token that team_choose fin
 constexpr int kMaxTeamExperts = 512;  // what teams hold in registers
 
 template <int L, int P>
-struct Team {
+struct TokenTeam {
   static constexpr int kLanes = L, kElements = P;
   static constexpr int kTokens = 32 / L;      // of a warp
   static constexpr int kRun = P < 4 ? P : 4;  // neighbours in a lane
@@ -145,7 +145,6 @@ __device__ inline uint32_t rank_of_logit(float x) {
 }
 // For keys that are not negative. NaN ranks above all: those of a softmax are NaN together.
 __device__ inline uint32_t rank_of_share(float x) { return __float_as_uint(x) | 0x80000000u; }
-__device__ inline float share_of_rank(uint32_t rank) { return __uint_as_float(rank & 0x7fffffffu); }
 
 __device__ inline void put_larger_first(uint32_t& a, uint32_t& b) {
   const uint32_t larger = max(a, b);
@@ -288,21 +287,21 @@ __device__ inline int taken_expert(const uint32_t (&rank)[T::kElements], const T
   return expert;
 }
 
-// Calls f with a Team for E experts, at most kMaxTeamExperts.
+// Calls f with a TokenTeam for E experts, at most kMaxTeamExperts.
 template <class F>
-void with_team(int64_t experts, F&& f) {
+void with_token_team(int64_t experts, F&& f) {
   if (experts <= 8)
-    f(Team<8, 1>{});
+    f(TokenTeam<8, 1>{});
   else if (experts <= 32)
-    f(Team<8, 4>{});
+    f(TokenTeam<8, 4>{});
   else if (experts <= 64)
-    f(Team<8, 8>{});
+    f(TokenTeam<8, 8>{});
   else if (experts <= 128)
-    f(Team<8, 16>{});
+    f(TokenTeam<8, 16>{});
   else if (experts <= 256)
-    f(Team<16, 16>{});
+    f(TokenTeam<16, 16>{});
   else
-    f(Team<32, 16>{});
+    f(TokenTeam<32, 16>{});
 }
 
 }  // namespace pleat::kernels::cuda
