@@ -50,7 +50,10 @@ TEST_P(CudaEmbedding, GradientAgreesWithTheCpu) {
       for (const Dtype sum_type : {Dtype::F32, Dtype::BF16})
         for (const bool accumulate : {false, true}) {
           const bool wide = sum_type == Dtype::F32;
-          if (only_once() && (pattern != (wide ? 0 : 2) || accumulate != wide)) continue;
+          // The sort does not ask for types; it is what takes a sanitizer's time.
+          if (only_once() && (pattern != (wide ? 0 : 2) || accumulate != wide ||
+                              wide != (type == Dtype::F32) || (count != 7 && count != (wide ? 600 : 333))))
+            continue;
           Tensor tokens = tokens_of(pattern, count, vocabulary), dy = Tensor::normal(type, {count, width}, 1);
           Tensor dtable = Tensor::normal(sum_type, {vocabulary, width}, 2);
           expect_agrees(KernelKind::embedding, Phase::BackwardWeight,
@@ -63,6 +66,7 @@ TEST_P(CudaEmbedding, GradientOfAPieceAgreesWithTheCpu) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();
   for (const int place : {0, 1, 2}) {
+    if (only_once() && place != (type == Dtype::F32 ? 1 : 2)) continue;
     Tensor tokens = tokens_of(0, 500, 90), dy = Tensor::normal(type, {500, 64}, 1);
     Tensor dtable = Tensor::nan(Dtype::F32, {30, 64}),
            coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
@@ -85,8 +89,10 @@ TEST_P(CudaEmbedding, GradientOfManyTokensAgreesWithTheCpu) {
                                           {65537, 32000, 8}})
     for (const int pattern : {0, 1, 2, 3})
       for (const bool accumulate : {false, true}) {
-        if (only_once() && (pattern != (accumulate ? 2 : 0) || accumulate != (count % 2 == 1) ||
-                            count == 8192 || count == 32768))
+        // One count for every size of the sort.
+        if (only_once() && (pattern != (accumulate ? 2 : 0) || accumulate != (count % 2 == 1))) continue;
+        if (only_once() &&
+            (type == Dtype::F32 ? count != 8193 && count != 65537 : count != 16385 && count != 65536))
           continue;
         Tensor tokens = tokens_of(pattern, count, vocabulary), dy = Tensor::normal(type, {count, width}, 1);
         Tensor dtable = Tensor::normal(Dtype::F32, {vocabulary, width}, 2);
@@ -102,7 +108,9 @@ TEST_P(CudaEmbedding, GradientOfAPieceOfManyTokensAgreesWithTheCpu) {
   for (const int count : {9000, 70000})
     for (const int place : {0, 2, 5})  // in the last there are no tokens
       for (const bool accumulate : {false, true}) {
-        if (only_once() && (accumulate != (place == 2) || (count == 70000 && place != 2))) continue;
+        if (only_once() && (accumulate != (place == 2) ||
+                            (type == Dtype::F32 ? count != 9000 : count != 70000) || place == 0))
+          continue;
         Tensor tokens = tokens_of(0, count, 9000), dy = Tensor::normal(type, {count, 8}, 1);
         Tensor dtable = Tensor::normal(Dtype::F32, {3000, 8}, 2),
                coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
@@ -130,7 +138,7 @@ TEST(CudaEmbeddingOrder, RowsAreSummedInAscendingPosition) {
   PLEAT_NEEDS_GPU();
   for (const int count : {4, 32, 8192, 16384, 32768, 65536, 131072})
     for (const int width : {3, 4}) {
-      if (only_once() && (width == 3 || (count != 32 && count != 8192 && count != 131072))) continue;
+      if (only_once() && (width == 3 || (count != 8192 && count != 131072))) continue;
       const int vocabulary = count / 4;
       Tensor tokens = Tensor::zeros(Dtype::I32, {count}), dy = Tensor::normal(Dtype::F32, {count, width}, 1);
       Tensor want = Tensor::zeros(Dtype::F32, {vocabulary, width}),

@@ -132,7 +132,10 @@ struct GroupedItems {
                 all = items * num_groups, turns = (all + num_clusters - 1) / num_clusters;
       while (turn < turns) {
         const int round = !order ? turn : turn % 2 == 0 ? turn / 2 : turns - 1 - turn / 2;
-        const int index = round * num_clusters + cluster;
+        // Rounds go to and fro over the clusters: of a round's items, in order of size, nobody gets the first
+        // always.
+        const int index =
+            round * num_clusters + (order && round % 2 == 1 ? num_clusters - 1 - cluster : cluster);
         ++turn;
         if (index >= all) continue;  // in the last round there may be none for this cluster
         const int place = index / items;
@@ -181,11 +184,12 @@ __global__ void __launch_bounds__(384, 1)
       reinterpret_cast<GroupedTile*>(staging + kStagingBytes + kBarrierBytes) - kTileQueue;
   static_assert((3 * kStages + 2 * kTileQueue) * 8 + kTileQueue * sizeof(GroupedTile) <= kBarrierBytes);
   int32_t* const offsets = reinterpret_cast<int32_t*>(queue + kTileQueue);
-  // A group of many items has about as many for every cluster, and its rows in L2 for them, as they come.
+  // Groups of nearly as many items as there are clusters, or more, give every cluster about the same as they
+  // come, and their rows are in L2 for all of them.
   const int items_of_group =
       (shape.m + kTileM - 1) / kTileM * ((shape.n + kN - 1) / kN) / 2;  // rounding aside
   uint16_t* const order = kWhat == Grouped::Depth && shape.num_groups <= kMostSorted &&
-                                  items_of_group < static_cast<int>(gridDim.x)
+                                  8 * items_of_group <= 3 * static_cast<int>(gridDim.x)
                               ? reinterpret_cast<uint16_t*>(offsets + shape.num_groups + 1)
                               : nullptr;
 
