@@ -27,13 +27,21 @@ struct SumTarget {
       : data(arg.data), dtype(arg.dtype), width(arg.size()), accumulate(arg.into() == Into::Accumulate) {}
 };
 
-// out[j] (+)= sum over p of parts[p * stride + j], j < width. Blocks of 32 columns by 32 parts.
 template <class T>
-__global__ void __launch_bounds__(1024)
-    reduce_parts(const float* parts, int num_parts, int64_t stride, int64_t width, T* out, bool accumulate) {
+struct SumColumns {
+  T* to;
+  int64_t width;
+  bool accumulate;
+};
+
+// out[j] (+)= sum over p of parts[p * stride + j], for the columns of `first` and behind them those of
+// `second`. Blocks of 32 columns by 32 parts.
+template <class T>
+__global__ void __launch_bounds__(1024) reduce_parts(const float* parts, int num_parts, int64_t stride,
+                                                     SumColumns<T> first, SumColumns<T> second) {
   __shared__ double tile[32][33];
   const int x = threadIdx.x % 32, y = threadIdx.x / 32;
-  const int64_t column = blockIdx.x * static_cast<int64_t>(32) + x;
+  const int64_t column = blockIdx.x * static_cast<int64_t>(32) + x, width = first.width + second.width;
   double sum = 0;
   if (column < width) {
 #pragma unroll 16
@@ -43,18 +51,28 @@ __global__ void __launch_bounds__(1024)
   __syncthreads();
   if (y != 0 || column >= width) return;
   for (int i = 1; i < 32; ++i) sum += tile[i][x];
-  if (accumulate) sum += static_cast<double>(to_float(out[column]));
-  out[column] = from_float<T>(static_cast<float>(sum));
+  const bool in_first = column < first.width;
+  T& to = in_first ? first.to[column] : second.to[column - first.width];
+  if (in_first ? first.accumulate : second.accumulate) sum += static_cast<double>(to_float(to));
+  to = from_float<T>(static_cast<float>(sum));
 }
 
+// A second target lies behind the first in the parts.
 inline void launch_reduce_parts(CUstream_st* stream, const float* parts, int num_parts, int64_t stride,
-                                const SumTarget& out) {
-  if (out.width == 0) return;
-  const auto blocks = static_cast<unsigned>(ceil_div(out.width, 32));
-  with_float(out.dtype, [&](auto zero) {
+                                const SumTarget& first, const SumTarget* second = nullptr) {
+  if (second && second->dtype != first.dtype) {
+    launch_reduce_parts(stream, parts + first.width, num_parts, stride, *second);
+    second = nullptr;
+  }
+  const int64_t width = first.width + (second ? second->width : 0);
+  if (width == 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(width, 32));
+  with_float(first.dtype, [&](auto zero) {
     using T = decltype(zero);
-    reduce_parts<T><<<blocks, 1024, 0, stream>>>(parts, num_parts, stride, out.width,
-                                                 static_cast<T*>(out.data), out.accumulate);
+    const auto columns = [](const SumTarget* of) {
+      return of ? SumColumns<T>{static_cast<T*>(of->data), of->width, of->accumulate} : SumColumns<T>{};
+    };
+    reduce_parts<T><<<blocks, 1024, 0, stream>>>(parts, num_parts, stride, columns(&first), columns(second));
     PLEAT_CUDA_LAUNCHED();
   });
 }

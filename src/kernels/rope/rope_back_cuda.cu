@@ -293,8 +293,7 @@ CudaLaunch launch_back(const RopeShape& shape, const RopeArgs<T>& p, const Arg& 
       kernel<<<blocks, kThreads, table_bytes, lane.stream()>>>(p, rows_per_block, parts);
       PLEAT_CUDA_LAUNCHED();
     }
-    launch_reduce_parts(lane.stream(), parts, static_cast<int>(blocks), stride, to_q);
-    launch_reduce_parts(lane.stream(), parts + to_q.width, static_cast<int>(blocks), stride, to_k);
+    launch_reduce_parts(lane.stream(), parts, static_cast<int>(blocks), stride, to_q, &to_k);
   };
 }
 

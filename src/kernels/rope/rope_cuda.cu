@@ -343,7 +343,6 @@ CudaLaunch launch_weight(const RopeShape& shape, RopeArgs<T> p, const Arg& dq, c
       static_cast<uint32_t>(std::max<int64_t>(8, ceil_div(rows, std::max<int64_t>(32, 1024 / slots))));
   const auto row_blocks = static_cast<unsigned>(ceil_div(rows, rows_per_block));
   lane.need_scratch(row_blocks * stride * static_cast<int64_t>(sizeof(float)));
-  const int64_t k_begin = shape.full_norm ? shape.heads * shape.head_dim : shape.head_dim;
   CudaLaunch out;
   with_layout<T>(shape, {p.from, p.cos_sin, p.x}, [&](auto layout) {
     using L = decltype(layout);
@@ -356,8 +355,7 @@ CudaLaunch launch_weight(const RopeShape& shape, RopeArgs<T> p, const Arg& dq, c
             <<<grid, kThreads, 0, lane.stream()>>>(p, full, rows_per_block, parts);
         PLEAT_CUDA_LAUNCHED();
       }
-      launch_reduce_parts(lane.stream(), parts, static_cast<int>(row_blocks), stride, to_q);
-      launch_reduce_parts(lane.stream(), parts + k_begin, static_cast<int>(row_blocks), stride, to_k);
+      launch_reduce_parts(lane.stream(), parts, static_cast<int>(row_blocks), stride, to_q, &to_k);
     };
   });
   return out;
