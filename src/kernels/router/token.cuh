@@ -20,8 +20,8 @@ constexpr float kInfinity = __builtin_huge_valf();
 // Loops over a lane's elements are unrolled while they can live in registers.
 #define PLEAT_EACH(j, P) _Pragma("unroll(P <= 32 ? P : 1)") for (int j = 0; j < P; ++j)
 
-// exp.h's fast_exp.
-__device__ inline float router_exp(float x) {
+// exp.h's fast_exp where it neither overflows nor underflows.
+__device__ inline float router_exp_inside(float x) {
   constexpr float kShift = 0x1.8p23f, kInverseLn2 = 0x1.715476p0f;
   constexpr float kLn2High = 0x1.62e4p-1f, kLn2Low = 1.4286068203094172e-6f;
   const float shifted = __fmaf_rn(x, kInverseLn2, kShift);
@@ -34,7 +34,12 @@ __device__ inline float router_exp(float x) {
   q = __fmaf_rn(q, r, 0.16666576845993977f);
   q = __fmaf_rn(q, r, 0.5f);
   const float p = __fadd_rn(__fmaf_rn(__fmul_rn(r, r), q, r), 1.0f);
-  float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+  return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
+
+// exp.h's fast_exp.
+__device__ inline float router_exp(float x) {
+  float y = router_exp_inside(x);
   y = x > 0x1.62e42ep6f ? kInfinity : y;
   y = x < -0x1.5d589ep6f ? 0.0f : y;
   return x == x ? y : x;

@@ -83,19 +83,7 @@ __device__ inline void store_row(float* row, int num_experts, bool wide, const f
 
 // router_exp, bit by bit, for what is not positive.
 __device__ inline float router_exp_below(float x) {
-  constexpr float kShift = 0x1.8p23f, kInverseLn2 = 0x1.715476p0f;
-  constexpr float kLn2High = 0x1.62e4p-1f, kLn2Low = 1.4286068203094172e-6f;
-  const float shifted = __fmaf_rn(x, kInverseLn2, kShift);
-  const float n = __fsub_rn(shifted, kShift);
-  float r = __fmaf_rn(n, -kLn2High, x);
-  r = __fmaf_rn(n, -kLn2Low, r);
-  float q = 0.0013926213466332444f;
-  q = __fmaf_rn(q, r, 0.008363202971575855f);
-  q = __fmaf_rn(q, r, 0.04166655443768594f);
-  q = __fmaf_rn(q, r, 0.16666576845993977f);
-  q = __fmaf_rn(q, r, 0.5f);
-  const float p = __fadd_rn(__fmaf_rn(__fmul_rn(r, r), q, r), 1.0f);
-  const float y = __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+  const float y = router_exp_inside(x);
   float otherwise;  // 0, or NaN of NaN
   asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(otherwise) : "f"(x));
   return x >= -0x1.5d589ep6f ? y : otherwise;
