@@ -6,6 +6,8 @@ run noted. Kernels that are not ours (cuDNN, cuBLAS) may report races; these are
 the run. Tests of whole steps, models and layouts are left out: they launch the same kernels thousands of times.
 racecheck looks at shared memory only; tests of kernels without any are left out of it. PLEAT_TEST_ONCE is set: every
 case is launched once, and some sizes that take the way of others are left out (tests/cuda/cuda_support.h).
+Processes share one GPU: tests that are slow there under racecheck (CudaEmbedding.Gradient*) hold up all others; run
+them by themselves, with --only and --jobs 2.
 
 Example: tools/sanitize_gpu.py --test build/cuda/test_cuda --limit 600 --out sanitize.json
 """

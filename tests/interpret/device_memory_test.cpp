@@ -83,5 +83,37 @@ TEST(DeviceMemory, WorkspaceOfAttentionIsWhatTheLibraryAsksFor) {
   EXPECT_EQ(attention_workspace(32768, 64, 8, 128, 128, false, true, 32768), 16 * kMiB);
 }
 
+// What the router keeps between two launches: sums of a weight gradient, and counts of documents with a loss
+// per document.
+TEST(DeviceMemory, WorkspaceOfTheRouter) {
+  using tensor::Dtype;
+  constexpr int64_t kTokens = 300, kExperts = 20, kWidth = 64;
+  const auto workspace = [](bool weight, double seq_coef) {
+    program::Builder b("router");
+    const auto at = [&](const char* name, Dtype dtype, std::vector<int64_t> shape) {
+      return b.value(name, dtype, std::move(shape), program::Owner::Activations, program::Life::Persistent);
+    };
+    const auto logits = at("logits", Dtype::F32, {kTokens, kExperts}),
+               x = at("x", Dtype::BF16, {kTokens, kWidth}),
+               weights = at("w", Dtype::BF16, {kExperts, kWidth});
+    b.at({0, 0});
+    if (seq_coef >= 0)
+      b.dgrad(program::Op::router_aux,
+              {r(logits), r(at("valid", Dtype::U8, {kTokens})), r(at("doc_start", Dtype::I32, {kTokens})),
+               r(at("norm", Dtype::F64, {4})), none(), none(),
+               w(at("dlogits", Dtype::F32, {kTokens, kExperts})), w(at("losses", Dtype::F64, {4}))},
+              {{"seq_coef", seq_coef}});
+    else if (weight)
+      b.wgrad(program::Op::router_gate, {r(logits), r(x), w(weights), none()});
+    else
+      b.dgrad(program::Op::router_gate, {r(logits), r(weights), w(x)});
+    return device_memory(b.program(), plan(b.program())).workspace_bytes;
+  };
+  EXPECT_EQ(workspace(true, -1), 4 * kExperts * kWidth);
+  EXPECT_EQ(workspace(false, -1), 0);
+  EXPECT_EQ(workspace(false, 0.01), 4 * (kTokens + kTokens * kExperts));
+  EXPECT_EQ(workspace(false, 0), 0);
+}
+
 }  // namespace
 }  // namespace pleat::interpret
