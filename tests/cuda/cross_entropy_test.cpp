@@ -214,6 +214,27 @@ TEST_P(CudaCrossEntropy, PiecesOfTheVocabularyAgreeWithTheCpu) {
   }
 }
 
+TEST_P(CudaCrossEntropy, BadLabelOfPiecesMakesTheLossNaN) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  Rows r = rows_of(3, 64);
+  r.mask = Tensor::of(Dtype::U8, {3}, {1, 1, 0});
+  Tensor all = Tensor::of(Dtype::F64, {1, 3, 3}, {1, 2, 3, 1, 2, 3, 1, 2, 3}),
+         norm = Tensor::of(Dtype::F64, {1}, {1}), coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+  for (const int label : {-1, 64}) {
+    for (const int row : {1, 2}) {
+      Rows bad = r;
+      bad.labels.set(row, label);
+      Tensor logits = Tensor::normal(type, {3, 64}, 1), loss = Tensor::zeros(Dtype::F64, {2});
+      call_cuda(KernelKind::vocab_loss, Phase::BackwardInput,
+                {in(all), in(bad.labels), in(bad.mask), in(norm), in(coords), add(logits), out(loss)},
+                {{"group", 3}, {"vocabulary", 64}});
+      EXPECT_EQ(std::isnan(loss.at(0)), row == 1) << label << " in row " << row;
+      EXPECT_EQ(logits.at(2 * 64), 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaCrossEntropy, ::testing::Values(Dtype::F32, Dtype::BF16));
 
 }  // namespace

@@ -154,10 +154,10 @@ TEST(CudaEmbeddingOrder, RowsAreSummedInAscendingPosition) {
     }
 }
 
-// More rows than the zeroing blocks can mark at a time.
+// More rows than the zeroing blocks take at a time.
 TEST(CudaEmbeddingOrder, UnusedRowsOfAVeryLongTableAreZero) {
   PLEAT_NEEDS_GPU();
-  const int64_t rows = only_once() ? 9'500'000 : 20'000'000, middle = rows / 13 * 8;
+  const int64_t rows = only_once() ? 600'000 : 1'200'000, middle = rows / 13 * 8;
   Tensor tokens = Tensor::of(Dtype::I32, {3}, {double(rows - 1), 0, double(middle)}),
          dy = Tensor::of(Dtype::BF16, {3, 1}, {1, 2, 3}), dtable = Tensor::zeros(Dtype::BF16, {rows, 1});
   std::fill(dtable.bytes.begin(), dtable.bytes.end(), std::byte{0xff});

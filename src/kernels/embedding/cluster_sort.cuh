@@ -20,6 +20,9 @@ namespace pleat::kernels::cuda {
 constexpr int kClusterBlocks = 8, kClusterThreads = 1024, kClusterWarps = kClusterThreads / 32;
 constexpr int kDigitBits = 9, kDigits = 1 << kDigitBits;
 constexpr int kMostPerThread = 8;
+// Rows of the table a zeroing block takes at a time, at most. Every time costs it a look at all tokens; with
+// a hundred blocks a second one is beyond the vocabularies of today.
+constexpr int64_t kMostShare = 4096;
 constexpr int64_t kMostClusterTokens = int64_t{kMostPerThread} * kClusterThreads * kClusterBlocks;
 
 struct alignas(8) TokenEntry {
@@ -203,10 +206,11 @@ inline std::optional<ClusterSort> plan_cluster_sort(int64_t num_tokens, int64_t 
       PLEAT_CUDA(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
     });
     if (clusters == 0) return;
+    static_assert(kMostShare <= cluster_sort_bytes<1>());  // a byte a row
     const int64_t needed = ceil_div(table_rows, kClusterBlocks * kClusterWarps),
                   zeroing = std::clamp<int64_t>(clusters - 1, 1, needed) * kClusterBlocks;
     out = ClusterSort{static_cast<unsigned>(kClusterBlocks + (zero ? zeroing : 0)),
-                      static_cast<int>(std::min(bytes, ceil_div(table_rows, zeroing)))};
+                      static_cast<int>(std::min(kMostShare, ceil_div(table_rows, zeroing)))};
   });
   return out;
 }
