@@ -29,7 +29,7 @@ double resident_peak_mb() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-struct Arguments {
+struct BenchArguments {
   std::string peer_config, out, svg, label = "pleat";
   std::vector<std::string> sets;
   train::BenchOptions options;
@@ -37,7 +37,7 @@ struct Arguments {
   double skew = 0;
 };
 
-int run_bench(const Arguments& a) {
+int run_bench(const BenchArguments& a) {
   const double resident_before = resident_peak_mb();
   config::Config config = train::peer_config(a.peer_config, a.threads);
   std::vector<std::string> sets = a.sets;
@@ -147,7 +147,7 @@ void add_bench(CLI::App& app, Action& chosen) {
   add_bench_kernels(*bench, chosen);
   add_bench_grouped(*bench, chosen);
   add_bench_layer(*bench, chosen);
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<BenchArguments>();
   CLI::App* c =
       bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
   c->add_option("--peer-config", a->peer_config, "Model in the peers' JSON format")->required();

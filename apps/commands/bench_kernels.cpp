@@ -14,13 +14,13 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct BenchKernelsArguments {
   std::string filter, out;
   int repeats = 15;
   bool json = false;
 };
 
-int run_kernels(const Arguments& a) {
+int run_kernels(const BenchKernelsArguments& a) {
   std::string why;
   if (device::cuda::num_devices(&why) == 0) base::fail("bench kernels needs a GPU: {}", why);
   const device::cuda::Facts facts = device::cuda::facts();
@@ -74,7 +74,7 @@ int run_kernels(const Arguments& a) {
 }  // namespace
 
 void add_bench_kernels(CLI::App& bench, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<BenchKernelsArguments>();
   CLI::App* c = bench.add_subcommand("kernels", "Every GPU kernel against the ceiling that binds it");
   c->add_option("--filter", a->filter, "Only kernels whose name contains this");
   c->add_option("--repeats", a->repeats, "Timed runs of each; the median counts")->check(CLI::PositiveNumber);

@@ -16,7 +16,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct BenchLayerArguments {
   std::vector<std::string> shapes;
   std::string device = "cuda", filter, out;
   bench::LayerOptions options;
@@ -39,7 +39,7 @@ nlohmann::json to_json(const bench::LayerResult& r) {
           {"operations", operations_json(r.operations)}};
 }
 
-std::vector<bench::LayerShape> shapes_of(const Arguments& a) {
+std::vector<bench::LayerShape> shapes_of(const BenchLayerArguments& a) {
   std::vector<bench::LayerShape> out;
   for (const std::string& text : a.shapes) out.push_back(bench::parse_layer_shape(text));
   if (!out.empty()) return out;
@@ -51,7 +51,7 @@ std::vector<bench::LayerShape> shapes_of(const Arguments& a) {
   return out;
 }
 
-int run_layer(Arguments a) {
+int run_layer(BenchLayerArguments a) {
   a.options.gpu = a.device == "cuda";
   const std::vector<bench::LayerShape> shapes = shapes_of(a);
   for (const bench::LayerShape& shape : shapes) bench::layer_config(shape, a.options);  // refuse all at once
@@ -95,7 +95,7 @@ int run_layer(Arguments a) {
 }  // namespace
 
 void add_bench_layer(CLI::App& bench, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<BenchLayerArguments>();
   CLI::App* c = bench.add_subcommand(
       "layer", "One MoE layer, router to combination, forward and backward, at the shapes of known models");
   c->add_option("--shape", a->shapes, "T,D,I,E,K instead of the models' shapes (repeatable)")

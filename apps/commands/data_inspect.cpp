@@ -13,14 +13,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct DataInspectArguments {
   std::string prefix, tokenizer;
   int64_t documents = 3, tokens = 200, samples = 3, first = 0;
   data::SamplerOptions sampler = {.shuffle = false};
   bool joined = false, json = false;
 };
 
-std::unique_ptr<data::TextTokenizer> tokenizer_of(const Arguments& a,
+std::unique_ptr<data::TextTokenizer> tokenizer_of(const DataInspectArguments& a,
                                                   const std::optional<data::DatasetInfo>& info) {
   if (a.tokenizer.empty() && !info)
     base::fail("{}.json is not there to say which tokenizer made these tokens: give --tokenizer", a.prefix);
@@ -59,8 +59,8 @@ void print_header(const data::IndexedDataset& set) {
     fmt::print("loss mask: {} of {} tokens count\n", *set.info()->num_loss_tokens, set.num_tokens());
 }
 
-void show_documents(const Arguments& a, const data::IndexedDataset& set, const data::TextTokenizer& tokenizer,
-                    Json& json) {
+void show_documents(const DataInspectArguments& a, const data::IndexedDataset& set,
+                    const data::TextTokenizer& tokenizer, Json& json) {
   for (int64_t d = 0; d < std::min(a.documents, set.num_documents()); ++d) {
     const int64_t begin = set.document_begin(d), end = set.document_begin(d + 1);
     std::vector<int32_t> ids(static_cast<size_t>(std::min(a.tokens, end - begin)));
@@ -111,7 +111,7 @@ void print_sample(const data::InspectedSample& s, int64_t ordinal) {
   }
 }
 
-int inspect(const Arguments& a) {
+int inspect(const DataInspectArguments& a) {
   const auto info = data::read_dataset_info(a.prefix);
   const auto tokenizer = tokenizer_of(a, info);
   const data::IndexedDataset set(a.prefix, tokenizer->vocab_size());
@@ -140,7 +140,7 @@ int inspect(const Arguments& a) {
 }  // namespace
 
 void add_data_inspect(CLI::App& data, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<DataInspectArguments>();
   CLI::App* c = data.add_subcommand(
       "inspect", "Check a dataset; show its documents, or with --seq-len samples as training sees them");
   c->add_option("prefix", a->prefix, "Prefix of the files")->required();

@@ -12,7 +12,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct DataTokenizeArguments {
   data::PrepareOptions options;
   std::string tokenizer, end_of_document, format = "auto";
   double split = 0;
@@ -51,7 +51,7 @@ void set_role(data::ChatTemplate& t, const std::string& given, std::string data:
   t.roles[given.substr(0, equals)].*field = unescaped(given.substr(equals + 1));
 }
 
-std::optional<data::ChatTemplate> chat_template(const Arguments& a) {
+std::optional<data::ChatTemplate> chat_template(const DataTokenizeArguments& a) {
   const bool strings =
       !a.chat_begin.empty() || !a.chat_end.empty() || !a.chat_prefixes.empty() || !a.chat_suffixes.empty();
   if (a.chat != "custom" && strings)
@@ -86,7 +86,7 @@ void print_side(const data::PreparedDataset& d, bool mask) {
              double(d.num_text_bytes) / double(std::max<int64_t>(d.num_tokens, 1)));
 }
 
-int tokenize(Arguments& a) {
+int tokenize(DataTokenizeArguments& a) {
   data::PrepareOptions& o = a.options;
   o.chat = chat_template(a);
   if (a.split != 0) o.split = a.split;
@@ -128,7 +128,7 @@ int tokenize(Arguments& a) {
 }  // namespace
 
 void add_data_tokenize(CLI::App& data, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<DataTokenizeArguments>();
   CLI::App* c = data.add_subcommand("tokenize", "Text, JSONL or conversations to a .bin/.idx dataset");
   c->add_option("inputs", a->options.inputs, "Text or JSONL files, by name: .jsonl and .ndjson are JSONL")
       ->required();

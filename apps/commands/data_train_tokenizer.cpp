@@ -15,7 +15,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct DataTrainTokenizerArguments {
   data::PrepareOptions read;
   data::TrainBpeOptions train;
   std::vector<std::string> special;
@@ -32,7 +32,7 @@ std::string folder_of(const std::string& out) {
   return out;
 }
 
-int train(Arguments& a) {
+int train(DataTrainTokenizerArguments& a) {
   const std::string folder = folder_of(a.out);
   data::TrainBpeOptions& o = a.train;
   if (!a.special.empty()) o.special_tokens = a.special;
@@ -110,7 +110,7 @@ int train(Arguments& a) {
 }  // namespace
 
 void add_data_train_tokenizer(CLI::App& data, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<DataTrainTokenizerArguments>();
   CLI::App* c = data.add_subcommand(
       "train-tokenizer", "Train a byte-level BPE on text; other libraries load the tokenizer.json as well");
   c->add_option("inputs", a->read.inputs, "Text or JSONL files")->required();

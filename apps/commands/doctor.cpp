@@ -21,7 +21,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct DoctorArguments {
   int ranks = 0;
   bool json = false;
   comm::ExerciseSize size;
@@ -79,7 +79,7 @@ Machine look() {
 }
 
 // The whole world and, in an even world, its pairs: two groups of one name at work side by side.
-std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const Arguments& a) {
+std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const DoctorArguments& a) {
   std::vector<int> all(static_cast<size_t>(endpoint.size()));
   std::iota(all.begin(), all.end(), 0);
   std::vector<GroupResult> results;
@@ -95,7 +95,7 @@ std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const Arguments
   return results;
 }
 
-int show(const Arguments& a, const comm::World& world, const std::string& carrier, int ranks,
+int show(const DoctorArguments& a, const comm::World& world, const std::string& carrier, int ranks,
          const std::vector<GroupResult>& groups) {
   const Machine m = look();
   bool pass = true;
@@ -159,7 +159,7 @@ int show(const Arguments& a, const comm::World& world, const std::string& carrie
   return static_cast<int>(pass ? base::ExitCode::Done : base::ExitCode::Hardware);
 }
 
-int run_doctor(const Arguments& a) {
+int run_doctor(const DoctorArguments& a) {
   const comm::World world = comm::read_world();
   std::vector<GroupResult> groups;
   if (world.launcher != "none") {
@@ -192,7 +192,7 @@ int run_doctor(const Arguments& a) {
 void add_doctor(CLI::App& app, Action& chosen) {
   CLI::App* c = app.add_subcommand(
       "doctor", "What this machine is, and every communication operation with known answers, timed");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<DoctorArguments>();
   a->options.timeout_seconds = 60;
   a->options.check = true;
   c->add_option("--ranks", a->ranks,

@@ -15,7 +15,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct EvalArguments {
   ModelArgument model;
   std::string data, requests, out, separator, jsonl_key = "text";
   int64_t seq_len = 0, stride = 0, batch_tokens = 0, prefix_token = -1, limit = 0;
@@ -49,7 +49,7 @@ class Progress {
 
 class Evaluation {
  public:
-  explicit Evaluation(const Arguments& a)
+  explicit Evaluation(const EvalArguments& a)
       : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
     if (!source_.tokenizer.empty()) vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
     seq_len_ = a.seq_len > 0 ? a.seq_len : source_.max_context;
@@ -179,7 +179,7 @@ class Evaluation {
     }
   }
 
-  const Arguments& a_;
+  const EvalArguments& a_;
   exchange::ModelSource source_;
   std::unique_ptr<train::Vocabulary> vocabulary_;
   int64_t seq_len_ = 0;
@@ -188,7 +188,7 @@ class Evaluation {
 }  // namespace
 
 void add_eval(CLI::App& app, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<EvalArguments>();
   CLI::App* c = app.add_subcommand("eval", "Perplexity of data, or log-likelihoods of a request file");
   add_model_argument(*c, a->model);
   auto* data =

@@ -14,14 +14,14 @@ namespace pleat::apps {
 
 namespace {
 
-struct Arguments {
+struct ExplainArguments {
   ConfigArgument config;
   std::string which = "train", svg;
   bool stages_only = false, grid = false;
   int64_t ranks = 0, stage = 0;
 };
 
-program::Program of_stage(const config::Config& config, const Arguments& a) {
+program::Program of_stage(const config::Config& config, const ExplainArguments& a) {
   if (a.which != "train") base::fail("--ranks prints the training step, got --program {}", a.which);
   auto ranks = schedule::build_ranks(config, a.ranks);
   if (a.stage >= static_cast<int64_t>(ranks.programs.size()))
@@ -32,7 +32,7 @@ program::Program of_stage(const config::Config& config, const Arguments& a) {
 }  // namespace
 
 void add_explain(CLI::App& app, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ExplainArguments>();
   CLI::App* c = app.add_subcommand("explain", "Print the program a run would execute, stage by stage");
   add_config_argument(*c, a->config);
   c->add_option("--program", a->which, "train, evaluate or logits")

@@ -12,7 +12,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct GenerateArguments {
   ModelArgument model;
   std::vector<std::string> prompts, stops;
   std::string prompt_file;
@@ -36,7 +36,7 @@ const char* name_of(train::Finish finish) {
 }
 
 // The limit on prompt and new tokens together, and from it how many tokens are drawn.
-int64_t tokens_to_draw(const Arguments& a, const exchange::ModelSource& source, size_t longest) {
+int64_t tokens_to_draw(const GenerateArguments& a, const exchange::ModelSource& source, size_t longest) {
   const int64_t limit = a.context > 0 ? a.context : source.max_context;
   const int64_t prompt = static_cast<int64_t>(longest);
   const std::string from =
@@ -52,7 +52,8 @@ int64_t tokens_to_draw(const Arguments& a, const exchange::ModelSource& source, 
 
 class Generator {
  public:
-  Generator(Arguments& a) : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
+  Generator(GenerateArguments& a)
+      : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
     if (!source_.tokenizer.empty() && !a.ids)
       vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
   }
@@ -147,7 +148,7 @@ class Generator {
     std::fflush(stdout);
   }
 
-  Arguments& a_;
+  GenerateArguments& a_;
   exchange::ModelSource source_;
   std::unique_ptr<train::Vocabulary> vocabulary_;
   std::vector<train::Prompt> prompts_;
@@ -157,7 +158,7 @@ class Generator {
 }  // namespace
 
 void add_generate(CLI::App& app, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<GenerateArguments>();
   CLI::App* c = app.add_subcommand(
       "generate", "Continue prompts with the newest checkpoint of a run or a Hugging Face model");
   add_model_argument(*c, a->model);

@@ -19,7 +19,7 @@
 namespace pleat::apps {
 namespace {
 
-struct Arguments {
+struct SimulateArguments {
   ConfigArgument config;
   int64_t ranks = 1;
   std::string out;
@@ -73,7 +73,7 @@ void print_exchanges(const std::vector<interpret::Exchanged>& list) {
   fmt::print("\nexchanges of a rank of pipeline stage 0\n\n{}\n", table.text());
 }
 
-int simulate_ranks(const Arguments& a) {
+int simulate_ranks(const SimulateArguments& a) {
   const config::Config config = a.config.resolved();
   cost::Machine machine = cost::toy_machine();
   if (a.tflops > 0) machine.flops_per_ns = a.tflops * 1e3;
@@ -177,7 +177,7 @@ int simulate_ranks(const Arguments& a) {
 }  // namespace
 
 void add_simulate(CLI::App& app, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<SimulateArguments>();
   CLI::App* c = app.add_subcommand(
       "simulate",
       "Check, plan and time a training step of many ranks on a described machine, running nothing");

@@ -7,12 +7,12 @@
 namespace pleat::apps {
 
 void add_trace(CLI::App& app, Action& chosen) {
-  struct Arguments {
+  struct TraceArguments {
     ConfigArgument config;
     std::string out = "trace.json", svg;
     int64_t steps = 3;
   };
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<TraceArguments>();
   CLI::App* c =
       app.add_subcommand("trace", "Run a few steps on random tokens and write the timeline of the last one");
   add_config_argument(*c, a->config);

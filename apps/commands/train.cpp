@@ -6,12 +6,12 @@
 namespace pleat::apps {
 
 void add_train(CLI::App& app, Action& chosen) {
-  struct Arguments {
+  struct TrainArguments {
     ConfigArgument config;
     train::LoopOptions options;
     int64_t fault_step = 0;
   };
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<TrainArguments>();
   CLI::App* c =
       app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
   add_config_argument(*c, a->config);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kBound = 1e-10;
 
-struct Arguments {
+struct VerifyLayoutArguments {
   ConfigArgument config;
   int ranks = 1;
   std::string fault = "none";
@@ -38,7 +38,7 @@ std::vector<model::Role> roles_of(config::Config c, const model::Mesh& m) {
   return schedule::roles_of(c);
 }
 
-int run(const Arguments& a) {
+int run(const VerifyLayoutArguments& a) {
   const config::Config asked = a.config.load();
   const model::Mesh mesh = train::rank_setup(a.config.resolved(), a.ranks, 0).mesh;
   const verify::Shrunk small = verify::shrink(asked, mesh);
@@ -103,7 +103,7 @@ int run(const Arguments& a) {
 }  // namespace
 
 void add_verify_layout(CLI::App& app, Action& chosen) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<VerifyLayoutArguments>();
   CLI::App* c = app.add_subcommand(
       "verify-layout",
       "Prove that a layout computes what one rank computes, on a small copy of your own model");

@@ -5,6 +5,9 @@
 
 namespace pleat::bench {
 
+inline constexpr tensor::Dtype kB = tensor::Dtype::BF16, kF = tensor::Dtype::F32, kD = tensor::Dtype::F64,
+                               kI = tensor::Dtype::I32;
+
 struct Model {
   const char* name;
   int64_t tokens, hidden, experts, top_k, ffn, heads, kv_heads, head_dim, v_dim,

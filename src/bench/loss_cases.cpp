@@ -9,7 +9,6 @@ namespace {
 using program::KernelKind;
 using program::Phase;
 using tensor::Dtype;
-constexpr Dtype kB = Dtype::BF16, kF = Dtype::F32, kD = Dtype::F64, kI = Dtype::I32;
 
 // A chunk of rows over the whole vocabulary, and over one of two pieces of it.
 void add_loss(CaseList& all, const std::string& base, int64_t rows, int64_t vocabulary) {

@@ -7,7 +7,6 @@ namespace {
 using program::KernelKind;
 using program::Phase;
 using tensor::Dtype;
-constexpr Dtype kB = Dtype::BF16, kF = Dtype::F32, kI = Dtype::I32;
 
 void add_router(CaseList& all, const Model& m, const Routing& routing, const std::string& base, int64_t T) {
   const int64_t h = m.hidden, E = m.experts, k = m.top_k, R = T * k;

@@ -7,7 +7,6 @@ namespace {
 using program::KernelKind;
 using program::Phase;
 using tensor::Dtype;
-constexpr Dtype kB = Dtype::BF16, kF = Dtype::F32;
 
 void add_norms(CaseList& all, const std::string& base, int64_t T, int64_t h) {
   const double th = double(T) * double(h), t4 = 4 * double(T);

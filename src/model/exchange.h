@@ -20,6 +20,8 @@ ValueId scatter_rows(Decoder& d, program::Op op, program::Phase phase, program::
 struct RowParallel {
   program::Op linear, scatter, add;
 };
+inline constexpr RowParallel kAttentionOut = {program::Op::attn_out, program::Op::attn_scatter,
+                                              program::Op::attn_add};
 ValueId project_rows(Decoder& d, const RowParallel& ops, ValueId x, ValueId weight, ValueId bias,
                      ValueId residual, const std::string& y_name);
 // Gradients of project_rows: returns dx; adds to d_weight and d_bias.

@@ -98,6 +98,7 @@ ValueId root_of(const Program& program, ValueId value) {
 std::string_view name_of(Op op) { return row_of(op).name; }
 std::string_view name_of(KernelKind kind) { return kKernels[static_cast<size_t>(kind)].name; }
 OpClass class_of(Op op) { return row_of(op).op_class; }
+bool is_exchange(Op op) { return class_of(op) == OpClass::Collective || class_of(op) == OpClass::Transfer; }
 Region region_of(Op op) { return row_of(op).region; }
 KernelKind kernel_of(Op op) { return row_of(op).kernel; }
 int num_ops() { return static_cast<int>(std::size(kOps)); }

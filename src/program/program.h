@@ -179,6 +179,7 @@ std::string_view name_of(KernelKind kind);
 std::string_view name_of(Group group);
 std::string_view name_of(Peer peer);
 OpClass class_of(Op op);
+bool is_exchange(Op op);  // meets other ranks: a collective or a transfer
 Region region_of(Op op);
 KernelKind kernel_of(Op op);
 bool in_module(Op op, std::string_view module);

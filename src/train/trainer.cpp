@@ -227,8 +227,7 @@ void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
   int64_t key = kNone;
   if (bad) {
-    const program::OpClass kind = class_of(executor.program().stages[static_cast<size_t>(bad->stage)].op);
-    const bool received = kind == program::OpClass::Collective || kind == program::OpClass::Transfer;
+    const bool received = is_exchange(executor.program().stages[static_cast<size_t>(bad->stage)].op);
     key = ((received ? int64_t{1} << 32 : 0) + bad->stage) * crew_.setup().world() + crew_.setup().rank();
   }
   const int64_t first = crew_.smallest("refused.first", key);

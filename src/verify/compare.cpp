@@ -9,17 +9,11 @@
 namespace pleat::verify {
 namespace {
 
-double length(const Tensor& t) {
-  double sum = 0;
-  for (const double x : t) sum += x * x;
-  return std::sqrt(sum);
-}
-
 // |a - b| / |a|; absolute where a is zero.
 double difference(const Tensor& a, const Tensor& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  const double norm = length(a), distance = std::sqrt(sum);
+  const double norm = length_of(a), distance = std::sqrt(sum);
   if (!std::isfinite(distance)) return INFINITY;
   return norm > 1e-14 ? distance / norm : distance;
 }
@@ -35,6 +29,12 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
+
+double length_of(const Tensor& t) {
+  double sum = 0;
+  for (const double x : t) sum += x * x;
+  return std::sqrt(sum);
+}
 
 Comparison compare(const LayoutRun& reference, const LayoutRun& run,
                    const std::vector<model::Parameter>& table) {
@@ -59,12 +59,12 @@ Comparison compare(const LayoutRun& reference, const LayoutRun& run,
       if (s == 0 && d >= r.first_gradient) {
         r.first_gradient = d;
         r.worst_first = p.name;
-        r.first_ratio = length(a) > 0 ? length(b) / length(a) : 1;
+        r.first_ratio = length_of(a) > 0 ? length_of(b) / length_of(a) : 1;
       }
       if (d < r.gradient) continue;
       r.gradient = d;
       r.worst_gradient = p.name;
-      r.gradient_ratio = length(a) > 0 ? length(b) / length(a) : 1;
+      r.gradient_ratio = length_of(a) > 0 ? length_of(b) / length_of(a) : 1;
     }
     const double d = difference(reference.weights.at(p.name), run.weights.at(p.name));
     out.bitwise &= same_bits(reference.weights.at(p.name), run.weights.at(p.name));

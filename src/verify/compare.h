@@ -27,6 +27,8 @@ struct Comparison {
   std::string verdict(double bound) const;
 };
 
+double length_of(const Tensor& t);  // its euclidean norm
+
 Comparison compare(const LayoutRun& reference, const LayoutRun& run,
                    const std::vector<model::Parameter>& table);
 

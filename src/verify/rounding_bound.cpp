@@ -17,21 +17,15 @@ constexpr double kSpread = 3;           // of a random sum of roundings over its
 constexpr double kPerturbation = 1e-7;  // of the weights in double, to see the conditioning
 constexpr double kBetween = 4;          // stages that round between two products
 
-double length(const Tensor& t) {
-  double sum = 0;
-  for (const double x : t) sum += x * x;
-  return std::sqrt(sum);
-}
-
 double distance(const Tensor& a, const Tensor& b) {
   Tensor d(a.size());
   for (size_t i = 0; i < a.size(); ++i) d[i] = a[i] - b[i];
-  return length(d);
+  return length_of(d);
 }
 
 double relative(const Tensor& a, const Tensor& b) {
   const double d = distance(a, b);
-  return d == 0 ? 0 : d / length(a);
+  return d == 0 ? 0 : d / length_of(a);
 }
 
 // Largest possible change of an element of AdamW's step, given how far the gradients are apart.

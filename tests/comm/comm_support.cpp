@@ -13,6 +13,12 @@
 
 namespace pleat::testing {
 
+std::vector<int> all_of(int size) {
+  std::vector<int> ranks(static_cast<size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 using comm::Communicator;
 using comm::Parts;
 using comm::Reduce;

@@ -26,6 +26,8 @@ T value_at(int rank, int64_t i);
 template <class T>
 T reduced(const std::vector<T>& by_rank, comm::Reduce reduce);
 
+std::vector<int> all_of(int size);  // 0, 1, ...
+
 // Runs every collective and message pattern with known answers, of many sizes, types and both placements.
 // Returns
 // "" or what was wrong first; appends all results to `digest`, which must be the same over every carrier.

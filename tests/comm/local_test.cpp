@@ -18,13 +18,8 @@ namespace {
 
 using comm::LocalWorld;
 using comm::Reduce;
+using testing::all_of;
 using testing::bytes_of;
-
-std::vector<int> all_of(int size) {
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 comm::Options quick() {
   comm::Options options;

@@ -12,13 +12,8 @@ namespace pleat {
 namespace {
 
 using comm::LocalWorld;
+using testing::all_of;
 using testing::bytes_of;
-
-std::vector<int> all_of(int size) {
-  std::vector<int> ranks(static_cast<size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
 
 std::string error_of(const std::function<void()>& fn) {
   try {

@@ -22,10 +22,6 @@ namespace {
 
 using Ids = std::vector<int32_t>;
 
-void expect_in(const std::string& part, const std::string& message) {
-  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
 // Bytes are ids 3..258 in the order of their characters; nothing is merged.
 class ChatTokenizer {
  public:

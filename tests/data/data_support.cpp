@@ -83,6 +83,12 @@ int64_t RawIndex::bin_bytes() const {
   return tokens * token_bytes(static_cast<TokenType>(type));
 }
 
+std::string tokenizer_data() { return std::string(PLEAT_SOURCE_DIR) + "/tests/data/tokenizer_data/"; }
+
+void expect_in(const std::string& part, const std::string& message) {
+  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
+}
+
 std::string error_of(const std::function<void()>& action) {
   try {
     action();

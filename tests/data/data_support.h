@@ -45,8 +45,11 @@ struct RawIndex {
   int64_t bin_bytes() const;
 };
 
+std::string tokenizer_data();  // tests/data/tokenizer_data/
+
 // The message of the Error the action throws; fails the test when none is thrown.
 std::string error_of(const std::function<void()>& action);
+void expect_in(const std::string& part, const std::string& message);
 
 // Deterministic random numbers for tests.
 class TestRandom {

@@ -19,10 +19,6 @@ IndexView view_of(const std::string& bytes, int64_t bin_bytes) {
 
 RawIndex correct() { return RawIndex::of({{3}, {2, 4}, {1}}, TokenType::U16); }
 
-void expect_in(const std::string& part, const std::string& message) {
-  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
 TEST(IndexView, ReadsACorrectIndex) {
   const std::string bytes = correct().bytes();
   const IndexView view = view_of(bytes, 20);

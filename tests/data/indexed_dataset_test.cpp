@@ -23,10 +23,6 @@ Tokens read_all(const IndexedDataset& dataset) {
   return out;
 }
 
-void expect_in(const std::string& part, const std::string& message) {
-  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
 TEST(IndexedDataset, RoundTripInBothTokenTypes) {
   for (const int64_t vocab : {int64_t{300}, int64_t{65499}, int64_t{65500}, int64_t{200000}}) {
     TemporaryFolder folder;

@@ -15,10 +15,6 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-void expect_in(const std::string& part, const std::string& message) {
-  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
 Strings documents_of(DocumentSource& source) {
   Strings documents;
   std::string current;

@@ -17,10 +17,6 @@ namespace {
 
 const std::string kQwen = std::string(PLEAT_SOURCE_DIR) + "/tests/data/tokenizer_data/qwen.json";
 
-void expect_in(const std::string& part, const std::string& message) {
-  EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
 std::string random_text(TestRandom& random, int num_words) {
   const char* words[] = {"the", "quick", "Fuchs", "über", "12345", "中文", "can't", "\n\n", "😀", "int x;"};
   std::string out;

@@ -14,7 +14,6 @@ namespace pleat::data {
 namespace {
 
 using Json = nlohmann::json;
-const std::string kFolder = std::string(PLEAT_SOURCE_DIR) + "/tests/data/tokenizer_data/";
 
 Json tiny() {
   return Json::parse(R"({"version": "1.0", "truncation": null, "padding": null,
@@ -111,7 +110,7 @@ TEST(TokenizerFiles, HostileFilesAreRefused) {
 }
 
 TEST(TokenizerFiles, RankFiles) {
-  std::string ranks = read_file(kFolder + "small.tiktoken");
+  std::string ranks = read_file(tokenizer_data() + "small.tiktoken");
   const auto t = read_tiktoken(ranks, "r", "qwen");
   const auto first_special = static_cast<int32_t>(std::count(ranks.begin(), ranks.end(), '\n'));
   EXPECT_EQ(t->end_of_document(), first_special);
@@ -160,7 +159,7 @@ TEST(TokenizerFiles, Tekken) {
 }
 
 TEST(TokenizerFiles, SentencePiece) {
-  const std::string file = read_file(kFolder + "small.model");
+  const std::string file = read_file(tokenizer_data() + "small.model");
   const auto t = read_sentencepiece(file, "m");
   EXPECT_EQ(t->end_of_document(), t->id_of("</s>"));
   EXPECT_EQ(t->id_of("no such piece"), std::nullopt);
@@ -175,12 +174,12 @@ TEST(TokenizerFiles, OpenPicksByName) {
   TemporaryFolder folder;
   EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "holds no tokenizer.json"));
   EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("none.json")); }), "cannot open"));
-  write_file(folder.path("x.tiktoken"), read_file(kFolder + "small.tiktoken"));
+  write_file(folder.path("x.tiktoken"), read_file(tokenizer_data() + "small.tiktoken"));
   EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "name its family"));
   EXPECT_EQ(open_tokenizer(folder.path(""), {.rank_family = "qwen"})->name(), folder.path("x.tiktoken"));
-  write_file(folder.path("tokenizer.model"), read_file(kFolder + "small.model"));
+  write_file(folder.path("tokenizer.model"), read_file(tokenizer_data() + "small.model"));
   EXPECT_EQ(open_tokenizer(folder.path(""))->vocab_size(), 420);
-  const std::string json = read_file(kFolder + "gpt2.json");
+  const std::string json = read_file(tokenizer_data() + "gpt2.json");
   write_file(folder.path("tokenizer.json"), json);
   auto t = open_tokenizer(folder.path(""));
   EXPECT_EQ(t->tokenizer_hash(), base::to_hex(base::sha256(json)));
@@ -206,7 +205,7 @@ TEST(Tokenizers, IdsThatStandForNothingAreLeftOutWhereAsked) {
   const DecodeOptions lenient{.skip_unknown_ids = true};
   for (const char* name : {"byte", "qwen.json", "llama2.json", "small.model", "qwen:small.tiktoken"}) {
     std::string path = name;
-    if (path != "byte") path.insert(path.find(':') + 1, kFolder);
+    if (path != "byte") path.insert(path.find(':') + 1, tokenizer_data());
     const auto tokenizer = open_tokenizer(path);
     const int32_t beyond = static_cast<int32_t>(tokenizer->vocab_size());
     std::vector<int32_t> ids = tokenizer->encode("the dog");

@@ -13,8 +13,6 @@
 namespace pleat::data {
 namespace {
 
-const std::string kFolder = std::string(PLEAT_SOURCE_DIR) + "/tests/data/tokenizer_data/";
-
 std::string from_hex_text(const std::string& hex) {
   std::string bytes;
   for (size_t i = 0; i < hex.size(); i += 2)
@@ -23,12 +21,12 @@ std::string from_hex_text(const std::string& hex) {
 }
 
 TEST(TokenizerParity, SameIdsAndTexts) {
-  const nlohmann::json cases = nlohmann::json::parse(read_file(kFolder + "cases.json"));
+  const nlohmann::json cases = nlohmann::json::parse(read_file(tokenizer_data() + "cases.json"));
   std::map<std::string, std::unique_ptr<TextTokenizer>> open;
   for (const auto& item : cases) {
     const std::string file = item["file"], family = item["family"];
     auto& tokenizer = open[file + family];
-    if (!tokenizer) tokenizer = open_tokenizer(kFolder + file, {.rank_family = family});
+    if (!tokenizer) tokenizer = open_tokenizer(tokenizer_data() + file, {.rank_family = family});
     const std::string text = from_hex_text(item["text"]);
     const auto ids = item["ids"].get<std::vector<int32_t>>();
     const std::string where = file + " " + family + ": " + shown(text);
@@ -44,8 +42,8 @@ TEST(TokenizerParity, SameIdsAndTexts) {
 }
 
 TEST(TokenizerParity, ManyThreadsGiveTheSame) {
-  const auto tokenizer = open_tokenizer(kFolder + "llama3.json");
-  const std::string text = read_file(kFolder + "cases.json");
+  const auto tokenizer = open_tokenizer(tokenizer_data() + "llama3.json");
+  const std::string text = read_file(tokenizer_data() + "cases.json");
   const auto expected = tokenizer->encode(text);
   std::vector<std::vector<int32_t>> results(4);
   std::vector<std::thread> threads;
@@ -56,7 +54,7 @@ TEST(TokenizerParity, ManyThreadsGiveTheSame) {
 
 TEST(TokenizerParity, LongRunsAreNeitherDeepNorQuadratic) {
   for (const char* file : {"gpt2.json", "llama3.json", "llama2.json", "metaspace.json", "deepseek.json"}) {
-    const auto tokenizer = open_tokenizer(kFolder + file);
+    const auto tokenizer = open_tokenizer(tokenizer_data() + file);
     for (const char* unit : {"^", " ", "a", "\n ", "the", "\xe4\xb8\xad", "A"}) {
       std::string text = "x";
       while (text.size() < 300'000) text += unit;
@@ -66,7 +64,7 @@ TEST(TokenizerParity, LongRunsAreNeitherDeepNorQuadratic) {
 }
 
 TEST(TokenizerParity, BytesCanStayBroken) {
-  const auto tokenizer = open_tokenizer(kFolder + "gpt2.json");
+  const auto tokenizer = open_tokenizer(tokenizer_data() + "gpt2.json");
   auto ids = tokenizer->encode("\xf0\x9f\x98\x80");
   ASSERT_GT(ids.size(), 1u);
   ids.pop_back();

@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "data/indexed_writer.h"
 #include "safetensors/model_folder.h"
@@ -41,6 +43,13 @@ std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of
     folder.read(name, bytes);
   }
   return out;
+}
+
+std::string text_of_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream out;
+  out << in.rdbuf();
+  return out.str();
 }
 
 std::string write_dataset(const std::string& folder, int vocab_size) {

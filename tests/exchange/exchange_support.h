@@ -33,6 +33,8 @@ std::string write_dataset(const std::string& folder, int vocab_size);
 // `pleat train RUN/config.toml` with `sets` on top.
 void train_run(const std::string& run_folder, const std::vector<std::string>& sets);
 
+std::string text_of_file(const std::string& path);
+
 // The message of the base::Error `f` throws; empty when it throws none.
 template <class F>
 std::string message_of(F f);

@@ -22,18 +22,18 @@ namespace {
 namespace fs = std::filesystem;
 using safetensors::ElementType;
 
-struct Tensor {
+struct Numbers {
   std::vector<int64_t> shape;
   std::vector<float> numbers;
 };
-using Tensors = std::map<std::string, Tensor>;
+using NumbersByName = std::map<std::string, Numbers>;
 
-Tensors golden_tensors() {
+NumbersByName golden_tensors() {
   const safetensors::ModelFolder folder = safetensors::ModelFolder::open(golden_folder("deepseek_v3"));
-  Tensors out;
+  NumbersByName out;
   for (const std::string_view name : folder.names()) {
     const safetensors::TensorInfo& info = folder.at(name);
-    Tensor& t = out[std::string(name)];
+    Numbers& t = out[std::string(name)];
     t.shape = info.shape;
     t.numbers.resize(static_cast<size_t>(info.num_elements()));
     folder.read(name, std::as_writable_bytes(std::span(t.numbers)));
@@ -41,8 +41,8 @@ Tensors golden_tensors() {
   return out;
 }
 
-Tensor noise(std::vector<int64_t> shape, uint32_t state) {
-  Tensor t{std::move(shape), {}};
+Numbers noise(std::vector<int64_t> shape, uint32_t state) {
+  Numbers t{std::move(shape), {}};
   int64_t n = 1;
   for (int64_t d : t.shape) n *= d;
   for (int64_t i = 0; i < n; ++i) {
@@ -53,8 +53,8 @@ Tensor noise(std::vector<int64_t> shape, uint32_t state) {
 }
 
 // The golden model of three layers with `num_layers` more behind it, as published files hold them.
-Tensors with_mtp(int num_layers) {
-  Tensors all = golden_tensors(), out = all;
+NumbersByName with_mtp(int num_layers) {
+  NumbersByName all = golden_tensors(), out = all;
   for (int k = 0; k < num_layers; ++k) {
     const std::string at = fmt::format("model.layers.{}.", 3 + k);
     for (const auto& [name, tensor] : all)
@@ -70,7 +70,7 @@ Tensors with_mtp(int num_layers) {
   return out;
 }
 
-void write_model(const std::string& folder, const Tensors& tensors, int declared) {
+void write_model(const std::string& folder, const NumbersByName& tensors, int declared) {
   fs::create_directories(folder);
   std::ifstream in(golden_folder("deepseek_v3") + "/config.json");
   std::stringstream text;
@@ -99,7 +99,8 @@ struct MtpExchange : ::testing::Test {
             "device.threads=2",
             "log.tensorboard=false"};
   }
-  std::string complaint(const Tensors& tensors, int declared, const std::vector<std::string>& sets = {}) {
+  std::string complaint(const NumbersByName& tensors, int declared,
+                        const std::vector<std::string>& sets = {}) {
     fs::remove_all(at("bad"));
     write_model(at("bad"), tensors, declared);
     return message_of([&] { import_model({at("bad"), at("bad-run"), sets}); });
@@ -123,7 +124,7 @@ TEST_F(MtpExchange, RoundTripIsBitwise) {
 }
 
 TEST_F(MtpExchange, CopiesMayBeAbsentAndAreWritten) {
-  Tensors tensors = with_mtp(1);
+  NumbersByName tensors = with_mtp(1);
   tensors.erase("model.layers.3.embed_tokens.weight");
   tensors.erase("model.layers.3.shared_head.head.weight");
   write_model(at("model"), tensors, 1);
@@ -177,7 +178,7 @@ TEST_F(MtpExchange, AConfigThatNamesWhatIsNotThere) {
 }
 
 TEST_F(MtpExchange, RefusesWhatDoesNotFit) {
-  Tensors tensors = with_mtp(1);
+  NumbersByName tensors = with_mtp(1);
   tensors.at("model.layers.3.embed_tokens.weight").numbers[17] += 1;
   EXPECT_SAYS(complaint(tensors, 1),
               "'model.layers.3.embed_tokens.weight' is not 'model.embed_tokens.weight'");

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "exchange/describe.h"
 #include "exchange/exchange_support.h"
@@ -20,13 +19,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::TestWithParam;
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
 
 std::vector<std::string> short_training(const std::string& data, int steps) {
   return {"data.train=\"" + data + "\"",
@@ -62,7 +54,7 @@ TEST_P(RoundTrip, IsBitwise) {
     EXPECT_TRUE(after.at(name).second == tensor.second) << name;
   }
   for (const char* file : {"config.json", "generation_config.json"})
-    EXPECT_EQ(text_of(at("out/") + file), text_of(golden_folder(GetParam()) + "/" + file));
+    EXPECT_EQ(text_of_file(at("out/") + file), text_of_file(golden_folder(GetParam()) + "/" + file));
 }
 
 TEST_P(RoundTrip, ShardsHoldTheSame) {
@@ -82,7 +74,7 @@ TEST_P(RoundTrip, NarrowingHappensOnceAndSparesTheCorrectionBias) {
   for (const auto& [name, tensor] : narrow)
     EXPECT_TRUE(tensor.first.starts_with(name.ends_with("e_score_correction_bias") ? "F32" : "BF16"))
         << name << " " << tensor.first;
-  EXPECT_NE(text_of(at("narrow/config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
+  EXPECT_NE(text_of_file(at("narrow/config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
 }
 
 TEST_P(RoundTrip, TrainedModelComesOut) {

@@ -4,7 +4,6 @@
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "data/dataset_info.h"
 #include "data/tokenizer/open_tokenizer.h"
@@ -17,13 +16,6 @@ namespace pleat::exchange::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string text_of(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
 
 class Tokenizer : public ::testing::Test {
  protected:
@@ -71,7 +63,7 @@ TEST_F(Tokenizer, OfTheFolderIsTheRuns) {
   ASSERT_TRUE(prepared);
   EXPECT_EQ(prepared->tokenizer_sha256, hash);
   write(at("run"), at("out"));
-  EXPECT_EQ(text_of(at("out/tokenizer.json")), text_of(at("model/tokenizer.json")));
+  EXPECT_EQ(text_of_file(at("out/tokenizer.json")), text_of_file(at("model/tokenizer.json")));
 
   EXPECT_EQ(open_model_source(at("run")).tokenizer, at("run/source"));
   fs::rename(at("run"), at("moved"));
@@ -88,7 +80,7 @@ TEST_F(Tokenizer, OneGivenAtTheImportIsTaken) {
   EXPECT_EQ(config::load(at("run/config.toml")).data.tokenizer, at("other"));
   EXPECT_EQ(open_model_source(at("run")).tokenizer, at("other"));
   EXPECT_TRUE(write(at("run"), at("out")).notes.empty());
-  EXPECT_EQ(text_of(at("out/tokenizer.json")), text_of(at("other/tokenizer.json")));
+  EXPECT_EQ(text_of_file(at("out/tokenizer.json")), text_of_file(at("other/tokenizer.json")));
 }
 
 TEST_F(Tokenizer, OneThatCannotBeUsedIsSaid) {
@@ -116,7 +108,7 @@ TEST_F(Tokenizer, OfARunFromScratchIsExported) {
   train_run(at("run"), short_training(at("notes.txt")));
   EXPECT_TRUE(write(at("run"), at("out")).notes.empty());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    EXPECT_EQ(text_of(at("out/") + name), text_of(at("tok/") + name));
+    EXPECT_EQ(text_of_file(at("out/") + name), text_of_file(at("tok/") + name));
   EXPECT_EQ(open_model_source(at("out")).tokenizer, at("out"));
 
   fs::remove_all(at("tok"));

@@ -13,6 +13,7 @@ namespace pleat {
 namespace {
 
 using testing::Case;
+using testing::row_of_rank;
 
 const std::vector<std::string> kOperations = {
     "all_reduce",   "reduce_scatter", "reduce_scatter_v", "all_gather",
@@ -37,10 +38,6 @@ std::string waiting(const std::string& operation) {
   return fmt::format("group 'dp' {} #{} stage 'second'", recorded(operation), is_message(operation) ? 0 : 1);
 }
 
-std::string row(int rank, const std::string& state, const std::string& where) {
-  return fmt::format("\n +{}  {} +[^\n]*{}", rank, state, where);
-}
-
 const std::string kFirst = "in no call; last was group 'dp' all_reduce #0 stage 'first'";
 
 int ranks_for(const std::string& operation) {
@@ -50,8 +47,8 @@ int ranks_for(const std::string& operation) {
 // Rank 0 waits, rank 1 has not come.
 std::vector<std::string> missing(const std::string& operation, const std::string& opening,
                                  const std::string& where) {
-  return {opening, waiting(operation), row(0, "yes", "in " + waiting(operation)),
-          row(1, "NOT ARRIVED", where)};
+  return {opening, waiting(operation), row_of_rank(0, "yes", "in " + waiting(operation)),
+          row_of_rank(1, "NOT ARRIVED", where)};
 }
 
 // What must be said and the exit code when rank 1 does `fault` at `operation` instead of coming to it.
@@ -75,24 +72,25 @@ void expect(Case& c, const std::string& operation, const std::string& fault, boo
   }
   if (fault == "skip" && is_message(operation)) {
     // Each waits for the other.
-    c.words = {"stall: group 'dp'", row(0, "(yes|NOT ARRIVED)", "in " + waiting(operation)),
-               row(1, "(yes|NOT ARRIVED)", "in group 'dp' barrier #1 stage 'third'")};
+    c.words = {"stall: group 'dp'", row_of_rank(0, "(yes|NOT ARRIVED)", "in " + waiting(operation)),
+               row_of_rank(1, "(yes|NOT ARRIVED)", "in group 'dp' barrier #1 stage 'third'")};
   } else if (fault == "skip" && operation == "barrier" && !check) {
     // Two barriers are like each other: the one that is left over at the end is found.
-    c.words = {
-        "stall: group 'dp' barrier #2 stage 'third'", row(0, "yes", "barrier #2 stage 'third'"),
-        mpi ? row(1, "NOT ARRIVED", "in group 'world \\(closing\\)'")
-            : row(1, "NOT ARRIVED", "has ended; in no call; last was group 'dp' barrier #1 stage 'third'")};
+    c.words = {"stall: group 'dp' barrier #2 stage 'third'",
+               row_of_rank(0, "yes", "barrier #2 stage 'third'"),
+               mpi ? row_of_rank(1, "NOT ARRIVED", "in group 'world \\(closing\\)'")
+                   : row_of_rank(1, "NOT ARRIVED",
+                                 "has ended; in no call; last was group 'dp' barrier #1 stage 'third'")};
   } else if (fault == "skip" && mpi && !check) {
-    c.words = {"stall: " + waiting(operation), row(0, "yes", "in " + waiting(operation)),
-               row(1, "OTHER CALL", "in group 'dp' barrier #1 stage 'third'")};
+    c.words = {"stall: " + waiting(operation), row_of_rank(0, "yes", "in " + waiting(operation)),
+               row_of_rank(1, "OTHER CALL", "in group 'dp' barrier #1 stage 'third'")};
   } else if (fault == "skip") {
     c.code = 65;
     c.words = {fmt::format("group 'dp' \\(ranks 0 1[^\n]*call 1: ranks 0 and 1 do not agree on the {}",
                            operation == "barrier" ? "stage" : "operation"),
                "rank 0 calls " + recorded(operation) + "[^\n]*'second'", "rank 1 calls barrier[^\n]*'third'",
-               row(0, "(failed|running)", "group 'dp' " + recorded(operation) + " #1 stage 'second'"),
-               row(1, "(failed|running)", "group 'dp' barrier #1 stage 'third'")};
+               row_of_rank(0, "(failed|running)", "group 'dp' " + recorded(operation) + " #1 stage 'second'"),
+               row_of_rank(1, "(failed|running)", "group 'dp' barrier #1 stage 'third'")};
   }
   if (fault == "size") {
     c.code = 65;
@@ -102,7 +100,7 @@ void expect(Case& c, const std::string& operation, const std::string& fault, boo
         : is_message(operation)       ? "[0-9]+ bytes sent for stage 'second', [0-9]+ bytes awaited"
         : operation == "all_to_all_v" ? "rank 1 sends 262143 bytes to rank 0, which awaits 262144 bytes"
                                       : "ranks 0 and 1 do not agree on the shape",
-        row(0, "(failed|running)", "group 'dp'"), row(1, "(failed|running)", "group 'dp'")};
+        row_of_rank(0, "(failed|running)", "group 'dp'"), row_of_rank(1, "(failed|running)", "group 'dp'")};
   }
 }
 

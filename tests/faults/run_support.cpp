@@ -115,6 +115,10 @@ Outcome run(const Case& one) {
 
 }  // namespace
 
+std::string row_of_rank(int rank, const std::string& state, const std::string& where) {
+  return fmt::format("\n +{}  {} +[^\n]*{}", rank, state, where);
+}
+
 std::vector<Outcome> run_cases(const std::vector<Case>& cases, int at_once) {
   std::vector<Outcome> outcomes(cases.size());
   std::atomic<size_t> next{0};

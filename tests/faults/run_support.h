@@ -23,6 +23,9 @@ struct Outcome {
   bool hung = false;   // it was ended by the test
 };
 
+// For Case::words: a row of the table a stall prints.
+std::string row_of_rank(int rank, const std::string& state, const std::string& where);
+
 // Runs all, `at_once` at a time. A case that is right but late is run once more, alone: other work on the
 // machine may have been in its way.
 std::vector<Outcome> run_cases(const std::vector<Case>& cases, int at_once);

@@ -11,8 +11,9 @@ namespace pleat {
 namespace {
 
 using testing::Case;
+using testing::row_of_rank;
 
-constexpr double kTimeout = 3;
+constexpr double kStallTimeout = 3;
 
 class TrainingFaults : public ::testing::Test {
  protected:
@@ -53,8 +54,8 @@ threads = 1
     for (const std::string& set : layout) sets += " " + set;
     c.name = fmt::format("{} x {},{}: {}", ranks, mpi ? "mpi" : "threads", sets, fault);
     // What needs no time-out to be found must not wait for it.
-    c.timeout_seconds = words[0].starts_with("pleat: stall") ? kTimeout : 60;
-    c.limit_seconds = kTimeout + 1;
+    c.timeout_seconds = words[0].starts_with("pleat: stall") ? kStallTimeout : 60;
+    c.limit_seconds = kStallTimeout + 1;
     c.code = code;
     c.words = words;
     if (mpi) {
@@ -75,21 +76,19 @@ threads = 1
   int num_runs_ = 0;
 };
 
-std::string row(int rank, const std::string& state, const std::string& where) {
-  return fmt::format("\n +{}  {} +[^\n]*{}", rank, state, where);
-}
-
 // The call `what` ("group ... operation ... stage ..."): rank `here` is in it, rank `lost` is not.
 std::vector<std::string> stalled(const std::string& what, int here, int lost) {
-  return {"pleat: stall: " + what, row(here, "yes", "in " + what), row(lost, "NOT ARRIVED", "")};
+  return {"pleat: stall: " + what, row_of_rank(here, "yes", "in " + what),
+          row_of_rank(lost, "NOT ARRIVED", "")};
 }
 std::vector<std::string> failed(const std::string& what, int here, int lost) {
   return {fmt::format("pleat: rank {}: [^\n]*fault on purpose before", lost), "was waiting in " + what,
-          row(here, "yes", "in " + what), row(lost, "NOT ARRIVED", "failed; ")};
+          row_of_rank(here, "yes", "in " + what), row_of_rank(lost, "NOT ARRIVED", "failed; ")};
 }
 std::vector<std::string> gone(const std::string& what, int here, int lost) {
   return {fmt::format("pleat: rank {} is gone", lost), "was waiting in " + what,
-          row(here, "yes", "in " + what), row(lost, "NOT ARRIVED", "process [0-9]+ has ended; ")};
+          row_of_rank(here, "yes", "in " + what),
+          row_of_rank(lost, "NOT ARRIVED", "process [0-9]+ has ended; ")};
 }
 // Two ranks in different calls, or with different sizes.
 std::vector<std::string> differ(const std::string& group, const std::string& first,
@@ -98,7 +97,7 @@ std::vector<std::string> differ(const std::string& group, const std::string& fir
       fmt::format("group '{}' \\(ranks [0-9 ]+\\), call [0-9]+: ranks [0-9] and [0-9] do not agree on the",
                   group),
       fmt::format("rank [0-9] calls [^\n]*'{}'", first), fmt::format("rank [0-9] calls [^\n]*'{}'", second),
-      row(0, "(failed|running)", "group '"), row(1, "(failed|running)", "group '")};
+      row_of_rank(0, "(failed|running)", "group '"), row_of_rank(1, "(failed|running)", "group '")};
 }
 
 std::string call(const std::string& group, const std::string& operation, const std::string& stage) {
@@ -130,7 +129,8 @@ TEST_F(TrainingFaults, ThreadRanks) {
   add(expert, "size:1:fwd mb0 L0 combine_exchange", 65,
       {"group 'dispatch@compute:0'[^\n]*'fwd mb0 L0 combine_exchange'",
        "rank 1 sends [0-9]+ bytes to rank 0, which awaits [0-9]+ bytes",
-       row(0, "(failed|running)", "combine_exchange"), row(1, "(failed|running)", "combine_exchange")});
+       row_of_rank(0, "(failed|running)", "combine_exchange"),
+       row_of_rank(1, "(failed|running)", "combine_exchange")});
   add(expert, "skip:1:dispatch_gather:3", 65,
       differ("dispatch@compute:0", "fwd mb[01] L[01] dispatch_gather[.0-9]*",
              "fwd mb[01] L[01] dispatch_exchange[.0-9]*"));
@@ -141,21 +141,21 @@ TEST_F(TrainingFaults, ThreadRanks) {
   // Each waits for the other; the table shows both calls.
   add(pipeline, "sleep:0:fwd mb1 send_x", 75,
       {"pleat: stall: group 'pp@",
-       row(1, "(yes|NOT ARRIVED)",
-           "in " + call("pp@messages:0", receive, "fwd mb1 receive_x") + " from rank 0"),
-       row(0, "(yes|NOT ARRIVED)",
-           "in " + call("pp@messages:0", receive, "dgrad mb[01] receive_x") + " from rank 1")});
+       row_of_rank(1, "(yes|NOT ARRIVED)",
+                   "in " + call("pp@messages:0", receive, "fwd mb1 receive_x") + " from rank 0"),
+       row_of_rank(0, "(yes|NOT ARRIVED)",
+                   "in " + call("pp@messages:0", receive, "dgrad mb[01] receive_x") + " from rank 1")});
   add(pipeline, "throw:1:dgrad mb0 send_x", 75,
       failed(call("pp@messages:0", receive, "dgrad mb0 receive_x") + " from rank 1", 0, 1));
   add(pipeline, "skip:1:dgrad mb1 send_x:2", 75,
       {"pleat: stall: group 'pp@",
-       row(0, "(yes|NOT ARRIVED)",
-           "in " + call("pp@messages:0", receive, "dgrad mb1 receive_x") + " from rank 1"),
-       row(1, "(yes|NOT ARRIVED)", "in group '")});
+       row_of_rank(0, "(yes|NOT ARRIVED)",
+                   "in " + call("pp@messages:0", receive, "dgrad mb1 receive_x") + " from rank 1"),
+       row_of_rank(1, "(yes|NOT ARRIVED)", "in group '")});
   add(pipeline, "size:0:fwd mb0 send_x", 65,
       {"group 'pp@messages:0'[^\n]*'fwd mb0 (send|receive)_x'",
        "[0-9]+ bytes sent for stage 'fwd mb0 send_x', [0-9]+ bytes awaited for stage 'fwd mb0 receive_x'",
-       row(0, "(failed|running)", "group '"), row(1, "(failed|running)", "group '")});
+       row_of_rank(0, "(failed|running)", "group '"), row_of_rank(1, "(failed|running)", "group '")});
   add(data, "sleep:1:grad_reduce:5", 75,
       stalled(call("[a-z_]+@[a-z_]+:0", "reduce_scatter", "wgrad [^\n]*grad_reduce[.0-9]*"), 0, 1));
   add(data, "throw:0:update norm_reduce:2", 75,
@@ -186,7 +186,7 @@ TEST_F(TrainingFaults, MpiRanks) {
   cases.push_back(
       make(2, {"parallel.pp=2"}, "throw:1:dgrad mb0 send_x", 75,
            {"pleat: rank 1 failed: [^\n]*fault on purpose before send of stage 'dgrad mb0 send_x'",
-            row(0, "(yes|running)", "receive #[0-9]+ stage 'dgrad mb0 receive_x' from rank 1")},
+            row_of_rank(0, "(yes|running)", "receive #[0-9]+ stage 'dgrad mb0 receive_x' from rank 1")},
            true));
   cases.push_back(
       make(2, {"parallel.pp=2"}, "stop:1:fwd mb0 receive_x", 75,

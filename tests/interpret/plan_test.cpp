@@ -14,7 +14,7 @@ using namespace program;
 
 Program golden() { return parse(golden_text()); }
 
-size_t id(const Program& p, const std::string& name) {
+size_t index_of(const Program& p, const std::string& name) {
   for (size_t i = 0; i < p.values.size(); ++i)
     if (p.values[i].name == name) return i;
   ADD_FAILURE() << name;
@@ -48,9 +48,9 @@ TEST(Plan, CountsLiveBytesAndOwners) {
   const Plan made = plan(p);
   // w and two moments of 64 bytes, each in 256.
   EXPECT_EQ(made.persistent_bytes, 3 * 256);
-  EXPECT_EQ(made.offset[id(p, "w")], 0);
-  EXPECT_EQ(made.offset[id(p, "w.moment2")], 512);
-  EXPECT_EQ(made.offset[id(p, "y[1]")], made.offset[id(p, "y")] + 64);
+  EXPECT_EQ(made.offset[index_of(p, "w")], 0);
+  EXPECT_EQ(made.offset[index_of(p, "w.moment2")], 512);
+  EXPECT_EQ(made.offset[index_of(p, "y[1]")], made.offset[index_of(p, "y")] + 64);
   ASSERT_EQ(made.live.size(), p.stages.size());
   // First stage: state, five inputs, y. Results are not there yet.
   EXPECT_EQ(made.live[0], (3 + 5 + 1) * 256);
@@ -71,14 +71,14 @@ TEST(Plan, UnusedValuesTakeNothing) {
   const std::string text = with(kSmall, "value parts", "value ghost f32[1000] workspace step\nvalue parts");
   const Program p = parse(text);
   const Plan made = plan(p);
-  EXPECT_EQ(made.offset[id(p, "ghost")], -1);
+  EXPECT_EQ(made.offset[index_of(p, "ghost")], -1);
   EXPECT_EQ(made.arena_bytes, plan(parse(kSmall)).arena_bytes);
 }
 
 TEST(Plan, AnUnwrittenResultStillHasAPlace) {
   const Program p = parse(with(kSmall, "value parts", "value extra f64[1] results result\nvalue parts"));
   const Plan made = plan(p);
-  EXPECT_GE(made.offset[id(p, "extra")], 0);
+  EXPECT_GE(made.offset[index_of(p, "extra")], 0);
   EXPECT_EQ(made.live[0], plan(parse(kSmall)).live[0] + 256);
 }
 
@@ -107,7 +107,7 @@ TEST(Plan, ListOrderAloneDoesNotShareBetweenLanes) {
   const auto shares = [](const Program& p) {
     const Plan made = plan(p);
     EXPECT_EQ(BruteJudge(p).fault(made), "");
-    return made.offset[id(p, "a")] == made.offset[id(p, "c")];
+    return made.offset[index_of(p, "a")] == made.offset[index_of(p, "c")];
   };
   EXPECT_TRUE(shares(two_lanes(true, false)));
   EXPECT_FALSE(shares(two_lanes(false, false)));
@@ -115,7 +115,7 @@ TEST(Plan, ListOrderAloneDoesNotShareBetweenLanes) {
 
   const Program p = two_lanes(false, false);
   Plan bad = plan(p);
-  bad.offset[id(p, "c")] = bad.offset[id(p, "a")];
+  bad.offset[index_of(p, "c")] = bad.offset[index_of(p, "a")];
   EXPECT_TRUE(names(check_plan(p, bad), {"'a'", "'c'", "share bytes"}));
 }
 
@@ -144,7 +144,7 @@ TEST(CheckPlan, CatchesOneByte) {
   const Plan good = plan(p);
   // x gives its last byte away.
   Plan bad = good;
-  const size_t x = id(p, "x"), y = id(p, "y");
+  const size_t x = index_of(p, "x"), y = index_of(p, "y");
   move_value(p, bad, y, good.offset[x] + num_bytes(p.values[x]) - 1);
   EXPECT_TRUE(names(check_plan(p, bad), {"'x'", "'y'", "share bytes but may be alive together"}));
   // The arena ends one byte before its last value does.
@@ -162,14 +162,14 @@ TEST(CheckPlan, CatchesOneByte) {
   bad.offset[y] = -1;
   EXPECT_TRUE(names(check_plan(p, bad), {"'y' lies at -1"}));
   bad = good;
-  bad.offset[id(p, "y[1]")] += 4;
+  bad.offset[index_of(p, "y[1]")] += 4;
   EXPECT_TRUE(names(check_plan(p, bad), {"'y[1]'", "what it views"}));
 }
 
 TEST(CheckPlan, PersistentValuesShareWithNobody) {
   const Program p = parse(kSmall);
   Plan bad = plan(p);
-  bad.offset[id(p, "parts")] = bad.offset[id(p, "w.moment1")];
+  bad.offset[index_of(p, "parts")] = bad.offset[index_of(p, "w.moment1")];
   EXPECT_TRUE(names(check_plan(p, bad), {"'w.moment1'", "'parts'"}));
 }
 

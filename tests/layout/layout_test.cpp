@@ -10,24 +10,13 @@
 #include <numeric>
 #include <set>
 
-#include "base/error.h"
 #include "layout/fit.h"
+#include "layout/layout_support.h"
 
 namespace pleat::layout {
 namespace {
 
 using Groups = std::vector<std::vector<int>>;
-
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 constexpr GroupKind kind_at(int i) { return static_cast<GroupKind>(i); }
 

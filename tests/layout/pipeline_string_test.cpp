@@ -3,22 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "layout/from_config.h"
+#include "layout/layout_support.h"
 
 namespace pleat::layout {
 namespace {
-
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
-#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 
 std::string refusal(const std::string& text, const PipelineShape& shape) {
   return message_of([&] { PipelineLayout::parse(text, shape); });

@@ -18,7 +18,7 @@ using pleat::testing::read_text;
 using pleat::testing::write_text;
 using testing::resolved_config;
 
-constexpr int64_t kEnd = 12;
+constexpr int64_t kMixedSteps = 12;
 
 std::string error_of(const std::function<void()>& action) {
   try {
@@ -55,7 +55,7 @@ class MixtureRun : public ::testing::Test {
     for (const char name : names)
       list += fmt::format("{}\"{}\"", list.empty() ? "" : ",", folder_.at(std::string(1, name)));
     more.insert(more.begin(), {"data.train=", "data.sources=[" + list + "]", "data.weights=" + weights});
-    return resolved_config(folder_, kEnd, more);
+    return resolved_config(folder_, kMixedSteps, more);
   }
 
   checkpoint::Loaded saved(const checkpoint::StateView& state) {
@@ -81,9 +81,9 @@ class MixtureRun : public ::testing::Test {
 TEST_F(MixtureRun, StoppedAnywhereItGoesOnWithTheSameBits) {
   const config::Config config = mixture("abc", "[5, 3, 1.5]");
   Trainer undisturbed(config);
-  const std::vector<std::string> expected = digests(undisturbed, kEnd);
+  const std::vector<std::string> expected = digests(undisturbed, kMixedSteps);
   const data::MixturePosition end = undisturbed.run_state().data;
-  ASSERT_EQ(undisturbed.train_data().num_taken(end), kEnd * 4);
+  ASSERT_EQ(undisturbed.train_data().num_taken(end), kMixedSteps * 4);
   ASSERT_GT(end.sources[1].epoch, 1) << "a source of its own epochs";
   for (const int64_t stop : {1, 5, 8}) {
     Trainer first(config);
@@ -100,7 +100,7 @@ TEST_F(MixtureRun, StoppedAnywhereItGoesOnWithTheSameBits) {
     Trainer second(mixture("abc", "[10, 6, 3]"));
     second.restore(loaded);
     EXPECT_EQ(second.run_state().data, first.run_state().data);
-    EXPECT_EQ(digests(second, kEnd - stop),
+    EXPECT_EQ(digests(second, kMixedSteps - stop),
               std::vector<std::string>(expected.begin() + stop, expected.end()));
   }
 }
@@ -121,7 +121,7 @@ TEST_F(MixtureRun, AnotherMixtureIsRefusedByWhatChanged) {
   expect_all(refusal(mixture("ac", "[3, 1]")), {"another mixture", "source 1 with weight 0.25", "tokens"});
   EXPECT_EQ(refusal(mixture("ac", "[3, 1]")).find("source 0"), std::string::npos) << "source 0 is the same";
   expect_all(refusal(mixture("abc", "[3, 1, 1]")), {"2 sources then, 3 now"});
-  expect_all(refusal(resolved_config(folder_, kEnd, {"data.train=" + folder_.at("a")})),
+  expect_all(refusal(resolved_config(folder_, kMixedSteps, {"data.train=" + folder_.at("a")})),
              {"2 sources then, 1 now"});
 
   checkpoint::StateView broken = trainer.state();

@@ -77,7 +77,7 @@ class RankRuns : public ::testing::Test {
   std::string digest_;
 };
 
-const std::vector<std::string> kFolded = {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"};
+const std::vector<std::string> kFoldedAxes = {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"};
 
 TEST_F(RankRuns, DoublesEqualOneRank) {
   const std::vector<std::string> wide = {"model.dtype=\"float64\""};
@@ -87,7 +87,7 @@ TEST_F(RankRuns, DoublesEqualOneRank) {
            {4, {"parallel.pp=2", "parallel.ep=2"}},
            {4, {"parallel.cp=2", "parallel.tp=2"}},
            {4, {"parallel.cp=4", "parallel.context=\"ring\""}},
-           {8, kFolded}}) {
+           {8, kFoldedAxes}}) {
     std::vector<std::string> more = wide;
     more.insert(more.end(), layout.begin(), layout.end());
     const std::string run = fmt::format("run_{}_{}", ranks, layout[0]);

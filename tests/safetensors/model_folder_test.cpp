@@ -21,7 +21,7 @@ std::string one_tensor(const std::string& name, const std::string& data) {
 
 std::string index_of(const std::string& map) { return "{\"weight_map\":{" + map + "}}"; }
 
-ShardIndex parse(const std::string& json) { return parse_shard_index(json, "index"); }
+ShardIndex parse_index(const std::string& json) { return parse_shard_index(json, "index"); }
 
 class Sharded : public ::testing::Test {
  protected:
@@ -137,51 +137,53 @@ TEST(ShardIndexAttack, PathsThatLeaveTheFolder) {
        {"../s.safetensors", "/etc/s.safetensors", "a/s.safetensors", "..\\\\s.safetensors",
         "%2e%2e%2fs.safetensors", "s.safetensors ", "s\\u0000.safetensors", "s\\n.safetensors",
         "~s.safetensors", "$HOME.safetensors", "\xc3\xa4.safetensors", "C:s.safetensors"})
-    EXPECT_REFUSED(parse(index_of(fmt::format(R"("a":"{}")", name))),
+    EXPECT_REFUSED(parse_index(index_of(fmt::format(R"("a":"{}")", name))),
                    "must be one path component of the letters");
-  EXPECT_REFUSED(parse(index_of(R"("a":"..")")), "'..' is not the name of a file");
-  EXPECT_REFUSED(parse(index_of(R"("a":".")")), "'.' is not the name of a file");
-  EXPECT_REFUSED(parse(index_of(R"("a":"")")), "'' is not the name of a file");
-  EXPECT_REFUSED(parse(index_of("\"a\":\"" + std::string(245, 's') + ".safetensors\"")),
+  EXPECT_REFUSED(parse_index(index_of(R"("a":"..")")), "'..' is not the name of a file");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":".")")), "'.' is not the name of a file");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":"")")), "'' is not the name of a file");
+  EXPECT_REFUSED(parse_index(index_of("\"a\":\"" + std::string(245, 's') + ".safetensors\"")),
                  "a file name of 257 bytes; at most 255");
-  EXPECT_NO_THROW(parse(index_of("\"a\":\"" + std::string(243, 's') + ".safetensors\"")));
-  EXPECT_REFUSED(parse(index_of(R"("a":"pytorch_model-00001-of-00002.bin")")), "is a Python pickle");
-  EXPECT_REFUSED(parse(index_of(R"("a":"passwd")")), "file 'passwd' is not a .safetensors file");
+  EXPECT_NO_THROW(parse_index(index_of("\"a\":\"" + std::string(243, 's') + ".safetensors\"")));
+  EXPECT_REFUSED(parse_index(index_of(R"("a":"pytorch_model-00001-of-00002.bin")")), "is a Python pickle");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":"passwd")")), "file 'passwd' is not a .safetensors file");
 }
 
 TEST(ShardIndexAttack, Schema) {
-  EXPECT_REFUSED(parse("[]"), "does not start with '{'");
-  EXPECT_REFUSED(parse("{}"), "there is no 'weight_map'");
-  EXPECT_REFUSED(parse(R"({"x":{"weight_map":{"a":"s.safetensors"}}})"), "there is no 'weight_map'");
-  EXPECT_REFUSED(parse(index_of("")), "weight_map lists no tensor");
-  EXPECT_REFUSED(parse(R"({"weight_map":[]})"), "'weight_map' is an array; an object is needed");
-  EXPECT_REFUSED(parse(R"({"weight_map":"x"})"), "'weight_map' is a string; an object is needed");
-  EXPECT_REFUSED(parse(R"({"metadata":null})"), "'metadata' is null; an object is needed");
-  EXPECT_REFUSED(parse(index_of(R"("a":1)")),
+  EXPECT_REFUSED(parse_index("[]"), "does not start with '{'");
+  EXPECT_REFUSED(parse_index("{}"), "there is no 'weight_map'");
+  EXPECT_REFUSED(parse_index(R"({"x":{"weight_map":{"a":"s.safetensors"}}})"), "there is no 'weight_map'");
+  EXPECT_REFUSED(parse_index(index_of("")), "weight_map lists no tensor");
+  EXPECT_REFUSED(parse_index(R"({"weight_map":[]})"), "'weight_map' is an array; an object is needed");
+  EXPECT_REFUSED(parse_index(R"({"weight_map":"x"})"), "'weight_map' is a string; an object is needed");
+  EXPECT_REFUSED(parse_index(R"({"metadata":null})"), "'metadata' is null; an object is needed");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":1)")),
                  "weight_map gives a number for tensor 'a'; a file name is needed");
-  EXPECT_REFUSED(parse(index_of(R"("a":{"b":"c"})")), "weight_map gives an object for tensor 'a'");
-  EXPECT_REFUSED(parse(index_of(R"("a":["s.safetensors"])")), "weight_map gives an array for tensor 'a'");
-  EXPECT_REFUSED(parse(index_of(R"("a":null)")), "weight_map gives null for tensor 'a'");
-  EXPECT_REFUSED(parse(index_of(R"("a":"s.safetensors","a":"t.safetensors")")), "key 'a' appears twice");
-  EXPECT_REFUSED(parse(R"({"weight_map":{"a":"s.safetensors"},"weight_map":{}})"),
+  EXPECT_REFUSED(parse_index(index_of(R"("a":{"b":"c"})")), "weight_map gives an object for tensor 'a'");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":["s.safetensors"])")),
+                 "weight_map gives an array for tensor 'a'");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":null)")), "weight_map gives null for tensor 'a'");
+  EXPECT_REFUSED(parse_index(index_of(R"("a":"s.safetensors","a":"t.safetensors")")),
+                 "key 'a' appears twice");
+  EXPECT_REFUSED(parse_index(R"({"weight_map":{"a":"s.safetensors"},"weight_map":{}})"),
                  "key 'weight_map' appears twice");
-  EXPECT_REFUSED(parse(R"({"metadata":{"n":{"d":1,"d":1}}})"), "key 'd' appears twice");
+  EXPECT_REFUSED(parse_index(R"({"metadata":{"n":{"d":1,"d":1}}})"), "key 'd' appears twice");
   for (const char* size : {"1.5", "-1", "1e3", "\"7\"", "{}", "[]", "null", "9007199254740993"})
-    EXPECT_REFUSED(parse(fmt::format(R"({{"metadata":{{"total_size":{}}}}})", size)), "total_size is ");
-  EXPECT_REFUSED(parse(index_of("\"" + std::string(1025, 'n') + "\":\"s.safetensors\"")),
+    EXPECT_REFUSED(parse_index(fmt::format(R"({{"metadata":{{"total_size":{}}}}})", size)), "total_size is ");
+  EXPECT_REFUSED(parse_index(index_of("\"" + std::string(1025, 'n') + "\":\"s.safetensors\"")),
                  "a name has 1025 bytes");
   std::string deep = "{\"metadata\":{\"x\":";
-  EXPECT_REFUSED(parse(deep + std::string(31, '[')), "nested deeper than 32 levels");
-  EXPECT_NO_THROW(parse(deep + std::string(30, '[') + std::string(30, ']') +
-                        "},\"weight_map\":{\"a\":\"s.safetensors\"}}"));
-  EXPECT_REFUSED(parse(index_of("\"\xff\":\"s.safetensors\"")), "not valid UTF-8");
+  EXPECT_REFUSED(parse_index(deep + std::string(31, '[')), "nested deeper than 32 levels");
+  EXPECT_NO_THROW(parse_index(deep + std::string(30, '[') + std::string(30, ']') +
+                              "},\"weight_map\":{\"a\":\"s.safetensors\"}}"));
+  EXPECT_REFUSED(parse_index(index_of("\"\xff\":\"s.safetensors\"")), "not valid UTF-8");
 }
 
 TEST(ShardIndexDamage, RandomEditsAreRefusedOrConsistent) {
   const std::string valid =
       R"({"metadata":{"total_size":7},"weight_map":{"a":"s1.safetensors","b":"s2.safetensors"}})";
   for (size_t length = 0; length < valid.size(); ++length)
-    EXPECT_THROW(parse(valid.substr(0, length)), base::Error);
+    EXPECT_THROW(parse_index(valid.substr(0, length)), base::Error);
   Random random(5);
   int num_accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
@@ -194,7 +196,7 @@ TEST(ShardIndexDamage, RandomEditsAreRefusedOrConsistent) {
       if (kind == 2) damaged.insert(at, 1, "./\\\"{}[],:0"[random.below(11)]);
     }
     try {
-      const ShardIndex index = parse(damaged);
+      const ShardIndex index = parse_index(damaged);
       for (const std::string& shard : index.shards) ASSERT_NO_THROW(check_shard_name(shard, ""));
       for (const ShardIndex::Entry& entry : index.entries) ASSERT_EQ(index.find(entry.name), &entry);
       ++num_accepted;

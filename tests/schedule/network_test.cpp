@@ -21,13 +21,6 @@ using interpret::check_network;
 using interpret::Network;
 using interpret::NetworkReport;
 
-Network on_ranks(const RankPrograms& r) {
-  return interpret::network_of_ranks(
-      r.programs, static_cast<int>(r.layout.world()),
-      [&](int rank, Group g) { return group_members(r.layout, rank, g); },
-      [&](int rank) { return static_cast<int>(r.layout.attention(rank).pp); });
-}
-
 struct Layouts {
   int ranks;
   Words sets;

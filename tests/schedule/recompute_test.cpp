@@ -20,8 +20,6 @@ using namespace program;
 
 const Words kModules = {"norm", "activation", "core_attention", "experts", "shared_experts", "layer"};
 
-int64_t padded(int64_t bytes) { return base::round_up(bytes, interpret::kArenaAlignment); }
-
 // A vocabulary so large that the peak is where the logits are, between forward and backward.
 config::Config peak_at_loss(const Words& more = {}) {
   Words sets = {"model.vocab_size=20000",  "train.loss_chunk=48", "train.num_microbatches=1",

@@ -27,13 +27,6 @@ Words ring(int cp, Words more = {}) {
   return out;
 }
 
-Network on_ranks(const RankPrograms& r) {
-  return interpret::network_of_ranks(
-      r.programs, static_cast<int>(r.layout.world()),
-      [&](int rank, Group g) { return group_members(r.layout, rank, g); },
-      [&](int rank) { return static_cast<int>(r.layout.attention(rank).pp); });
-}
-
 StageId find(const Program& p, const std::string& name) {
   for (size_t s = 0; s < p.stages.size(); ++s)
     if (stage_name(p.stages[s]) == name) return static_cast<StageId>(s);
@@ -41,12 +34,12 @@ StageId find(const Program& p, const std::string& name) {
   return 0;
 }
 
-struct Layouts {
+struct RingLayout {
   int ranks;
   Words sets;
 };
-const std::vector<Layouts>& layouts() {
-  static const std::vector<Layouts> all = {
+const std::vector<RingLayout>& ring_layouts() {
+  static const std::vector<RingLayout> all = {
       {2, ring(2)},
       {4, ring(4, {"model.attention_sinks=true"})},
       {8, ring(8, {"train.num_microbatches=1"})},
@@ -61,7 +54,7 @@ const std::vector<Layouts>& layouts() {
 }
 
 TEST(Ring, ProgramsFitCannotHangAndArePlannedSafely) {
-  for (const Layouts& l : layouts()) {
+  for (const RingLayout& l : ring_layouts()) {
     SCOPED_TRACE(joined(l.sets));
     const RankPrograms r = build_ranks(make_config(l.sets), l.ranks);
     for (const Program& p : r.programs) {

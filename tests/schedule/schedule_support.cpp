@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "base/checked.h"
+#include "interpret/plan/plan.h"
+
 namespace pleat::schedule {
 namespace {
 
@@ -85,6 +88,15 @@ std::string joined(const std::vector<std::string>& lines) {
   std::string out;
   for (const std::string& line : lines) out += line + "\n";
   return out;
+}
+
+int64_t padded(int64_t bytes) { return base::round_up(bytes, interpret::kArenaAlignment); }
+
+interpret::Network on_ranks(const RankPrograms& r) {
+  return interpret::network_of_ranks(
+      r.programs, static_cast<int>(r.layout.world()),
+      [&](int rank, program::Group g) { return group_members(r.layout, rank, g); },
+      [&](int rank) { return static_cast<int>(r.layout.attention(rank).pp); });
 }
 
 program::ValueId value_named(const program::Program& program, const std::string& name) {

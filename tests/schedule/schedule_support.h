@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "config/config.h"
+#include "interpret/network/network.h"
 #include "model/parameters.h"
 #include "program/program.h"
 #include "schedule/build.h"
+#include "schedule/ranks.h"
 
 namespace pleat::schedule {
 
@@ -24,6 +26,8 @@ config::Config make_config(const Words& sets = {});
 program::Program train_program(const config::Config& config);
 
 std::string joined(const std::vector<std::string>& lines);
+int64_t padded(int64_t bytes);                       // as a value lies in the arena
+interpret::Network on_ranks(const RankPrograms& r);  // every rank by itself
 program::ValueId value_named(const program::Program& program, const std::string& name);
 
 }  // namespace pleat::schedule

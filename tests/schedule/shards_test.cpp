@@ -168,10 +168,6 @@ TEST(Overlap, GathersHideUnderForwardAndSumsUnderBackward) {
   }
 }
 
-int64_t padded(int64_t bytes) {
-  return (bytes + interpret::kArenaAlignment - 1) / interpret::kArenaAlignment * interpret::kArenaAlignment;
-}
-
 // A lane's messages follow each other: one buffer is enough for all of a kind, also where values are planned
 // by turns and not one by one.
 TEST(Buckets, BuffersOfMessagesShareBytes) {

@@ -9,12 +9,6 @@
 namespace pleat::train::testing {
 namespace {
 
-ProgramChoice train_only() {
-  ProgramChoice c;
-  c.evaluate = false;
-  return c;
-}
-
 // The same four sequences cut into microbatches of `micro_batch`.
 config::Config split(int micro_batch, std::vector<std::string> sets) {
   sets.push_back(fmt::format("train.micro_batch={}", micro_batch));

@@ -9,12 +9,6 @@
 namespace pleat::train::testing {
 namespace {
 
-ProgramChoice train_only() {
-  ProgramChoice c;
-  c.evaluate = false;
-  return c;
-}
-
 // The end of what a step changed in an arena larger than the plan, relative to the plan's end.
 int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const config::Config& c,
                   const Programs& start) {

@@ -4,6 +4,12 @@
 
 namespace pleat::train::testing {
 
+ProgramChoice train_only() {
+  ProgramChoice c;
+  c.evaluate = false;
+  return c;
+}
+
 config::Config small_config(const std::string& extra, const std::vector<std::string>& sets) {
   const std::string text = R"(
 [model]

@@ -18,6 +18,8 @@ namespace pleat::train::testing {
 // 1e-3\n").
 config::Config small_config(const std::string& extra = "", const std::vector<std::string>& sets = {});
 
+ProgramChoice train_only();  // no program for evaluation
+
 // Weights and everything else that persists, by name.
 using Snapshot = std::map<std::string, std::vector<std::byte>>;
 Snapshot snapshot(const Programs& programs);

@@ -53,14 +53,14 @@ TEST(Bug1a, SkippedNormIsNoticed) {
   EXPECT_LT(run_on(small_model(), mesh, options).steps[0].norm, whole - 1e-3);
 }
 
-struct Case {
+struct Division {
   model::Mesh mesh;
   int microbatches;
 };
 
 // Every division of up to 8 ranks, groups of one rank included, whose replicas share the microbatches.
-std::vector<Case> grid() {
-  std::vector<Case> out;
+std::vector<Division> divisions() {
+  std::vector<Division> out;
   for (const int microbatches : {1, 2, 4})
     for (const int ep : {1, 2, 4})
       for (const int tp : {1, 2})
@@ -78,7 +78,7 @@ TEST(Bug1bc, GradientsAndClippedUpdateEqualOneRanks) {
   RunOptions options;
   options.num_steps = 1;
   int layouts = 0;
-  for (const Case& at : grid()) {
+  for (const Division& at : divisions()) {
     const config::Config c =
         small_model({"train.micro_batch=2", fmt::format("train.num_microbatches={}", at.microbatches),
                      "train.seq_len=8", "moe.shared_ffn_hidden_size=8", "optimizer.clip=0.1"});

@@ -9,7 +9,7 @@ namespace {
 
 const std::vector<int> kLengths = {4, 3, 5, 1, 9};  // 22 of 24 rows
 
-std::vector<model::Mesh> meshes() {
+std::vector<model::Mesh> packed_meshes() {
   std::vector<model::Mesh> out;
   for (const int cp : {1, 2, 4})
     for (const int tp : {1, 2})
@@ -27,7 +27,7 @@ void expect_no_leak(const std::vector<std::string>& sets) {
   all.insert(all.end(), sets.begin(), sets.end());
   const config::Config c = small_model(all);
   const Batch batch = packed_batch(c, {{kLengths, {1, 2, 3, 4, 5}}});
-  for (const model::Mesh& mesh : meshes()) {
+  for (const model::Mesh& mesh : packed_meshes()) {
     SCOPED_TRACE(text_of(mesh));
     RunOptions options;
     options.num_steps = 1;
@@ -118,7 +118,7 @@ TEST(Bug5b, PackedLossAndGradientsAreThoseOfTheDocuments) {
   };
   const config::Config one = model_of(1, 24), two = model_of(2, 16);
   const Batch halves = packed_batch(two, {{{4, 3, 5}, {1, 2, 3}}, {{1, 9}, {4, 5}}});
-  for (const model::Mesh& mesh : meshes()) {
+  for (const model::Mesh& mesh : packed_meshes()) {
     expect_sum(one, whole, mesh);
     expect_sum(two, halves, mesh);
   }

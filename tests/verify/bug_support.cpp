@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "base/rng.h"
 #include "verify/grid.h"
 
@@ -96,12 +94,6 @@ Batch without_loss(Batch batch) {
   for (Microbatch& m : batch.microbatches) std::fill(m.loss_mask.begin(), m.loss_mask.end(), uint8_t{0});
   batch.loss_tokens = 0;
   return batch;
-}
-
-double length_of(const Tensor& t) {
-  double sum = 0;
-  for (const double x : t) sum += x * x;
-  return std::sqrt(sum);
 }
 
 }  // namespace pleat::verify

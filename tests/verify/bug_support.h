@@ -34,6 +34,4 @@ Batch packed_batch(const config::Config& config, const std::vector<Packing>& pac
 // No token counts for the loss: what is left are the auxiliary losses.
 Batch without_loss(Batch batch);
 
-double length_of(const Tensor& t);
-
 }  // namespace pleat::verify

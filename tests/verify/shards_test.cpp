@@ -18,7 +18,7 @@ config::Config config_of(const std::string& dtype, std::vector<std::string> more
   return small_model(std::move(sets));
 }
 
-const std::vector<Axes>& meshes() {
+const std::vector<Axes>& sharded_axes() {
   static const std::vector<Axes> all = {{1, 1, 4, 1, 1, 1}, {2, 1, 4, 1, 2, 1}, {1, 2, 2, 2, 2, 1},
                                         {2, 2, 2, 1, 4, 2}, {1, 1, 8, 1, 2, 1}, {2, 1, 2, 2, 1, 2}};
   return all;
@@ -35,7 +35,7 @@ LayoutRun run_with(const config::Config& c, const Axes& axes, int64_t bucket_byt
 TEST(Buckets, TheirSizeChangesNoBitInFloat32) {
   const config::Config c = config_of("float32");
   const auto table = model::make_parameters(c);
-  for (const Axes& axes : meshes()) {
+  for (const Axes& axes : sharded_axes()) {
     SCOPED_TRACE(text_of(mesh_of(axes)));
     const LayoutRun one_by_one = run_with(c, axes, 0, 0);
     for (const int64_t bytes : {int64_t{6000}, int64_t{40000}, int64_t{1} << 40}) {
@@ -63,7 +63,7 @@ TEST(Owners, SubGroupsOfEverySizeEqualOneRank) {
   const auto table = model::make_parameters(c);
   const LayoutRun reference = run_layout(c, {}, {}, {});
   int layouts = 0;
-  for (const Axes& axes : meshes())
+  for (const Axes& axes : sharded_axes())
     for (const int64_t owners : {1, 2, 4, 8})
       for (const int64_t bytes : {int64_t{0}, int64_t{1} << 30}) {
         SCOPED_TRACE(fmt::format("{} owners {} bytes {}", text_of(mesh_of(axes)), owners, bytes));

@@ -42,7 +42,7 @@ RunOptions skewed_run(const config::Config& c) {
   return options;
 }
 
-std::vector<model::Mesh> meshes() {
+std::vector<model::Mesh> budget_meshes() {
   std::vector<model::Mesh> out;
   for (const int pp : {1, 2})
     for (const auto dispatcher : {model::Dispatcher::AllToAll, model::Dispatcher::AllGather}) {
@@ -90,7 +90,7 @@ TEST(TokenBudget, AtItAndBelowEveryPolicyGivesOneRanksStep) {
   ASSERT_EQ(reference.steps[2].layers.at(1).load, (std::vector<int64_t>{kRows, 0, 0, 8}));
   for (const char* policy : {"stop", "drop", "rerun"})
     for (const double factor : {kAt, kBelow})
-      for (const model::Mesh& mesh : meshes()) {
+      for (const model::Mesh& mesh : budget_meshes()) {
         SCOPED_TRACE(fmt::format("{} {} {}", policy, factor, text_of(mesh)));
         const config::Config c = skewed_model(factor, policy);
         const LayoutRun run = run_on(c, mesh, skewed_run(c));
@@ -104,7 +104,7 @@ TEST(TokenBudget, AtItAndBelowEveryPolicyGivesOneRanksStep) {
 }
 
 TEST(TokenBudget, OneRowAboveStopsOnAllRanks) {
-  for (const model::Mesh& mesh : meshes()) {
+  for (const model::Mesh& mesh : budget_meshes()) {
     SCOPED_TRACE(text_of(mesh));
     const config::Config c = skewed_model(kAbove, "stop");
     try {
@@ -127,7 +127,7 @@ void expect_one_dropped(const char* policy) {
   c.moe.drop_policy = policy;
   const LayoutRun whole = run_on(skewed_model(0, "stop"), {}, skewed_run(c));
   LayoutRun first;
-  for (const model::Mesh& mesh : meshes()) {
+  for (const model::Mesh& mesh : budget_meshes()) {
     SCOPED_TRACE(text_of(mesh));
     const LayoutRun run = run_on(c, mesh, skewed_run(c));
     for (const StepResults& s : run.steps) {
@@ -162,7 +162,7 @@ TEST(TokenBudget, OneRowAboveDropsTheLastToken) { expect_one_dropped("position")
 
 TEST(TokenBudget, OneRowAboveRunsTheStepAgain) {
   const config::Config c = skewed_model(kAbove, "rerun"), roomy = skewed_model(0, "stop");
-  for (const model::Mesh& mesh : meshes()) {
+  for (const model::Mesh& mesh : budget_meshes()) {
     SCOPED_TRACE(text_of(mesh));
     const LayoutRun run = run_on(c, mesh, skewed_run(c)), whole = run_on(roomy, mesh, skewed_run(roomy));
     for (const StepResults& s : run.steps) {

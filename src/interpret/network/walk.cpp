@@ -18,11 +18,6 @@ struct Waits {
   std::vector<StageId> all;
 };
 
-bool communicates(const Stage& stage) {
-  const OpClass kind = class_of(stage.op);
-  return kind == OpClass::Collective || kind == OpClass::Transfer;
-}
-
 // Per stage the first and the end of the messages that are one call with it: those beside it in the list, on
 // other lanes, none of which carries what another of them brought.
 std::vector<std::pair<StageId, StageId>> calls_of(const Program& program, const EdgeList& edges) {
@@ -80,7 +75,7 @@ Waits waits_of(const Node& node, LaneUse use) {
     StageId& before = last[static_cast<size_t>(stage.lane)];
     out.lane[s] = before;
     before = static_cast<StageId>(s);
-    const bool shares = use == LaneUse::OneForCommunication ? communicates(stage)
+    const bool shares = use == LaneUse::OneForCommunication ? is_exchange(stage.op)
                         : use == LaneUse::OneForCompute
                             ? program.lanes[static_cast<size_t>(stage.lane)].resource == "compute"
                             : false;

@@ -194,11 +194,6 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
 void HostMemory::zero(std::byte* at, int64_t bytes) { std::memset(at, 0, static_cast<size_t>(bytes)); }
 const int32_t* HostMemory::integers(const Arg& arg) { return arg.as<int32_t>(); }
 
-bool is_exchange(const program::Stage& stage) {
-  const program::OpClass kind = class_of(stage.op);
-  return kind == program::OpClass::Collective || kind == program::OpClass::Transfer;
-}
-
 BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
                                 const Invocation& call, const FindGroup& groups) {
   BoundCollective out;

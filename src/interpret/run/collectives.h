@@ -31,9 +31,6 @@ class HostMemory final : public ArgumentMemory {
 using Collective = void (*)(comm::Communicator& group, const program::Stage& stage,
                             const kernels::Invocation& call, const std::string& name, ArgumentMemory& memory);
 
-// Whether the stage meets other ranks: a collective or a transfer.
-bool is_exchange(const program::Stage& stage);
-
 // A stage that meets other ranks with everything it needs to do so.
 struct BoundCollective {
   Collective run = nullptr;  // nullptr: none
@@ -45,7 +42,7 @@ struct BoundCollective {
     run(*group, stage, call, name, memory);
   }
 };
-// Of a stage with is_exchange. Checks what can be known before a step runs; throws naming it.
+// Of a stage that is an exchange. Checks what can be known before a step runs; throws naming it.
 BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
                                 const kernels::Invocation& call, const FindGroup& groups);
 

@@ -143,7 +143,7 @@ struct CudaExecutor::State {
       bound.args.push_back(arg);
     }
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr};
-    if (is_exchange(stage)) {
+    if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       meets_ranks = true;
       return;

@@ -92,7 +92,7 @@ struct Executor::State {
       bound.args.push_back(arg);
     }
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
-    if (is_exchange(stage)) {
+    if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       return;
     }

@@ -10,11 +10,6 @@ using namespace program;
 
 namespace {
 
-bool is_exchange(const Stage& stage) {
-  const OpClass kind = class_of(stage.op);
-  return kind == OpClass::Collective || kind == OpClass::Transfer;
-}
-
 struct Interval {
   int64_t start, end;
 };
@@ -24,7 +19,7 @@ std::vector<Interval> work_times(const Program& program, const Timeline& timelin
   std::vector<Interval> all, out;
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    if (!is_exchange(stage) && program.lanes[static_cast<size_t>(stage.lane)].resource == "compute" &&
+    if (!is_exchange(stage.op) && program.lanes[static_cast<size_t>(stage.lane)].resource == "compute" &&
         span.end_ns > span.start_ns)
       all.push_back({span.start_ns, span.end_ns});
   }
@@ -55,7 +50,7 @@ std::vector<Exchanged> exchanges(const Program& program, const Timeline& timelin
   std::map<std::tuple<Op, Phase, int>, size_t> rows;
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    if (!is_exchange(stage)) continue;
+    if (!is_exchange(stage.op)) continue;
     const auto [row, fresh] = rows.try_emplace({stage.op, stage.phase, stage.lane}, out.size());
     if (fresh) {
       Exchanged& e = out.emplace_back();

@@ -37,8 +37,7 @@ Simulation simulate(const Network& network, const Duration& duration) {
       const int64_t start = times.start_ns[network.first[n] + s], end = times.end_ns[network.first[n] + s];
       node.timeline.spans.push_back({static_cast<StageId>(s), start, end});
       out.step_ns = std::max(out.step_ns, end);
-      const OpClass kind = class_of(stage.op);
-      if (kind == OpClass::Collective || kind == OpClass::Transfer) node.exchange_ns += end - start;
+      if (is_exchange(stage.op)) node.exchange_ns += end - start;
       const bool compute = program.lanes[static_cast<size_t>(stage.lane)].resource == "compute";
       if (compute && stage.microbatch >= 0) node.busy_ns += end - start;
     }

@@ -17,8 +17,6 @@ using program::w;
 
 namespace {
 
-constexpr RowParallel kOut = {Op::attn_out, Op::attn_scatter, Op::attn_add};
-
 AttrSet rope_attrs(const config::ModelConfig& m, int64_t tp) {
   return {{"heads", double(m.num_heads / tp)},
           {"kv_heads", double(m.num_kv_heads / tp)},
@@ -59,7 +57,7 @@ void attention_input(Decoder& d, int mb, int layer, ValueId x) {
 ValueId attention_output(Decoder& d, int mb, int layer) {
   const LayerWeights& W = d.weights[size_t(layer)];
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
-  s.x_mid = project_rows(d, kOut, s.attended, W.attn_out, W.attn_out_bias, s.x, "x_mid");
+  s.x_mid = project_rows(d, kAttentionOut, s.attended, W.attn_out, W.attn_out_bias, s.x, "x_mid");
   return s.x_mid;
 }
 
@@ -86,8 +84,8 @@ ValueId attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const ValueId d_all = d.activation("d_attn_normed", {rows, h});
   const ValueId dx = d.activation("dx", {T, h});
 
-  project_rows_backward(d, kOut, Op::attn_gather, dy, s.attended, W.attn_out, G.attn_out, G.attn_out_bias,
-                        d_attended, "d_attn_out");
+  project_rows_backward(d, kAttentionOut, Op::attn_gather, dy, s.attended, W.attn_out, G.attn_out,
+                        G.attn_out_bias, d_attended, "d_attn_out");
   core_attention_backward(d, mb, layer, d_attended, d_rotated, W.sinks, G.sinks);
   d.b.dgrad(
       Op::qk_rope,

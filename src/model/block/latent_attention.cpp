@@ -18,7 +18,6 @@ using program::w;
 
 namespace {
 
-constexpr RowParallel kOut = {Op::attn_out, Op::attn_scatter, Op::attn_add};
 // What the stages that gather and scatter carry, as part.
 enum Part { kQuery = 0, kKeyValue = 1, kKeyRope = 2, kAgain = 3 };
 
@@ -113,8 +112,8 @@ ValueId latent_attention_backward(Decoder& d, int mb, int layer, ValueId dy) {
   const ValueId d_kv_compressed = d.activation("d_kv_compressed", {T, m.kv_lora_rank});
   const ValueId dx = d.activation("dx", {T, h});
 
-  project_rows_backward(d, kOut, Op::attn_gather, dy, s.attended, W.attn_out, G.attn_out, G.attn_out_bias,
-                        d_attended, "d_attn_out");
+  project_rows_backward(d, kAttentionOut, Op::attn_gather, dy, s.attended, W.attn_out, G.attn_out,
+                        G.attn_out_bias, d_attended, "d_attn_out");
   core_attention_backward(d, mb, layer, d_attended, d_rotated, kNoValue, kNoValue);
   d.b.dgrad(Op::mla_pack, {r(d_rotated), r(d.cos_sin[size_t(mb)]), w(d_query), w(d_key_value), w(d_rope_all)},
             latent_attrs(m, d.mesh.tp));

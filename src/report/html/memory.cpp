@@ -7,12 +7,11 @@
 
 #include "report/format.h"
 #include "report/html/markup.h"
+#include "report/html/style.h"
 
 namespace pleat::report::html {
 
 namespace {
-
-constexpr size_t kNumColours = 8;
 
 struct Part {
   std::string name, colour;
@@ -49,8 +48,7 @@ std::string memory_section(const RunSummary& summary) {
   std::vector<Part> owners;
   double owned = 0;
   for (const auto& [owner, bytes] : summary.memory_by_owner) {
-    owners.push_back(
-        {owner, owners.size() < kNumColours ? fmt::format("c{}", owners.size() + 1) : "c0", bytes});
+    owners.push_back({owner, colour_class(owners.size()), bytes});
     owned += bytes;
   }
   if (owners.empty() && !usable(planned) && !usable(measured))

@@ -2,6 +2,10 @@
 
 namespace pleat::report::html {
 
+std::string colour_class(size_t index) {
+  return index < kNumColours ? "c" + std::to_string(index + 1) : "c0";
+}
+
 const std::string_view kStyle = R"css(
 :root{color-scheme:light dark;--bg:#f5f6f8;--card:#ffffff;--ink:#1c2330;--soft:#5b6575;--line:#e3e6ec;
 --c0:#a3abb8;--c1:#3d6fb4;--c2:#e09f3e;--c3:#2a9d8f;--c4:#b5577a;--c5:#7b6cc4;--c6:#78a64a;--c7:#5fb0d6;--c8:#8f6b4e;

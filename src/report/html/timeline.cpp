@@ -10,13 +10,14 @@
 #include "report/format.h"
 #include "report/html/axis.h"
 #include "report/html/markup.h"
+#include "report/html/style.h"
 
 namespace pleat::report::html {
 
 namespace {
 
 constexpr double kAxisHeight = 26, kLaneTitle = 20, kBarHeight = 26, kLaneGap = 12;
-constexpr size_t kNumColours = 8, kMaxStack = 6, kLongest = 8;
+constexpr size_t kMaxStack = 6, kLongest = 8;
 
 struct Category {
   std::string name;
@@ -38,10 +39,6 @@ std::vector<Category> categories_of(const std::vector<TimelineEvent>& events) {
   std::stable_sort(out.begin(), out.end(),
                    [](const auto& a, const auto& b) { return a.total_us > b.total_us; });
   return out;
-}
-
-std::string colour_class(size_t category_idx) {
-  return category_idx < kNumColours ? fmt::format("c{}", category_idx + 1) : "c0";
 }
 
 struct Lane {
