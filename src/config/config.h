@@ -59,6 +59,7 @@ struct ModelConfig {
   // One number n: layer i is MoE when i % n == 0. Several: a 0/1 flag per layer. Leading dense layers win.
   std::vector<int64_t> moe_layer_freq = {1};
   int64_t num_mtp_layers = 0;  // multi-token prediction: layers behind the last one, of its type
+  int64_t padding_token = -1;  // its row of the embedding gets no gradient; -1: none
 
   bool operator==(const ModelConfig&) const = default;
 };
@@ -155,6 +156,7 @@ struct DataConfig {
   std::string end_of_document;     // token or id; empty: what the tokenizer's files say
   std::string jsonl_key = "text";
   std::string separator;  // cuts a .txt file into documents; empty: one document per file
+  std::string packing = "stream";  // stream | whole (no document is cut)
   bool shuffle = true;
   bool isolate_documents = true;
   double valid_split = 0.0;  // share of train held out when valid is empty
@@ -178,6 +180,7 @@ struct CheckpointConfig {
   std::string dir;    // empty: <log.run_dir>/checkpoints
   int64_t every = 0;  // 0: only at the end
   int64_t keep = 2;
+  bool keep_best = true;  // the one with the least validation loss, beside the newest `keep`
   bool save_at_end = true;
   std::string resume = "auto";  // auto | never | must
 
