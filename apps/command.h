@@ -17,26 +17,35 @@ namespace pleat::apps {
 // What the chosen sub-command does; returns the exit code of the process.
 using Action = std::function<int()>;
 
-// Each adds one sub-command whose callback stores its action in `chosen`.
-void add_train(CLI::App& app, Action& chosen);
-void add_plan(CLI::App& app, Action& chosen);
-void add_flops(CLI::App& app, Action& chosen);
-void add_explain(CLI::App& app, Action& chosen);
-void add_explain_config(CLI::App& app, Action& chosen);
-void add_report(CLI::App& app, Action& chosen);
-void add_simulate(CLI::App& app, Action& chosen);
-void add_trace(CLI::App& app, Action& chosen);
-void add_generate(CLI::App& app, Action& chosen);
-void add_eval(CLI::App& app, Action& chosen);
-void add_data(CLI::App& app, Action& chosen);
-void add_probe(CLI::App& app, Action& chosen);
-void add_import(CLI::App& app, Action& chosen);
-void add_export(CLI::App& app, Action& chosen);
-void add_upcycle(CLI::App& app, Action& chosen);
-void add_layout(CLI::App& app, Action& chosen);
-void add_verify_layout(CLI::App& app, Action& chosen);
-void add_bench(CLI::App& app, Action& chosen);
-void add_doctor(CLI::App& app, Action& chosen);
+// Each adds options, example and callback to its row of the table (command_table.h); the callback stores its
+// action in `chosen`.
+void add_train(CLI::App& command, Action& chosen);
+void add_plan(CLI::App& command, Action& chosen);
+void add_flops(CLI::App& command, Action& chosen);
+void add_explain(CLI::App& command, Action& chosen);
+void add_explain_config(CLI::App& command, Action& chosen);
+void add_layout(CLI::App& command, Action& chosen);
+void add_verify_layout(CLI::App& command, Action& chosen);
+void add_report(CLI::App& command, Action& chosen);
+void add_trace(CLI::App& command, Action& chosen);
+void add_simulate(CLI::App& command, Action& chosen);
+void add_generate(CLI::App& command, Action& chosen);
+void add_eval(CLI::App& command, Action& chosen);
+void add_data(CLI::App& command, Action& chosen);
+void add_data_tokenize(CLI::App& command, Action& chosen);
+void add_data_train_tokenizer(CLI::App& command, Action& chosen);
+void add_data_inspect(CLI::App& command, Action& chosen);
+void add_probe(CLI::App& command, Action& chosen);
+void add_import(CLI::App& command, Action& chosen);
+void add_export(CLI::App& command, Action& chosen);
+void add_upcycle(CLI::App& command, Action& chosen);
+void add_bench(CLI::App& command, Action& chosen);
+void add_bench_kernels(CLI::App& command, Action& chosen);
+void add_bench_grouped(CLI::App& command, Action& chosen);
+void add_bench_layer(CLI::App& command, Action& chosen);
+void add_bench_step(CLI::App& command, Action& chosen);
+void add_doctor(CLI::App& command, Action& chosen);
+void add_completion(CLI::App& command, Action& chosen);
 
 // CONFIG and --set, shared by every command that reads a run configuration.
 struct ConfigArgument {

@@ -4,8 +4,9 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "command.h"
+#include "command_table.h"
 #include "train/run_tokenizer.h"
+#include "version.h"
 
 namespace pleat::apps {
 
@@ -48,30 +49,13 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   apps::add_example(app, "pleat train configs/demo.toml --set train.steps=100");
   apps::Action chosen;
-  apps::add_train(app, chosen);
-  apps::add_plan(app, chosen);
-  apps::add_flops(app, chosen);
-  apps::add_explain(app, chosen);
-  apps::add_explain_config(app, chosen);
-  apps::add_layout(app, chosen);
-  apps::add_verify_layout(app, chosen);
-  apps::add_report(app, chosen);
-  apps::add_trace(app, chosen);
-  apps::add_simulate(app, chosen);
-  apps::add_generate(app, chosen);
-  apps::add_eval(app, chosen);
-  apps::add_data(app, chosen);
-  apps::add_probe(app, chosen);
-  apps::add_import(app, chosen);
-  apps::add_export(app, chosen);
-  apps::add_upcycle(app, chosen);
-  apps::add_bench(app, chosen);
-  apps::add_doctor(app, chosen);
+  apps::add_commands(app, chosen);
+  apps::add_version(app);
   // The parser would only say that a sub-command is missing.
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
-    for (const CLI::App* command : app.get_subcommands([](CLI::App*) { return true; }))
-      names.push_back(command->get_name());
+    for (const apps::Command& command : apps::commands())
+      if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
       fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1],
                  fmt::join(names, ", "));

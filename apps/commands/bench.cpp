@@ -5,9 +5,6 @@
 
 #include "base/error.h"
 #include "bench/breakdown_svg.h"
-#include "bench_grouped.h"
-#include "bench_kernels.h"
-#include "bench_layer.h"
 #include "command.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
@@ -140,16 +137,14 @@ int run_bench(const BenchArguments& a) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& chosen) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure against a ceiling or a peer");
-  bench->require_subcommand(1);
-  add_example(*bench, "pleat bench step --peer-config bench/configs/cpu-small.json");
-  add_bench_kernels(*bench, chosen);
-  add_bench_grouped(*bench, chosen);
-  add_bench_layer(*bench, chosen);
+void add_bench(CLI::App& command, Action&) {
+  command.require_subcommand(1);
+  add_example(command, "pleat bench step --peer-config bench/configs/cpu-small.json");
+}
+
+void add_bench_step(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<BenchArguments>();
-  CLI::App* c =
-      bench->add_subcommand("step", "Training steps on random tokens, configured like the peers' benchmark");
+  CLI::App* c = &command;
   c->add_option("--peer-config", a->peer_config, "Model in the peers' JSON format")->required();
   c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");

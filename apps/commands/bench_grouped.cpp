@@ -1,13 +1,13 @@
 // pleat bench grouped: times one grouped product after the other as it is asked to on standard input, so that
 // another program (tools/compare_grouped.py) can take turns with it on one GPU.
-#include "bench_grouped.h"
-
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "bench/grouped_request.h"
+#include "command.h"
 #include "device/cuda/cuda.h"
 
 namespace pleat::apps {
@@ -45,13 +45,8 @@ int run_grouped() {
 
 }  // namespace
 
-void add_bench_grouped(CLI::App& bench, Action& chosen) {
-  CLI::App* c = bench.add_subcommand(
-      "grouped",
-      "Grouped products asked for on standard input, a JSON line each: {\"direction\": \"fwd\", \"in\": "
-      "2048, "
-      "\"out\": 1536, \"rows\": [1024, 980]} binds one (fwd, dgrad or wgrad), {\"run\": 3} times it with a "
-      "cold L2 cache and answers {\"ms\": [...]}");
+void add_bench_grouped(CLI::App& command, Action& chosen) {
+  CLI::App* c = &command;
   add_example(*c, "pleat bench grouped < requests.jsonl");
   c->callback([&chosen] { chosen = [] { return run_grouped(); }; });
 }

@@ -1,6 +1,5 @@
 // pleat bench kernels: every GPU kernel against the ceiling that binds it.
-#include "bench_kernels.h"
-
+#include <CLI/CLI.hpp>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -73,9 +72,9 @@ int run_kernels(const BenchKernelsArguments& a) {
 
 }  // namespace
 
-void add_bench_kernels(CLI::App& bench, Action& chosen) {
+void add_bench_kernels(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<BenchKernelsArguments>();
-  CLI::App* c = bench.add_subcommand("kernels", "Every GPU kernel against the ceiling that binds it");
+  CLI::App* c = &command;
   c->add_option("--filter", a->filter, "Only kernels whose name contains this");
   c->add_option("--repeats", a->repeats, "Timed runs of each; the median counts")->check(CLI::PositiveNumber);
   c->add_option("--out", a->out, "Also write the table as JSON");

@@ -1,7 +1,6 @@
 // pleat bench layer: one MoE layer, router to combination.
-#include "bench_layer.h"
-
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -94,10 +93,9 @@ int run_layer(BenchLayerArguments a) {
 
 }  // namespace
 
-void add_bench_layer(CLI::App& bench, Action& chosen) {
+void add_bench_layer(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<BenchLayerArguments>();
-  CLI::App* c = bench.add_subcommand(
-      "layer", "One MoE layer, router to combination, forward and backward, at the shapes of known models");
+  CLI::App* c = &command;
   c->add_option("--shape", a->shapes, "T,D,I,E,K instead of the models' shapes (repeatable)")
       ->allow_extra_args(false);
   c->add_option("--filter", a->filter, "Only models whose name contains this");

@@ -55,13 +55,9 @@ std::string quoted_text(std::string_view text) {
   return out + "\"";
 }
 
-void add_data(CLI::App& app, Action& chosen) {
-  CLI::App* c = app.add_subcommand("data", "Tokenize text, train tokenizers, look into datasets");
-  c->require_subcommand(1);
-  add_example(*c, "pleat data tokenize notes.txt --tokenizer byte --out data/notes --split 0.9");
-  add_data_tokenize(*c, chosen);
-  add_data_train_tokenizer(*c, chosen);
-  add_data_inspect(*c, chosen);
+void add_data(CLI::App& command, Action&) {
+  command.require_subcommand(1);
+  add_example(command, "pleat data tokenize notes.txt --tokenizer byte --out data/notes --split 0.9");
 }
 
 }  // namespace pleat::apps

@@ -10,10 +10,6 @@
 
 namespace pleat::apps {
 
-void add_data_tokenize(CLI::App& data, Action& chosen);
-void add_data_train_tokenizer(CLI::App& data, Action& chosen);
-void add_data_inspect(CLI::App& data, Action& chosen);
-
 // Progress on standard error: one line that is rewritten on a terminal, a line every few seconds elsewhere.
 class Meter {
  public:

@@ -139,10 +139,9 @@ int inspect(const DataInspectArguments& a) {
 
 }  // namespace
 
-void add_data_inspect(CLI::App& data, Action& chosen) {
+void add_data_inspect(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<DataInspectArguments>();
-  CLI::App* c = data.add_subcommand(
-      "inspect", "Check a dataset; show its documents, or with --seq-len samples as training sees them");
+  CLI::App* c = &command;
   c->add_option("prefix", a->prefix, "Prefix of the files")->required();
   c->add_option("--tokenizer", a->tokenizer, "As for data tokenize; PREFIX.json says it otherwise");
   c->add_option("--documents", a->documents, "Documents to show")->check(CLI::NonNegativeNumber);

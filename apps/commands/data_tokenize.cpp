@@ -127,9 +127,9 @@ int tokenize(DataTokenizeArguments& a) {
 
 }  // namespace
 
-void add_data_tokenize(CLI::App& data, Action& chosen) {
+void add_data_tokenize(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<DataTokenizeArguments>();
-  CLI::App* c = data.add_subcommand("tokenize", "Text, JSONL or conversations to a .bin/.idx dataset");
+  CLI::App* c = &command;
   c->add_option("inputs", a->options.inputs, "Text or JSONL files, by name: .jsonl and .ndjson are JSONL")
       ->required();
   c->add_option(

@@ -109,10 +109,9 @@ int train(DataTrainTokenizerArguments& a) {
 
 }  // namespace
 
-void add_data_train_tokenizer(CLI::App& data, Action& chosen) {
+void add_data_train_tokenizer(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<DataTrainTokenizerArguments>();
-  CLI::App* c = data.add_subcommand(
-      "train-tokenizer", "Train a byte-level BPE on text; other libraries load the tokenizer.json as well");
+  CLI::App* c = &command;
   c->add_option("inputs", a->read.inputs, "Text or JSONL files")->required();
   c->add_option("--vocab-size", a->train.vocab_size, "Tokens, with the 256 bytes and the special ones")
       ->required();

@@ -187,9 +187,9 @@ class Evaluation {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Action& chosen) {
+void add_eval(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<EvalArguments>();
-  CLI::App* c = app.add_subcommand("eval", "Perplexity of data, or log-likelihoods of a request file");
+  CLI::App* c = &command;
   add_model_argument(*c, a->model);
   auto* data =
       c->add_option("--data", a->data, "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity");

@@ -31,9 +31,9 @@ program::Program of_stage(const config::Config& config, const ExplainArguments& 
 
 }  // namespace
 
-void add_explain(CLI::App& app, Action& chosen) {
+void add_explain(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<ExplainArguments>();
-  CLI::App* c = app.add_subcommand("explain", "Print the program a run would execute, stage by stage");
+  CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--program", a->which, "train, evaluate or logits")
       ->check(CLI::IsMember({"train", "evaluate", "logits"}));
@@ -90,10 +90,9 @@ void add_explain(CLI::App& app, Action& chosen) {
   });
 }
 
-void add_explain_config(CLI::App& app, Action& chosen) {
+void add_explain_config(CLI::App& command, Action& chosen) {
   auto key = std::make_shared<std::string>();
-  CLI::App* c =
-      app.add_subcommand("explain-config", "Meaning, default and range of a configuration key or section");
+  CLI::App* c = &command;
   c->add_option("key", *key,
                 "A key such as moe.top_k, a section such as moe, or nothing for the list of sections");
   add_example(*c, "pleat explain-config moe.load_balancing");

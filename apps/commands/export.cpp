@@ -7,10 +7,9 @@
 
 namespace pleat::apps {
 
-void add_export(CLI::App& app, Action& chosen) {
+void add_export(CLI::App& command, Action& chosen) {
   auto o = std::make_shared<exchange::ExportOptions>();
-  CLI::App* c =
-      app.add_subcommand("export", "Write the newest checkpoint of a run as a Hugging Face model folder");
+  CLI::App* c = &command;
   c->add_option("run", o->run_folder, "Folder of the run")->required();
   c->add_option("--out", o->model_folder, "Model folder to write; new or empty")->required();
   c->add_option("--dtype", o->dtype,

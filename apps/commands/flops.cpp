@@ -72,9 +72,9 @@ int count(const FlopsArgument& a) {
 
 }  // namespace
 
-void add_flops(CLI::App& app, Action& chosen) {
+void add_flops(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<FlopsArgument>();
-  CLI::App* c = app.add_subcommand("flops", "Parameters and FLOPs per trained token of a model, by part");
+  CLI::App* c = &command;
   c->add_option("model", a->path, "Run configuration (TOML) or folder of a Hugging Face model")->required();
   c->add_option("--seq", a->seq_len, "Length of the sequences")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));

@@ -157,10 +157,9 @@ class Generator {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Action& chosen) {
+void add_generate(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<GenerateArguments>();
-  CLI::App* c = app.add_subcommand(
-      "generate", "Continue prompts with the newest checkpoint of a run or a Hugging Face model");
+  CLI::App* c = &command;
   add_model_argument(*c, a->model);
   c->add_option("--prompt", a->prompts, "Text to continue (repeatable)")->allow_extra_args(false);
   c->add_option("--prompts", a->prompt_file,

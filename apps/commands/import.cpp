@@ -7,10 +7,9 @@
 
 namespace pleat::apps {
 
-void add_import(CLI::App& app, Action& chosen) {
+void add_import(CLI::App& command, Action& chosen) {
   auto o = std::make_shared<exchange::ImportOptions>();
-  CLI::App* c = app.add_subcommand(
-      "import", "Make a run of a Hugging Face model: a config and a checkpoint to train from");
+  CLI::App* c = &command;
   c->add_option("model", o->model_folder, "Model folder (config.json and safetensors)")->required();
   c->add_option("--out", o->run_folder, "Folder of the run; new or empty")->required();
   c->add_option("--set", o->sets, "Override a key of the run's config: section.key=value (repeatable)")

@@ -128,7 +128,7 @@ nlohmann::ordered_json to_json(const layout::Layout& l, const layout::PipelineLa
 
 }  // namespace
 
-void add_layout(CLI::App& app, Action& chosen) {
+void add_layout(CLI::App& command, Action& chosen) {
   struct Options {
     ConfigArgument config;
     int64_t num_ranks = 1;
@@ -136,8 +136,7 @@ void add_layout(CLI::App& app, Action& chosen) {
     std::string svg;
   };
   auto o = std::make_shared<Options>();
-  CLI::App* c = app.add_subcommand(
-      "layout", "Show which rank does what: places for attention and experts, groups, pipeline");
+  CLI::App* c = &command;
   add_config_argument(*c, o->config);
   c->add_option("--ranks", o->num_ranks, "Ranks to divide")->required()->check(CLI::PositiveNumber);
   c->add_flag("--json", o->json, "Print JSON instead of tables");

@@ -270,11 +270,11 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
 
 }  // namespace
 
-void add_plan(CLI::App& app, Action& chosen) {
+void add_plan(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<ConfigArgument>();
   auto json = std::make_shared<bool>(false);
   auto ranks = std::make_shared<int64_t>(0), tensors = std::make_shared<int64_t>(-1);
-  CLI::App* c = app.add_subcommand("plan", "Exact memory of a training step by owner, without allocating it");
+  CLI::App* c = &command;
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
   c->add_option("--ranks", *ranks, "A row per pipeline stage of this many ranks, laid out as [parallel] says")

@@ -6,10 +6,9 @@
 
 namespace pleat::apps {
 
-void add_probe(CLI::App& app, Action& chosen) {
+void add_probe(CLI::App& command, Action& chosen) {
   auto o = std::make_shared<exchange::ProbeOptions>();
-  CLI::App* c = app.add_subcommand(
-      "probe", "One forward and backward of a Hugging Face model on given tokens, written to a file");
+  CLI::App* c = &command;
   c->add_option("model", o->model_folder, "Model folder (config.json and safetensors)")->required();
   c->add_option("--tokens", o->tokens_path, "Safetensors file with input_ids [batch, length]")->required();
   c->add_option("--out", o->out_path, "Safetensors file to write")->required();

@@ -6,9 +6,9 @@
 
 namespace pleat::apps {
 
-void add_report(CLI::App& app, Action& chosen) {
+void add_report(CLI::App& command, Action& chosen) {
   auto run = std::make_shared<std::string>(), out = std::make_shared<std::string>();
-  CLI::App* c = app.add_subcommand("report", "Write a self-contained HTML page about a run");
+  CLI::App* c = &command;
   c->add_option("run", *run, "Run folder (log.run_dir)")->required();
   c->add_option("--out", *out, "Page to write (default: RUN/report.html)");
   add_example(*c, "pleat report runs/demo");

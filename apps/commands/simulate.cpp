@@ -176,11 +176,9 @@ int simulate_ranks(const SimulateArguments& a) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app, Action& chosen) {
+void add_simulate(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<SimulateArguments>();
-  CLI::App* c = app.add_subcommand(
-      "simulate",
-      "Check, plan and time a training step of many ranks on a described machine, running nothing");
+  CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--ranks", a->ranks, "Ranks, laid out as [parallel] says")
       ->required()

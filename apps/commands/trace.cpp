@@ -6,15 +6,14 @@
 
 namespace pleat::apps {
 
-void add_trace(CLI::App& app, Action& chosen) {
+void add_trace(CLI::App& command, Action& chosen) {
   struct TraceArguments {
     ConfigArgument config;
     std::string out = "trace.json", svg;
     int64_t steps = 3;
   };
   auto a = std::make_shared<TraceArguments>();
-  CLI::App* c =
-      app.add_subcommand("trace", "Run a few steps on random tokens and write the timeline of the last one");
+  CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--out", a->out, "Chrome / Perfetto JSON to write");
   c->add_option("--svg", a->svg, "Also draw the timeline as a picture");

@@ -5,15 +5,14 @@
 
 namespace pleat::apps {
 
-void add_train(CLI::App& app, Action& chosen) {
+void add_train(CLI::App& command, Action& chosen) {
   struct TrainArguments {
     ConfigArgument config;
     train::LoopOptions options;
     int64_t fault_step = 0;
   };
   auto a = std::make_shared<TrainArguments>();
-  CLI::App* c =
-      app.add_subcommand("train", "Train a model. The same command again resumes from the newest checkpoint");
+  CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_flag("--quiet", a->options.quiet, "Print nothing; files are written all the same");
   c->add_option(

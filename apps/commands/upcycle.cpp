@@ -7,9 +7,9 @@
 
 namespace pleat::apps {
 
-void add_upcycle(CLI::App& app, Action& chosen) {
+void add_upcycle(CLI::App& command, Action& chosen) {
   auto o = std::make_shared<exchange::UpcycleOptions>();
-  CLI::App* c = app.add_subcommand("upcycle", "Make a Mixture of Experts of a dense model");
+  CLI::App* c = &command;
   c->add_option("dense", o->dense, "Hugging Face folder of family llama or qwen3, or a run of such a model")
       ->required();
   c->add_option("--out", o->model_folder, "Model folder to write (mixtral or qwen3_moe); new or empty")

@@ -102,11 +102,9 @@ int run(const VerifyLayoutArguments& a) {
 
 }  // namespace
 
-void add_verify_layout(CLI::App& app, Action& chosen) {
+void add_verify_layout(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<VerifyLayoutArguments>();
-  CLI::App* c = app.add_subcommand(
-      "verify-layout",
-      "Prove that a layout computes what one rank computes, on a small copy of your own model");
+  CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--ranks", a->ranks, "Ranks of the layout")->check(CLI::Range(1, 256));
   c->add_flag("--json", a->json, "Print the result as JSON");

@@ -106,9 +106,10 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
       left.back().push_back(word);
     }
   }
-  for (const char* name : {"train", "plan", "flops", "explain", "explain-config", "report", "trace",
-                           "simulate", "generate", "eval", "data tokenize", "data train-tokenizer",
-                           "data inspect", "bench step", "bench layer", "bench grouped", "layout", "upcycle"})
+  for (const char* name :
+       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "simulate", "generate",
+        "eval", "data tokenize", "data train-tokenizer", "data inspect", "bench step", "bench layer",
+        "bench grouped", "layout", "upcycle", "completion"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);
