@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "data/chat/chat_line.h"
 #include "data/dataset_info.h"
 #include "data/indexed_writer.h"
 #include "data/mapped_file.h"
@@ -192,12 +193,12 @@ class Reader {
   int64_t bytes_read_ = 0, num_documents_ = 0, num_empty_ = 0, text_bytes_ = 0;
 };
 
-void encode_part(Part& part, const TextTokenizer& tokenizer, const ChatEncoder* chat) {
+void encode_part(Part& part, const TextTokenizer& tokenizer, const ConversationEncoder* chat) {
   if (chat != nullptr) {
-    const std::vector<ChatMessage> messages = chat_from_json(part.text, part.where);
-    for (const ChatMessage& message : messages)
+    const Conversation conversation = conversation_from_json(part.text, part.where);
+    for (const ChatMessage& message : conversation.messages)
       part.num_bytes += static_cast<int64_t>(message.content.size());
-    part.encoded = chat->encode(messages, part.where);
+    part.encoded = chat->encode(conversation, part.where);
   } else {
     part.num_bytes = static_cast<int64_t>(part.text.size());
     if (!part.text.empty()) part.encoded.tokens = tokenizer.encode(part.text);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "data/byte_tokenizer.h"
+#include "data/chat/chat_line.h"
 #include "data/chat/chat_template.h"
 
 namespace {
@@ -28,12 +29,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const ChatEncoder encoder(with_special_tokens(), tokenizer);
   const std::string_view line(reinterpret_cast<const char*>(data), size);
   try {
-    const std::vector<ChatMessage> messages = chat_from_json(line, "fuzz.jsonl:1");
+    const Conversation conversation = conversation_from_json(line, "fuzz.jsonl:1");
+    const std::vector<ChatMessage>& messages = conversation.messages;
     if (messages.empty()) std::abort();
     size_t text = 0;
-    for (const ChatMessage& message : messages) text += message.role.size() + message.content.size();
+    for (const ChatMessage& message : messages) {
+      text += message.content.size();
+      if (message.role.empty() || *message.whole.member("role") != TemplateValue(message.role)) std::abort();
+    }
     if (text > size) std::abort();
-    const EncodedChat chat = encoder.encode(messages, "fuzz.jsonl:1");
+    const EncodedChat chat = encoder.encode(conversation, "fuzz.jsonl:1");
     if (chat.tokens.size() != chat.loss_mask.size()) std::abort();
     if (std::any_of(chat.loss_mask.begin(), chat.loss_mask.end(), [](uint8_t m) { return m > 1; }))
       std::abort();

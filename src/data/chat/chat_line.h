@@ -1,27 +1,23 @@
-// One line of chat JSONL: {"messages": [{"role": "user", "content": "..."}, ...]}.
+// One line of chat JSONL as a conversation. Four forms are told apart by the members of the line:
 //
-// Strict where leaving something out would change what is learned: a message has a role, a content and
-// perhaps a weight, and nothing else (tool calls, lists of parts and names are refused by name). Further
-// members of the line itself (an id, a source) are not looked at, except "tools" and "functions", which
-// belong to the prompt and are refused.
+//   {"messages": [{"role": "user", "content": "..."}, ...], "tools": [...]}      OpenAI
+//   {"conversations": [{"from": "human", "value": "..."}, ...]}                  ShareGPT
+//   {"instruction": "...", "input": "...", "output": "..."}                      Alpaca
+//   {"prompt": "...", "completion": "..."}, or a list of messages in both        prompt and completion
+//
+// Strict where leaving something out would change what is learned: a member of a message, a kind of part or
+// a role that is not known is refused by name. Further members of the line itself (an id, a source) are not
+// looked at. docs/data.md lists what each form may hold.
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <string>
 #include <string_view>
-#include <vector>
+
+#include "data/chat/conversation.h"
 
 namespace pleat::data {
 
-struct ChatMessage {
-  std::string role = {};
-  std::string content = {};
-  std::optional<bool> counts = {};  // "weight": 1 or 0 in the loss; nothing: as the role says
-};
-
 // Throws, with `where` (file and line) in front and the number of the message where there is one, when the
-// line is broken JSON, nests deeper than kMaxJsonDepth, or is no conversation of at least one message.
-std::vector<ChatMessage> chat_from_json(std::string_view line, std::string_view where);
+// line is broken JSON, past the bounds of json_value.h, or no conversation of at least one message.
+Conversation conversation_from_json(std::string_view line, std::string_view where);
 
 }  // namespace pleat::data

@@ -56,7 +56,7 @@ ChatTemplate chat_preset(std::string_view name) {
 }
 
 ChatEncoder::ChatEncoder(const ChatTemplate& chat_template, const TextTokenizer& tokenizer)
-    : tokenizer_(tokenizer), special_tokens_(tokenizer.special_tokens()) {
+    : name_(chat_template.name), tokenizer_(tokenizer), special_tokens_(tokenizer.special_tokens()) {
   for (const std::string& token : chat_template.needs) {
     const auto id = tokenizer.id_of(token);
     if (!id)
@@ -108,7 +108,15 @@ std::vector<int32_t> ChatEncoder::encode_template(std::string_view text) {
   return ids;
 }
 
-EncodedChat ChatEncoder::encode(const std::vector<ChatMessage>& messages, std::string_view where) const {
+EncodedChat ChatEncoder::encode(const Conversation& conversation, std::string_view where) const {
+  const std::vector<ChatMessage>& messages = conversation.messages;
+  const auto cannot = [&](const std::string& place, std::string_view what) {
+    base::fail(
+        "{}: {}: chat template {} has no words for it; chat.template = \"tokenizer\" (--chat tokenizer) uses "
+        "the tokenizer's own",
+        place, what, name_);
+  };
+  if (!conversation.tools.is_none()) cannot(std::string(where), "the line has \"tools\"");
   EncodedChat out;
   const auto add = [&](const std::vector<int32_t>& ids, bool counts) {
     out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
@@ -117,7 +125,11 @@ EncodedChat ChatEncoder::encode(const std::vector<ChatMessage>& messages, std::s
   add(begin_, false);
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    const auto role = roles_.find(message.role);
+    for (const char* member : {"tool_calls", "reasoning_content", "thinking", "name"})
+      if (message.whole.member(member))
+        cannot(fmt::format("{}: message {}", where, i + 1), fmt::format("\"{}\"", member));
+    auto role = roles_.find(message.role);
+    if (role == roles_.end() && message.role == "developer") role = roles_.find("system");
     if (role == roles_.end()) {
       std::vector<std::string> known;
       for (const auto& entry : roles_) known.push_back(entry.first);

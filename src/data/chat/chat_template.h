@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/chat/chat_line.h"
+#include "data/chat/conversation.h"
 #include "data/tokenizer/text_tokenizer.h"
 
 namespace pleat::data {
@@ -34,24 +34,16 @@ struct ChatTemplate {
 // chatml, llama3 or plain; throws naming these for anything else.
 ChatTemplate chat_preset(std::string_view name);
 
-// Ids and, for each of them, 1 where it counts as a label. The end-of-document token is left to the writer of
-// the dataset; `end_counts` says whether it belongs to the answer, which it does when the last message
-// counts.
-struct EncodedChat {
-  std::vector<int32_t> tokens = {};
-  std::vector<uint8_t> loss_mask = {};
-  bool end_counts = false;
-};
-
-class ChatEncoder {
+class ChatEncoder final : public ConversationEncoder {
  public:
   // `tokenizer` must outlive the encoder. Throws when it lacks a token the template needs.
   ChatEncoder(const ChatTemplate& chat_template, const TextTokenizer& tokenizer);
 
   // Content and suffix of the assistant's messages count, and those of messages that ask for it; then `end`
-  // counts with the last message. Throws, with `where` in front, on a role the template does not have. Safe
-  // to call from several threads.
-  EncodedChat encode(const std::vector<ChatMessage>& messages, std::string_view where) const;
+  // counts with the last message. Throws on a role the template does not have (a developer speaks as the
+  // system where it has no strings of its own), and on what strings cannot say: tools, calls of them,
+  // reasoning, names.
+  EncodedChat encode(const Conversation& conversation, std::string_view where) const override;
 
  private:
   struct Role {
@@ -59,6 +51,7 @@ class ChatEncoder {
   };
   std::vector<int32_t> encode_template(std::string_view text);
 
+  std::string name_;
   const TextTokenizer& tokenizer_;
   std::vector<SpecialToken> special_tokens_;
   std::vector<int32_t>
