@@ -1,10 +1,11 @@
 // One binary, one sub-command per job.
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 #include "command_table.h"
+#include "guard.h"
 #include "train/run_tokenizer.h"
 #include "version.h"
 
@@ -38,23 +39,22 @@ void write_text(const std::string& path, const std::string& text) {
 
 void add_example(CLI::App& command, const std::string& example) { command.footer("Example:\n  " + example); }
 
-}  // namespace pleat::apps
+namespace {
 
-int main(int argc, char** argv) {
-  using namespace pleat;
+int run_command(int argc, char** argv) {
   CLI::App app{
       "Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, "
       "planned,\n"
       "printed, traced and run."};
   app.require_subcommand(1);
-  apps::add_example(app, "pleat train configs/demo.toml --set train.steps=100");
-  apps::Action chosen;
-  apps::add_commands(app, chosen);
-  apps::add_version(app);
+  add_example(app, "pleat train configs/demo.toml --set train.steps=100");
+  Action chosen;
+  add_commands(app, chosen);
+  add_version(app);
   // The parser would only say that a sub-command is missing.
   if (argc > 1 && argv[1][0] != '-') {
     std::vector<std::string> names;
-    for (const apps::Command& command : apps::commands())
+    for (const Command& command : commands())
       if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
     if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
       fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1],
@@ -65,22 +65,18 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
+    std::ostringstream out, err;
+    const int code = app.exit(e, out, err);
+    fmt::print("{}", out.str());
+    fmt::print(stderr, "{}", err.str());
     return code == 0 ? 0 : static_cast<int>(base::ExitCode::BadInput);
   }
-  try {
-    return chosen();
-  } catch (const base::Error& e) {
-    fmt::print(stderr, "pleat: {}\n", e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::filesystem::filesystem_error& e) {
-    fmt::print(stderr, "pleat: {}\n", e.what());
-    return static_cast<int>(base::ExitCode::Storage);
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "pleat: out of memory\n");
-    return static_cast<int>(base::ExitCode::Internal);
-  } catch (const std::exception& e) {
-    fmt::print(stderr, "pleat: unexpected error: {}\n", e.what());
-    return static_cast<int>(base::ExitCode::Internal);
-  }
+  return chosen();
+}
+
+}  // namespace
+}  // namespace pleat::apps
+
+int main(int argc, char** argv) {
+  return pleat::apps::guarded([&] { return pleat::apps::run_command(argc, argv); });
 }

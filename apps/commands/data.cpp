@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/standard_streams.h"
 #include "report/console.h"
 #include "report/format.h"
 
@@ -26,7 +27,7 @@ void Meter::show(double done, double total, std::string_view text) {
     line += fmt::format("  {} left", report::format_duration(now / done * (total - done)));
   const size_t width = report::terminal_width();
   if (rewrites_)
-    fmt::print(stderr, "\r\x1b[K{}", line.substr(0, width > 1 ? width - 1 : 1));
+    base::write_status("\r\x1b[K" + line.substr(0, width > 1 ? width - 1 : 1));
   else
     fmt::print(stderr, "{}\n", line);
   line_open_ = rewrites_;

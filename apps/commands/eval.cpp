@@ -6,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/standard_streams.h"
 #include "command.h"
 #include "data/indexed_dataset.h"
 #include "data/text_source.h"
+#include "report/console.h"
 #include "train/evaluate.h"
 #include "train/score_requests.h"
 
@@ -22,29 +24,32 @@ struct EvalArguments {
   bool json = false, special_tokens = false, quiet = false;
 };
 
-// A line on stderr that is written over, at most twice a second.
+// On a terminal a line that is written over, at most twice a second; elsewhere a line every five seconds.
 class Progress {
  public:
   explicit Progress(bool quiet) : quiet_(quiet) {}
   void show(const std::string& what, double share) {
     const auto now = std::chrono::steady_clock::now();
-    if (quiet_ || (share < 1 && now - last_ < std::chrono::milliseconds(500))) return;
+    if (quiet_ || now - last_ < std::chrono::milliseconds(rewrites_ ? 500 : 5000)) return;
     last_ = now;
     const double passed = std::chrono::duration<double>(now - start_).count();
     const double left = share > 0 ? passed * (1 - share) / share : 0;
-    fmt::print(stderr, "\r{}, {:.0f} s passed, about {:.0f} s left   ", what, passed, left);
-    shown_ = true;
+    const std::string line =
+        fmt::format("{}, {:.0f} s passed, about {:.0f} s left", what, passed, std::max(left, 0.0));
+    base::write_status(rewrites_ ? "\r\x1b[K" + line : line + "\n");
+    line_open_ = rewrites_;
   }
   ~Progress() {
-    if (shown_) fmt::print(stderr, "\n");
+    if (line_open_) base::write_status("\n");
   }
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   }
 
  private:
-  bool quiet_, shown_ = false;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_{};
+  const bool quiet_, rewrites_ = report::Progress::mode_of_stderr() == report::Progress::Mode::Rewrite;
+  bool line_open_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
 };
 
 class Evaluation {

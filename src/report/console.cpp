@@ -6,9 +6,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 
+#include "base/standard_streams.h"
+#include "base/terminal_text.h"
 #include "report/format.h"
 #include "report/table.h"
 
@@ -71,10 +72,7 @@ Progress::Mode Progress::mode_of_stderr() {
 }
 
 Progress::Sink Progress::to_stderr() {
-  return [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
-  };
+  return [](std::string_view text) { base::write_status(text); };
 }
 
 Progress::Progress(int64_t total_steps, Mode mode, Sink sink, double every_seconds, size_t width)
@@ -105,7 +103,7 @@ void Progress::step_done(const StepRecord& record, double now_seconds) {
 
 void Progress::message(std::string_view line) {
   finish();
-  sink_(fmt::format("{}\n", line));
+  sink_(base::terminal_text(line) + "\n");
 }
 
 void Progress::finish() {

@@ -1,4 +1,6 @@
-// SIGTERM and SIGINT ask a run to stop: the handler only sets a flag, the loop looks at it between steps.
+// SIGTERM, SIGINT and SIGHUP ask a run to stop: the handler sets a flag, the loop looks at it between steps.
+// Asked again three seconds later or more, the process ends at once with ExitCode::Retry: what was saved
+// before stays good. SIGHUP is left alone where it was ignored (nohup).
 #pragma once
 
 namespace pleat::train {

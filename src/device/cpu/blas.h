@@ -21,4 +21,18 @@ void blas_gemm(Transpose ta, Transpose tb, int m, int n, int k, double alpha, co
 // "OpenBLAS 0.3.21 ... SkylakeX"; throws base::Error when no library is found.
 std::string blas_description();
 
+// Room for products of this many more threads at a time, until it goes. The library asks the system for a
+// buffer when one more product runs than ever before, and where there is none it asks again without end. So
+// whoever has threads takes their buffers first; throws base::Error (no memory) where that fails.
+class BlasRoom {
+ public:
+  explicit BlasRoom(int num_threads);
+  ~BlasRoom();
+  BlasRoom(const BlasRoom&) = delete;
+  BlasRoom& operator=(const BlasRoom&) = delete;
+
+ private:
+  int num_threads_;
+};
+
 }  // namespace pleat::device

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,7 +37,17 @@ struct Pool::State {
   std::atomic<int> busy{0};
   std::atomic<bool> stop{false};
   int spins = 0;
+  std::optional<BlasRoom> room;
   std::vector<std::thread> workers;
+
+  ~State() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (std::thread& t : workers) t.join();
+  }
 
   void drain(const TileFunction& f, int64_t n) {
     for (int64_t tile; (tile = next.fetch_add(1, std::memory_order_relaxed)) < n;) f(tile);
@@ -66,20 +78,19 @@ struct Pool::State {
 Pool::Pool(int num_threads) : state_(std::make_unique<State>()) {
   if (num_threads < 1 || num_threads > 4096)
     base::fail("thread count {} is not between 1 and 4096", num_threads);
-  blas_description();  // loads the library here, where a failure can be thrown, and not inside a tile
+  // Loads the library and takes its memory here, where a failure can be thrown, and not inside a tile.
+  state_->room.emplace(num_threads);
   // More threads than cores: a spinning thread would stand in the way of a working one.
   state_->spins = static_cast<unsigned>(num_threads) <= std::thread::hardware_concurrency() ? kSpins : 0;
-  for (int i = 1; i < num_threads; ++i) state_->workers.emplace_back([s = state_.get()] { s->work(); });
+  try {
+    for (int i = 1; i < num_threads; ++i) state_->workers.emplace_back([s = state_.get()] { s->work(); });
+  } catch (const std::system_error& e) {
+    base::fail_with(base::ExitCode::Internal, "cannot start {} worker threads: {}", num_threads - 1,
+                    e.code().message());
+  }
 }
 
-Pool::~Pool() {
-  {
-    std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->wake.notify_all();
-  for (std::thread& t : state_->workers) t.join();
-}
+Pool::~Pool() = default;
 
 int Pool::num_threads() const { return static_cast<int>(state_->workers.size()) + 1; }
 
