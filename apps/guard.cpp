@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/standard_streams.h"
@@ -16,7 +17,7 @@ namespace pleat::apps {
 namespace {
 
 // The ends of all commands: what went wrong, said once, and the code for it.
-int with_errors_said(const std::function<int()>& body) {
+int with_errors_said(const std::function<int()>& body, int& output_error) {
   try {
     return body();
   } catch (const base::Error& e) {
@@ -28,17 +29,23 @@ int with_errors_said(const std::function<int()>& body) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "pleat: out of memory\n");
     return static_cast<int>(base::ExitCode::Internal);
-  } catch (const std::exception& e) {
+  } catch (const std::system_error& e) {
     // The library that prints throws when standard output takes no more; with_output_checked says so.
-    if (std::ferror(stdout)) return static_cast<int>(base::ExitCode::Storage);
+    if (std::ferror(stdout)) {
+      output_error = e.code().value();
+      return static_cast<int>(base::ExitCode::Done);
+    }
+    fmt::print(stderr, "pleat: {}\n", e.what());
+    return static_cast<int>(base::ExitCode::Internal);
+  } catch (const std::exception& e) {
     fmt::print(stderr, "pleat: unexpected error: {}\n", e.what());
     return static_cast<int>(base::ExitCode::Internal);
   }
 }
 
 // A result that did not arrive is no success.
-int with_output_checked(int code) {
-  const base::OutputState output = base::finish_standard_output();
+int with_output_checked(int code, int error) {
+  const base::OutputState output = base::finish_standard_output(error);
   if (output.fault.empty()) return code;
   if (!output.reader_left) fmt::print(stderr, "pleat: cannot write to standard output: {}\n", output.fault);
   return code == 0 ? static_cast<int>(base::ExitCode::Storage) : code;
@@ -81,7 +88,11 @@ int with_enough_stack(const std::function<int()>& body) {
 
 int guarded(const std::function<int()>& command) {
   base::prepare_standard_streams();
-  return with_enough_stack([&] { return with_output_checked(with_errors_said(command)); });
+  return with_enough_stack([&] {
+    int output_error = 0;
+    const int code = with_errors_said(command, output_error);
+    return with_output_checked(code, output_error);
+  });
 }
 
 }  // namespace pleat::apps

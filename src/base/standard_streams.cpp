@@ -72,14 +72,13 @@ void prepare_standard_streams() {
   if (::isatty(STDOUT_FILENO)) stdout = filtered(write_terminal, stdout, _IOLBF);
 }
 
-OutputState finish_standard_output() {
+OutputState finish_standard_output(int error) {
   errno = 0;
   const bool flushed = std::fflush(stdout) == 0;
-  int error = flushed ? 0 : errno;
+  if (error == 0) error = output_error;
+  if (error == 0 && !flushed) error = errno;
   std::cout.flush();
   if (flushed && !std::ferror(stdout) && std::cout.good()) return {};
-  if (output_error) error = output_error;
-  if (error == 0) error = errno;
   OutputState out;
   out.reader_left = error == EPIPE;
   out.fault = error ? std::strerror(error) : "a write failed";

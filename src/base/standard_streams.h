@@ -18,12 +18,13 @@ namespace pleat::base {
 void prepare_standard_streams();
 
 // Flushes standard output. Empty: all of it was taken; else why not, for people. `reader_left`: it was a pipe
-// whose reader went away, which is no fault (`| head`), though the output is not whole.
+// whose reader went away, which is no fault (`| head`), though the output is not whole. `error`: of a write
+// that failed before, 0 where none is known.
 struct OutputState {
   std::string fault = {};
   bool reader_left = false;
 };
-OutputState finish_standard_output();
+OutputState finish_standard_output(int error);
 
 // Bytes for standard error that steer the terminal: a line written over. Nothing else may go this way; the
 // caller keeps foreign text out.

@@ -61,13 +61,14 @@ struct Ended {
   std::string err;
 };
 
-// `pleat ARGUMENTS...` with its output in files below `folder`.
+// `pleat ARGUMENTS...` (or another program) with its output in files below `folder`.
 class PleatProcess {
  public:
-  PleatProcess(const std::string& folder, const std::vector<std::string>& arguments)
+  PleatProcess(const std::string& folder, const std::vector<std::string>& arguments,
+               const std::string& program = PLEAT_BINARY)
       : out_(folder + "/stdout.txt"), err_(folder + "/stderr.txt") {
     // Built before the fork: a child of a threaded process may not allocate.
-    std::vector<std::string> words = {PLEAT_BINARY};
+    std::vector<std::string> words = {program};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
@@ -132,6 +133,14 @@ class PleatProcess {
 
 inline Ended run_pleat(const std::string& folder, const std::vector<std::string>& arguments) {
   return PleatProcess(folder, arguments).wait();
+}
+
+// A line for the shell, for what only it can do to a process: limits, closed and full streams. `pleat` is the
+// binary there.
+inline Ended run_shell(const std::string& folder, const std::string& line) {
+  return PleatProcess(folder, {"-c", fmt::format("pleat() {{ '{}' \"$@\"; }}; {}", PLEAT_BINARY, line)},
+                      "/bin/bash")
+      .wait();
 }
 
 }  // namespace pleat::testing
