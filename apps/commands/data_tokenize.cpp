@@ -111,6 +111,8 @@ int tokenize(DataTokenizeArguments& a) {
     if (r.validation) out["validation"] = side_json(*r.validation, mask);
     out["empty_documents"] = r.num_empty_documents;
     if (mask) out["conversations_without_loss"] = r.num_unlearned;
+    for (const auto& form : r.forms)
+      if (form) out["forms"].push_back(data::chat_form_name(*form));
     out["vocab_size"] = tokenizer->vocab_size();
     out["end_of_document"] = tokenizer->end_of_document();
     out["tokenizer_sha256"] = tokenizer->tokenizer_hash();
@@ -118,6 +120,9 @@ int tokenize(DataTokenizeArguments& a) {
     fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return 0;
   }
+  for (size_t i = 0; i < r.forms.size(); ++i)
+    if (r.forms[i])
+      fmt::print("{}: conversations in {} form\n", o.inputs[i], data::chat_form_name(*r.forms[i]));
   print_side(r.train, mask);
   if (r.validation) print_side(*r.validation, mask);
   if (r.num_empty_documents) fmt::print("{} empty documents left out\n", r.num_empty_documents);
@@ -130,7 +135,9 @@ int tokenize(DataTokenizeArguments& a) {
 void add_data_tokenize(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<DataTokenizeArguments>();
   CLI::App* c = &command;
-  c->add_option("inputs", a->options.inputs, "Text or JSONL files, by name: .jsonl and .ndjson are JSONL")
+  c->add_option("inputs", a->options.inputs,
+                "Text or JSONL files, by name: .jsonl, .ndjson and .json are JSONL; "
+                ".gz or .zst may follow")
       ->required();
   c->add_option(
        "--tokenizer", a->tokenizer,

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/standard_streams.h"
+#include "base/text_name.h"
 #include "command.h"
 #include "data/indexed_dataset.h"
 #include "data/text_source.h"
@@ -167,8 +168,7 @@ class Evaluation {
       base::fail("'{}' is neither a text file nor the prefix of a .bin/.idx pair", a_.data);
     if (!vocabulary_) base::fail("the model folder holds no tokenizer; give one with --tokenizer");
     const double size = std::max(1.0, static_cast<double>(std::filesystem::file_size(path)));
-    const std::string extension = path.extension().string();
-    const auto source = extension == ".jsonl" || extension == ".ndjson"
+    const auto source = base::text_name(a_.data).kind == base::TextKind::Jsonl
                             ? data::open_jsonl(a_.data, {.key = a_.jsonl_key})
                             : data::open_text(a_.data, a_.separator);
     std::string text;

@@ -1,25 +1,26 @@
 // Keys of [data] and [chat].
 #include <algorithm>
 
+#include "base/text_name.h"
 #include "config/schema.h"
 
 namespace pleat::config {
 
 namespace {
 
-// Whether some file named in [data] ends in `ending`. Nothing named yet: a file to plan with, which may still
+// Whether some file named in [data] is of this kind. Nothing named yet: a file to plan with, which may still
 // say how text would be read.
-bool may_read(const Config& c, std::string_view ending) {
+bool may_read(const Config& c, base::TextKind kind) {
   if (c.data.train.empty() && c.data.sources.empty()) return true;
-  return c.data.train.ends_with(ending) || c.data.valid.ends_with(ending) ||
-         std::any_of(c.data.sources.begin(), c.data.sources.end(),
-                     [&](const std::string& path) { return path.ends_with(ending); });
+  const auto is = [&](const std::string& path) { return base::text_name(path).kind == kind; };
+  return is(c.data.train) || is(c.data.valid) ||
+         std::any_of(c.data.sources.begin(), c.data.sources.end(), is);
 }
 
 Condition may_read_jsonl() {
   return {"data.train, data.sources or data.valid holds a .jsonl file",
           {"data.train", "data.sources", "data.valid"},
-          [](const Config& c) { return may_read(c, ".jsonl"); }};
+          [](const Config& c) { return may_read(c, base::TextKind::Jsonl); }};
 }
 
 Condition has_custom_template() {
@@ -35,8 +36,8 @@ void add_data_keys(std::vector<Key>& keys) {
   };
   keys.push_back(
       key("train", &D::train,
-          "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file that "
-          "is tokenized first. Needed to train, not to plan.")
+          "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file (.gz or "
+          ".zst may follow) that is tokenized first. Needed to train, not to plan.")
           .see({"data.sources", "data.valid", "data.tokenizer"}));
   keys.push_back(
       key("sources", &D::sources,
@@ -77,7 +78,7 @@ void add_data_keys(std::vector<Key>& keys) {
           .with_line_breaks()
           .when({"data.train, data.sources or data.valid holds a .txt file",
                  {"data.train", "data.sources", "data.valid"},
-                 [](const Config& c) { return may_read(c, ".txt"); }}));
+                 [](const Config& c) { return may_read(c, base::TextKind::Text); }}));
   keys.push_back(
       key("shuffle", &D::shuffle,
           "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
@@ -99,9 +100,9 @@ void add_chat_keys(std::vector<Key>& keys) {
   };
   keys.push_back(
       key("template", &C::template_name,
-          "none: a .jsonl file holds texts (data.jsonl_key). Otherwise its lines hold conversations, "
-          "{\"messages\": [{\"role\": ..., \"content\": ...}, ...]}, which this template writes out; only "
-          "the "
+          "none: a .jsonl file holds texts (data.jsonl_key). Otherwise its lines hold conversations (as "
+          "OpenAI, ShareGPT or Alpaca write them, or prompt and completion), which this template writes out; "
+          "only the "
           "assistant's words and what ends them count in the loss, unless a message says \"weight\": 0 or 1. "
           "plain needs no special tokens; chatml and llama3 need theirs in the tokenizer.")
           .one_of({"none", "chatml", "llama3", "plain", "custom"})

@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/text_name.h"
 #include "config/resolve.h"
 #include "config/schema.h"
 #include "config/validate.h"
@@ -52,9 +53,7 @@ void check_sizes(const Config& c) {
 }
 
 void check_data(const Config& c) {
-  const auto is_text = [](const std::string& path) {
-    return path.ends_with(".txt") || path.ends_with(".jsonl");
-  };
+  const auto is_text = [](const std::string& path) { return base::names_text(path); };
   const DataConfig& d = c.data;
   const bool reads_text =
       is_text(d.train) || is_text(d.valid) || std::any_of(d.sources.begin(), d.sources.end(), is_text);

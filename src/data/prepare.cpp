@@ -28,6 +28,8 @@ enum Side : int { kTrain = 0, kValidation = 1 };
 struct Part {
   std::string text = {};
   std::string where = {};  // of a line
+  size_t input = 0;        // of a conversation: which of the inputs it stands in
+  std::optional<ChatForm> form = {};
   Side side = kTrain;
   bool ends_document = false;
   EncodedChat encoded = {.end_counts = true};
@@ -117,15 +119,18 @@ class Reader {
 
   void read_chats() {
     int64_t bytes_before = 0;
-    for (const std::string& path : options_.inputs) {
+    for (size_t input = 0; input < options_.inputs.size(); ++input) {
+      const std::string& path = options_.inputs[input];
       if (format_of(path, options_.format) != InputFormat::Jsonl)
         base::fail("{}: conversations are read from JSONL; a .jsonl file is needed", path);
       LineSource lines(path);
       std::string_view line;
       for (int64_t number = 0; lines.next(line, number);) {
         bytes_read_ = bytes_before + lines.bytes_read();
-        Part part{
-            .text = std::string(line), .where = fmt::format("{}:{}", path, number), .ends_document = true};
+        Part part{.text = std::string(line),
+                  .where = fmt::format("{}:{}", path, number),
+                  .input = input,
+                  .ends_document = true};
         part.side = options_.split && rule_.is_validation(num_documents_) ? kValidation : kTrain;
         ++num_documents_;
         add(std::move(part));
@@ -198,6 +203,7 @@ void encode_part(Part& part, const TextTokenizer& tokenizer, const ConversationE
     const Conversation conversation = conversation_from_json(part.text, part.where);
     for (const ChatMessage& message : conversation.messages)
       part.num_bytes += static_cast<int64_t>(message.content.size());
+    part.form = conversation.form;
     part.encoded = chat->encode(conversation, part.where);
   } else {
     part.num_bytes = static_cast<int64_t>(part.text.size());
@@ -205,6 +211,25 @@ void encode_part(Part& part, const TextTokenizer& tokenizer, const ConversationE
   }
   part.text = {};
 }
+
+// One form per file: a line in another one was hardly meant.
+class Forms {
+ public:
+  explicit Forms(size_t num_inputs) : of_(num_inputs) {}
+
+  void see(const Part& part) {
+    if (!part.form) return;
+    std::optional<ChatForm>& form = of_[part.input];
+    if (!form) form = part.form;
+    if (*form != *part.form)
+      base::fail("{}: the line is in {} form, but the file began in {} form; a file for each is needed",
+                 part.where, chat_form_name(*part.form), chat_form_name(*form));
+  }
+  const std::vector<std::optional<ChatForm>>& of_inputs() const { return of_; }
+
+ private:
+  std::vector<std::optional<ChatForm>> of_;
+};
 
 DatasetInfo describe(const PrepareOptions& options, const TextTokenizer& tokenizer,
                      const std::vector<int64_t>& sizes) {
@@ -253,6 +278,7 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
     if (options.progress) options.progress(progress);
   };
 
+  Forms forms(options.inputs.size());
   const int64_t all_cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   OrderedWorkers<Batch> workers(
       options.num_threads == 0 ? all_cores : options.num_threads,
@@ -260,10 +286,18 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
         for (Part& part : batch.parts) encode_part(part, tokenizer, chat ? &*chat : nullptr);
       },
       [&](Batch& batch) {
-        for (const Part& part : batch.parts) outputs[part.side]->write(part);
+        for (const Part& part : batch.parts) {
+          forms.see(part);
+          outputs[part.side]->write(part);
+        }
         report(batch.bytes_read);
       });
-  Reader reader(options, tokenizer, rule, [&](Batch batch) { workers.add(std::move(batch)); });
+  bool encoding_failed = false;
+  Reader reader(options, tokenizer, rule, [&](Batch batch) {
+    encoding_failed = true;
+    workers.add(std::move(batch));
+    encoding_failed = false;
+  });
   std::exception_ptr reading_failed;
   try {
     chat ? reader.read_chats() : reader.read_texts();
@@ -271,13 +305,16 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
     reading_failed = std::current_exception();
   }
   // What was read before a bad place is looked at first: its faults come first.
-  reader.flush();
-  workers.finish();
+  if (!encoding_failed) {
+    reader.flush();
+    workers.finish();
+  }
   if (reading_failed) std::rethrow_exception(reading_failed);
   report(progress.bytes_total);
 
   PrepareResult result;
   result.cut_by_bytes = rule.by_bytes;
+  result.forms = forms.of_inputs();
   result.num_empty_documents = reader.num_empty();
   for (const auto& output : outputs)
     if (output) {

@@ -25,7 +25,7 @@
 namespace pleat::data {
 
 enum class InputFormat {
-  ByName,  // .jsonl and .ndjson are JSONL; .json and compressed files are refused; all else is text
+  ByName,  // as base/text_name.h says: JSONL, or else text
   Text,
   Jsonl,
 };
@@ -69,6 +69,7 @@ struct PrepareResult {
   int64_t num_empty_documents = 0;
   int64_t num_unlearned = 0;  // conversations in which nothing counts
   bool cut_by_bytes = false;
+  std::vector<std::optional<ChatForm>> forms = {};  // of the conversations of each input
 };
 
 // Throws without leaving a file behind when any input is bad: outputs appear only after all inputs were read,

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "base/error.h"
+#include "base/text_name.h"
 
 namespace pleat::data {
 namespace {
@@ -28,11 +28,7 @@ bool SplitRule::is_validation(int64_t document_idx) const {
 
 InputFormat format_of(const std::string& path, InputFormat asked) {
   if (asked != InputFormat::ByName) return asked;
-  const std::string extension = std::filesystem::path(path).extension().string();
-  if (extension == ".jsonl" || extension == ".ndjson") return InputFormat::Jsonl;
-  if (extension == ".json") base::fail("{}: a .json name may be text or JSONL; say which format it is", path);
-  for (const char* packed : {".gz", ".xz", ".zst", ".bz2", ".zip"})
-    if (extension == packed) base::fail("{}: compressed files are not read; unpack it first", path);
+  if (base::text_name(path).kind == base::TextKind::Jsonl) return InputFormat::Jsonl;
   return InputFormat::Text;
 }
 

@@ -1,13 +1,12 @@
 #include "data/text_source.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
-#include "data/mapped_file.h"
+#include "data/input/byte_source.h"
+#include "data/input/file_kind.h"
 
 namespace pleat::data {
 namespace {
@@ -18,10 +17,7 @@ constexpr size_t kBlockBytes = size_t{1} << 20;
 class SplitText final : public DocumentSource {
  public:
   SplitText(const std::string& path, const std::string& separator)
-      : path_(path), separator_(separator), descriptor_(open_regular_file(path).descriptor) {}
-  ~SplitText() override { ::close(descriptor_); }
-  SplitText(const SplitText&) = delete;
-  SplitText& operator=(const SplitText&) = delete;
+      : separator_(separator), bytes_(open_text_bytes(path)) {}
 
   bool next(TextPiece& piece) override {
     while (true) {
@@ -47,7 +43,7 @@ class SplitText final : public DocumentSource {
     }
   }
 
-  int64_t bytes_read() const override { return bytes_read_; }
+  int64_t bytes_read() const override { return bytes_->bytes_read(); }
 
  private:
   bool give(TextPiece& piece, std::string_view text, bool ends_document) {
@@ -61,23 +57,15 @@ class SplitText final : public DocumentSource {
     begin_ = 0;
     const size_t old_size = buffer_.size();
     buffer_.resize(old_size + kBlockBytes);
-    ssize_t got;
-    do {
-      got = ::read(descriptor_, buffer_.data() + old_size, kBlockBytes);
-    } while (got < 0 && errno == EINTR);
-    if (got < 0)
-      base::fail_with(base::ExitCode::Storage, "{}: cannot read: {}", path_, system_message(errno));
-    buffer_.resize(old_size + static_cast<size_t>(got));
-    bytes_read_ += got;
+    const size_t got = bytes_->read(std::span(buffer_).subspan(old_size));
+    buffer_.resize(old_size + got);
     at_end_ = got == 0;
   }
 
-  std::string path_;
   std::string separator_;
-  int descriptor_;
+  std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
   size_t begin_ = 0;
-  int64_t bytes_read_ = 0;
   bool at_end_ = false;
   bool inside_document_ = false;
 };
@@ -125,6 +113,9 @@ bool LineSource::next(std::string_view& line, int64_t& line_number) {
       line_.clear();
       continue;
     }
+    if (!std::exchange(any_line_, true))
+      if (const std::string advice = advice_for_json(line_, path_); !advice.empty())
+        base::fail("{}: {}", path_, advice);
     line = line_;
     line_number = line_number_;
     return true;

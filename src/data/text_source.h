@@ -1,4 +1,5 @@
-// Reads documents out of text and JSONL files, in pieces and in constant memory.
+// Reads documents out of text and JSONL files, packed by gzip or Zstandard or not, in pieces and in constant
+// memory. What is no text is refused by its first bytes (input/file_kind.h).
 //
 // Plain text: the whole file is one document, or the text between separators is (the separator belongs to
 // none). JSONL: every line is a JSON object whose string under `key` is a document; lines of nothing but
@@ -23,7 +24,7 @@ class DocumentSource {
   virtual ~DocumentSource() = default;
   // The next piece of the current document, or false after the last document.
   virtual bool next(TextPiece& piece) = 0;
-  // Bytes of the file consumed so far.
+  // Bytes of the file consumed so far, packed as it is.
   virtual int64_t bytes_read() const = 0;
 };
 
@@ -36,7 +37,8 @@ struct JsonlOptions {
 };
 std::unique_ptr<DocumentSource> open_jsonl(const std::string& path, const JsonlOptions& options);
 
-// The lines of a file that hold more than white space, with their numbers from 1.
+// The lines of a JSONL file that hold more than white space, with their numbers from 1. A file whose first
+// line shows that its JSON is not one object per line is refused, with the command that makes it so.
 class LineSource {
  public:
   LineSource(const std::string& path, int64_t max_line_bytes = JsonlOptions{}.max_line_bytes);
@@ -52,6 +54,7 @@ class LineSource {
   std::unique_ptr<DocumentSource> parts_;
   std::string line_;
   int64_t line_number_ = 0;
+  bool any_line_ = false;
 };
 
 inline constexpr int kMaxJsonDepth = 32;

@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/text_name.h"
 #include "config/config.h"
+#include "data/input/byte_source.h"
 #include "data/prepare.h"
 #include "data/tokenizer/open_tokenizer.h"
 #include "report/format.h"
@@ -18,8 +20,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_jsonl(const std::string& path) { return path.ends_with(".jsonl") || path.ends_with(".ndjson"); }
-bool is_text(const std::string& path) { return path.ends_with(".txt") || is_jsonl(path); }
+bool is_jsonl(const std::string& path) { return base::text_name(path).kind == base::TextKind::Jsonl; }
+
+// False for what is taken for the prefix of a dataset; throws on files that are neither.
+bool is_text(const std::string& path) {
+  if (base::names_text(path)) return true;
+  std::error_code ignored;
+  if (path.empty() || fs::exists(path + ".idx", ignored) || !fs::is_regular_file(path, ignored)) return false;
+  data::open_text_bytes(path);  // says what a file of another kind is
+  base::fail(
+      "'{}' is a file, but not called .txt or .jsonl (.gz or .zst may follow); rename it, or name a "
+      ".bin/.idx "
+      "pair without its ending",
+      path);
+}
 
 class Preparer {
  public:
@@ -44,7 +58,7 @@ class Preparer {
     data::PrepareOptions o;
     o.inputs = {path};
     o.json_key = config_.data.jsonl_key;
-    if (path.ends_with(".txt")) o.separator = config_.data.separator;
+    if (!is_jsonl(path)) o.separator = config_.data.separator;
     if (is_chat(path)) o.chat = chat_template_of(config_.chat);
     o.tokenizer_path = data::absolute_tokenizer(config_.data.tokenizer);
     o.num_threads = config_.device.threads;
@@ -53,11 +67,14 @@ class Preparer {
     const data::PrepareResult result = data::prepare(o, *tokenizer_);
     std::ofstream(stamp_path) << stamp;
     if (!quiet_)
-      fmt::print(stderr, "prepared {}: {} tokens to train on{}\n", path,
-                 report::format_count(double(result.train.num_tokens)),
-                 result.validation ? fmt::format(", {} to validate",
-                                                 report::format_count(double(result.validation->num_tokens)))
-                                   : "");
+      fmt::print(
+          stderr, "prepared {}{}: {} tokens to train on{}\n", path,
+          result.forms[0] ? fmt::format(" (conversations in {} form)", data::chat_form_name(*result.forms[0]))
+                          : "",
+          report::format_count(double(result.train.num_tokens)),
+          result.validation
+              ? fmt::format(", {} to validate", report::format_count(double(result.validation->num_tokens)))
+              : "");
     return {train, valid};
   }
 

@@ -7,6 +7,7 @@
 #include "data/chat/chat_template.h"
 #include "data/chat/json_value.h"
 #include "data/data_support.h"
+#include "data/prepare.h"
 
 namespace pleat::data {
 namespace {
@@ -115,42 +116,70 @@ TEST(ChatForms, WhatWouldChangeTheMeaningIsRefusedByName) {
   const std::pair<std::string, const char*> cases[] = {
       {message(R"("role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}])"),
        "f:7: message 1: a part of type \"image_url\" is not supported; only \"text\" can be learned"},
-      {message(R"("role": "user", "content": [{"type": "text", "text": "a", "cache": 1}])"), "\"cache\" in a part"},
+      {message(R"("role": "user", "content": [{"type": "text", "text": "a", "cache": 1}])"),
+       "\"cache\" in a part"},
       {message(R"("role": "user", "content": [])"), "\"content\" is an empty list"},
       {message(R"("role": "assistant", "content": "a", "refusal": "no")"), "\"refusal\" is not supported"},
-      {message(R"("role": "user", "content": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}])"),
+      {message(
+           R"("role": "user", "content": "a", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}])"),
        "only the assistant calls tools"},
-      {message(R"("role": "assistant", "tool_calls": [{"function": {"name": "f"}}])"), "\"arguments\" of a tool call are missing"},
-      {message(R"("role": "assistant", "tool_calls": [{"function": {"arguments": {}}}])"), "a tool call has no \"name\""},
-      {message(R"("role": "assistant", "tool_calls": [{"type": "code", "function": {"name": "f", "arguments": "{}"}}])"),
+      {message(R"("role": "assistant", "tool_calls": [{"function": {"name": "f"}}])"),
+       "\"arguments\" of a tool call are missing"},
+      {message(R"("role": "assistant", "tool_calls": [{"function": {"arguments": {}}}])"),
+       "a tool call has no \"name\""},
+      {message(
+           R"("role": "assistant", "tool_calls": [{"type": "code", "function": {"name": "f", "arguments": "{}"}}])"),
        "another \"type\" than \"function\""},
-      {message(R"("role": "assistant", "tool_calls": "f")"), "\"tool_calls\" holds a string; a list is needed"},
-      {R"({"conversations": [{"from": "narrator", "value": "a"}]})", "message 1: \"from\" is \"narrator\"; known are"},
-      {R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt"}]})", "message 2: \"value\" is missing"},
-      {R"({"conversations": [{"from": "human", "value": "a", "emotion": "glad"}]})", "\"emotion\" is not supported"},
-      {R"({"conversations": [{"from": "function_call", "value": "f of 1"}]})", "message 1: function_call: broken JSON"},
+      {message(R"("role": "assistant", "tool_calls": "f")"),
+       "\"tool_calls\" holds a string; a list is needed"},
+      {R"({"conversations": [{"from": "narrator", "value": "a"}]})",
+       "message 1: \"from\" is \"narrator\"; known are"},
+      {R"({"conversations": [{"from": "human", "value": "a"}, {"from": "gpt"}]})",
+       "message 2: \"value\" is missing"},
+      {R"({"conversations": [{"from": "human", "value": "a", "emotion": "glad"}]})",
+       "\"emotion\" is not supported"},
+      {R"({"conversations": [{"from": "function_call", "value": "f of 1"}]})",
+       "message 1: function_call: broken JSON"},
       {R"({"system": "S", "conversations": [{"from": "system", "value": "a"}]})", "one is needed"},
       {R"({"prompt": "a", "completion": "b", "label": false})", "\"label\" says whether an answer is good"},
       {R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "\"chosen\" and \"rejected\" are pairs"},
       {R"({"instruction": "", "output": "b"})", "\"instruction\" and \"input\" are empty"},
       {R"({"instruction": "a", "output": "b", "history": ["a"]})", "pairs of question and answer"},
       {R"({"messages": [{"role": "user", "content": "a"}], "conversations": []})", "both \"messages\" and"},
-      {R"({"messages": [{"role": "user", "content": "a"}], "tools": {"a": 1}})", "\"tools\" holds an object; a list"},
-};
-for (const auto& [line, wanted] : cases) {
-  const std::string got = fault_of(line);
-  EXPECT_TRUE(got.starts_with("f:7: ")) << got;
-  expect_in(wanted, got);
-  EXPECT_LT(got.size(), 300u);
-}
+      {R"({"messages": [{"role": "user", "content": "a"}], "tools": {"a": 1}})",
+       "\"tools\" holds an object; a list"},
+  };
+  for (const auto& [line, wanted] : cases) {
+    const std::string got = fault_of(line);
+    EXPECT_TRUE(got.starts_with("f:7: ")) << got;
+    expect_in(wanted, got);
+    EXPECT_LT(got.size(), 300u);
+  }
 }
 
 TEST(ChatForms, ALineOfMillionsOfValuesIsBounded) {
   std::string line = R"({"messages": [)";
   for (int i = 0; i < (1 << 20) + 1; ++i) line += "0,";
   expect_in("JSON with more than 1048576 values", fault_of(line + "0]}"));
-  line.replace(2, 8, "whatever");
-  expect_in("has no \"messages\"", fault_of(line + "0]}"));
+}
+
+TEST(ChatForms, OneFormPerFile) {
+  TemporaryFolder folder;
+  const std::string openai = R"({"messages": [{"role": "user", "content": "a"}]})";
+  const std::string alpaca = R"({"instruction": "a", "output": "b"})";
+  const ByteTokenizer bytes;
+  const auto make = [&](const std::string& first, const std::string& second) {
+    write_file(folder.path("a.jsonl"), first);
+    write_file(folder.path("b.jsonl"), second);
+    return prepare({.inputs = {folder.path("a.jsonl"), folder.path("b.jsonl")},
+                    .chat = chat_preset("plain"),
+                    .output_prefix = folder.path("out")},
+                   bytes)
+        .forms;
+  };
+  EXPECT_EQ(make(openai, alpaca), (std::vector<std::optional<ChatForm>>{ChatForm::OpenAi, ChatForm::Alpaca}));
+  expect_in("b.jsonl:2: the line is in OpenAI form, but the file began in Alpaca form",
+            error_of([&] { make(openai, alpaca + "\n" + openai); }));
 }
 
 // The strings of a template say who speaks and what; the rest would be lost.
