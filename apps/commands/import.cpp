@@ -21,6 +21,7 @@ void add_import(CLI::App& command, Action& chosen) {
     chosen = [o] {
       const exchange::ImportResult r = exchange::import_model(*o);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
+      if (!r.balancing_note.empty()) fmt::print(stderr, "note: {}\n", r.balancing_note);
       if (!r.tokenizer_note.empty()) fmt::print(stderr, "note: {}\n", r.tokenizer_note);
       fmt::print("{}: {} parameters from {} tensors in {}\n", r.model_type,
                  report::format_count(double(r.num_parameters)), r.num_tensors, r.checkpoint_path);

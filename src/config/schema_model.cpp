@@ -197,6 +197,12 @@ std::vector<Key> model_keys() {
                      "clamped at 7; routed experts only.")
                      .one_of({"swiglu", "clamped_swiglu"}));
   keys.push_back(key("tie_embeddings", &M::tie_embeddings, "The head uses the embedding's weights."));
+  keys.push_back(key("padding_token", &M::padding_token,
+                     "The row of this token in the embedding gets no gradient from the embedding, only from "
+                     "a tied head, "
+                     "as transformers does with pad_token_id. -1: no token.")
+                     .range(-1, 1 << 28)
+                     .see({"model.vocab_size", "model.tie_embeddings"}));
   keys.push_back(key("init_std", &M::init_std, "Standard deviation of the normal numbers weights start from.")
                      .above(0, 10));
   keys.push_back(key("scale_residual_init", &M::scale_residual_init,

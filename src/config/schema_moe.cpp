@@ -198,8 +198,8 @@ void add_balance_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("bias_update_rate", &M::bias_update_rate,
           "How far the balancing bias of an expert moves per step, up when it had fewer tokens than the "
-          "mean, down when more.")
-          .above(0, 1)
+          "mean, down when more. 0 leaves the bias where it is, as transformers does with an imported model.")
+          .range(0, 1)
           .when(has_experts())
           .when(balanced_by("bias"))
           .see({"moe.load_balancing", "moe.score"}));

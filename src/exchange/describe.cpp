@@ -16,6 +16,7 @@ constexpr std::string_view kTrainingOnly[] = {
     "moe.load_balancing:",   "moe.aux_coef:",        "moe.aux_convention:",        "moe.global_aux_form:",
     "moe.bias_update_rate:", "moe.z_coef:",          "moe.input_jitter:",          "moe.capacity_factor:",
     "moe.drop_policy:",      "moe.pad_to_capacity:", "moe.token_budget:",          "moe.overflow:",
+    "model.padding_token:",
 };
 
 // One spelling for settings that compute the same.
@@ -71,12 +72,11 @@ ordered_json common(const config::Config& c, const char* architecture, const cha
                     {"attention_dropout", 0.0},
                     {"use_cache", true},
                     {"bos_token_id", nullptr},
+                    {"eos_token_id", nullptr},
                     {"pad_token_id", nullptr}};
+  if (m.padding_token >= 0) j["pad_token_id"] = m.padding_token;
   // The byte tokenizer's end of a document.
-  if (c.data.tokenizer == "byte" && m.vocab_size > 256)
-    j["eos_token_id"] = 256;
-  else
-    j["eos_token_id"] = nullptr;
+  if (c.data.tokenizer == "byte" && m.vocab_size > 256) j["eos_token_id"] = 256;
   return j;
 }
 

@@ -7,8 +7,10 @@
 #include "base/posix_vfs.h"
 #include "checkpoint/save.h"
 #include "config/schema.h"
+#include "exchange/balancing.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
+#include "model/decoder.h"
 #include "model/parameters.h"
 #include "schedule/build.h"
 #include "train/run_tokenizer.h"
@@ -97,9 +99,13 @@ ImportResult import_model(const ImportOptions& o) {
     model.notes.push_back(
         "config.json names layers of multi-token prediction, but the folder holds none of them");
   }
-  // A count given replaces the family's before the text is made: keys that go with one must not stay alone.
+  // A count or a list given replaces the family's before the text is made: keys that go with one must not
+  // stay alone.
   for (const std::string& set : o.sets)
-    if (set.starts_with("model.num_mtp_layers=")) asked.model.num_mtp_layers = 0;
+    if (set.starts_with("model.num_mtp_layers="))
+      asked.model.num_mtp_layers = 0;
+    else if (set.starts_with("moe.load_balancing=") && model::balances_by(asked, "aux"))
+      asked.moe.load_balancing = {"none"}, asked.moe.aux_coef = {}, asked.moe.aux_convention = "switch";
   asked.log.run_dir = o.run_folder;
   const std::vector<SmallFile> files = read_small_files(o.model_folder);
   const std::string own_tokenizer = copied_files_folder(o.run_folder);
@@ -109,6 +115,7 @@ ImportResult import_model(const ImportOptions& o) {
     base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set",
                asked.log.run_dir, o.run_folder);
   const config::Config c = config::resolve(asked);
+  const family::FamilyConfig described = model;
   model.config = c;
 
   const std::vector<model::Parameter> table = model::make_parameters(c);
@@ -136,6 +143,7 @@ ImportResult import_model(const ImportOptions& o) {
   out.num_parameters = count.total + count.mtp;
   out.checkpoint_path = saved.path;
   out.notes = model.notes;
+  out.balancing_note = balancing_note(described, c);
   out.tokenizer_note = tokenizer_note(o.model_folder, c, c.data.tokenizer == own_tokenizer);
   for (const std::string& w : folder.warnings()) out.notes.push_back(w);
   for (const std::string& w : saved.warnings) out.notes.push_back(w);

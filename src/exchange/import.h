@@ -18,7 +18,8 @@ struct ImportResult {
   int64_t num_tensors = 0, num_parameters = 0;
   std::string checkpoint_path;
   std::vector<std::string> notes;  // what was left out or has no meaning here
-  std::string tokenizer_note;      // what stands before training on text; empty: nothing does
+  std::string balancing_note;  // how experts are balanced and why (exchange/balancing.h); empty: no experts
+  std::string tokenizer_note;  // what stands before training on text; empty: nothing does
 };
 
 // Writes run_folder/source/ (config.json, generation_config.json, tokenizer files),

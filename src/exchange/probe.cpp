@@ -200,6 +200,12 @@ ProbeResult probe(const ProbeOptions& o) {
       fmt::format("train.seq_len={}", tokens.length), "train.num_microbatches=1",
       "device.threads=" + std::to_string(o.threads),  fmt::format("device.kind=\"{}\"", o.device)};
   model.config.model.num_mtp_layers = 0;
+  if (model.aux_coef != 0 && model.config.moe.load_balancing == std::vector<std::string>{"none"}) {
+    // Written whether or not the file trains with it; gradients are the loss's alone unless asked.
+    model.config.moe.load_balancing = {"aux"};
+    model.config.moe.aux_coef = {model.aux_coef};
+    model.config.moe.aux_convention = "hf";
+  }
   if (o.dtype == "float64" && model.config.moe.num_experts > 0)
     sets.push_back("moe.router_dtype=\"float64\"");
   sets.insert(sets.end(), o.sets.begin(), o.sets.end());

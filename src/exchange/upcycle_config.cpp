@@ -61,7 +61,8 @@ Description upcycled_config(const family::FamilyConfig& dense, const std::string
   j["model_type"] = target;
   j["num_experts_per_tok"] = o.top_k;
   j["router_aux_loss_coef"] = 0.001;
-  j["output_router_logits"] = false;
+  // Routers that start from random rows are trained next, and balanced.
+  j["output_router_logits"] = true;
   for (const char* key : {"mlp_bias", "pretraining_tp", "layer_types", "max_window_layers"}) j.erase(key);
   if (target == "mixtral") {
     if (!o.normalized)

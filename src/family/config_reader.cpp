@@ -100,25 +100,39 @@ void ConfigReader::require_absent(const char* key) const {
                json_[key].dump().substr(0, 60));
 }
 
+// transformers 5 keeps everything in rope_parameters; before, rope_theta stood alone and rope_scaling beside
+// it. A file that has both is read by transformers as though it had rope_scaling alone, unless that is empty.
+const char* ConfigReader::rope_key() const {
+  return has("rope_scaling") && !json_["rope_scaling"].empty() ? "rope_scaling" : "rope_parameters";
+}
+
 double ConfigReader::rope_real(const char* key, double otherwise) const {
-  const char* object = has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  const char* object = rope_key();
   if (!has(object) || !json_[object].is_object() || !json_[object].contains(key) ||
       json_[object][key].is_null())
     return otherwise;
   return as_real(json_[object][key], key, source_);
 }
 
-void ConfigReader::read_rope(config::Config& c) const {
+void ConfigReader::read_rope(config::Config& c, double default_theta) const {
   auto& m = c.model;
-  // transformers 5 keeps everything in rope_parameters; before, rope_theta stood alone and rope_scaling
-  // beside it.
-  const char* key = has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  m.rope_theta = real("rope_theta", 10000.0);
+  const char* key = rope_key();
+  m.rope_theta = real("rope_theta", default_theta);
   if (!has(key)) return;
   const json& r = json_[key];
   if (!r.is_object()) base::fail("{}: key '{}' must be an object", source_, key);
+  for (const auto& [name, value] : r.items())
+    if (value.is_object())
+      base::fail("{}: {} has settings of its own for \"{}\"; needed is one set for all layers", source_, key,
+                 name.substr(0, 60));
   const auto get = [&](const char* name, double otherwise) {
     return r.contains(name) && !r[name].is_null() ? as_real(r[name], name, source_) : otherwise;
+  };
+  const auto needed = [&](const char* name) {
+    if (!r.contains(name) || r[name].is_null())
+      base::fail("{}: {} of a \"{}\" rotary embedding has no '{}', which it needs", source_, key, m.rope_type,
+                 name);
+    return as_real(r[name], name, source_);
   };
   const auto type_of = [&](const char* name) {
     return r.contains(name) && r[name].is_string() ? r[name].get<std::string>() : std::string();
@@ -139,14 +153,16 @@ void ConfigReader::read_rope(config::Config& c) const {
   m.rope_type = type;
   const int64_t max_length = integer("max_position_embeddings", 0);
   if (type != "linear")
-    m.rope_original_length =
-        static_cast<int64_t>(get("original_max_position_embeddings", static_cast<double>(max_length)));
-  m.rope_factor = get(
-      "factor",
-      type == "yarn" ? static_cast<double>(max_length) / static_cast<double>(m.rope_original_length) : 1.0);
+    m.rope_original_length = integer(
+        "original_max_position_embeddings",
+        static_cast<int64_t>(get("original_max_position_embeddings", static_cast<double>(max_length))));
+  // Named and null, yarn's is the ratio of the lengths.
+  m.rope_factor = type == "yarn" && r.contains("factor") && r["factor"].is_null()
+                      ? static_cast<double>(max_length) / static_cast<double>(m.rope_original_length)
+                      : needed("factor");
   if (type == "llama3") {
-    m.rope_low_freq_factor = get("low_freq_factor", 1.0);
-    m.rope_high_freq_factor = get("high_freq_factor", 4.0);
+    m.rope_low_freq_factor = needed("low_freq_factor");
+    m.rope_high_freq_factor = needed("high_freq_factor");
   }
   if (type == "yarn") {
     m.rope_beta_fast = get("beta_fast", 32.0);
@@ -160,7 +176,17 @@ void ConfigReader::read_rope(config::Config& c) const {
   }
 }
 
-void ConfigReader::read_decoder(config::Config& c) const {
+// nn.Embedding's padding_idx, which counts from the end where it is negative.
+int64_t ConfigReader::padding_token(int64_t vocab_size, int64_t otherwise) const {
+  if (!has("pad_token_id")) return json_.contains("pad_token_id") ? -1 : otherwise;
+  const int64_t id = integer("pad_token_id");
+  if (id < -vocab_size || id >= vocab_size)
+    base::fail("{}: pad_token_id = {} is outside the vocabulary of {}; needed is a token, or null", source_,
+               id, vocab_size);
+  return id < 0 ? id + vocab_size : id;
+}
+
+void ConfigReader::read_decoder(config::Config& c, const Defaults& defaults) const {
   auto& m = c.model;
   require_text("hidden_act", "silu");
   m.vocab_size = integer("vocab_size");
@@ -172,11 +198,12 @@ void ConfigReader::read_decoder(config::Config& c) const {
     base::fail("{}: hidden_size = {} and num_attention_heads = {} must be positive", source_, m.hidden_size,
                m.num_heads);
   m.head_dim = integer("head_dim", m.hidden_size / m.num_heads);
-  m.norm_eps = real("rms_norm_eps", 1e-6);
+  m.norm_eps = real("rms_norm_eps", defaults.norm_eps);
   m.tie_embeddings = flag("tie_word_embeddings", false);
   m.init_std = real("initializer_range", 0.02);
   m.scale_residual_init = false;
-  read_rope(c);
+  m.padding_token = padding_token(m.vocab_size, defaults.padding_token);
+  read_rope(c, defaults.rope_theta);
 }
 
 void ConfigReader::read_experts(config::Config& c, const char* width_key) const {
@@ -186,14 +213,16 @@ void ConfigReader::read_experts(config::Config& c, const char* width_key) const 
                                              : integer("n_routed_experts");
   e.top_k = integer("num_experts_per_tok");
   e.ffn_hidden_size = integer(width_key);
-  if (has("router_aux_loss_coef")) {
-    e.load_balancing = {"aux"};
-    e.aux_coef = {real("router_aux_loss_coef", 0)};
-    e.aux_convention = "hf";
-  } else {
-    e.load_balancing = {"none"};
-    e.aux_coef = {};
-  }
+  e.load_balancing = {"none"};
+  e.aux_coef = {};
+}
+
+void ConfigReader::read_auxiliary_loss(config::Config& c, double default_coef) const {
+  const double coef = real("router_aux_loss_coef", default_coef);
+  if (!flag("output_router_logits", false) || coef == 0) return;
+  c.moe.load_balancing = {"aux"};
+  c.moe.aux_coef = {coef};
+  c.moe.aux_convention = "hf";
 }
 
 void ConfigReader::read_sparse_pattern(config::Config& c) const {
@@ -209,44 +238,54 @@ void ConfigReader::read_sparse_pattern(config::Config& c) const {
                                      std::find(dense.begin(), dense.end(), i) == dense.end());
 }
 
-void ConfigReader::read_windows(config::Config& c, WindowRule rule) const {
+void ConfigReader::read_windows(config::Config& c, WindowRule rule, int64_t otherwise) const {
   auto& m = c.model;
-  const int64_t window = integer("sliding_window", 0);
-  if (window <= 0) return;
   if (m.num_layers < 1 || m.num_layers > 4096)
     base::fail("{}: num_hidden_layers = {} is not between 1 and 4096", source_, m.num_layers);
   const bool must_be_used = rule != WindowRule::All && rule != WindowRule::Alternate;
-  if (must_be_used && !flag("use_sliding_window", false)) return;
+  const bool is_used = !must_be_used || flag("use_sliding_window", false);
+  const bool named = json_.contains("sliding_window") ? has("sliding_window") : otherwise != 0;
+  const int64_t window = integer("sliding_window", otherwise), border = integer("max_window_layers", 28);
+  const auto by_rule = [&](int64_t i) {
+    const bool alternate = i % 2 == 0;
+    switch (rule) {
+      case WindowRule::All:
+      case WindowRule::AllIfUsed:
+        return is_used && named;
+      case WindowRule::Alternate:
+        return alternate;
+      case WindowRule::AlternateBelow:
+        return is_used && alternate && i < border;
+      case WindowRule::From:
+        return is_used && named && i >= border;
+    }
+    return false;
+  };
   std::vector<int64_t> layers;
-  for (const std::string& type : texts("layer_types")) {
-    if (type != "full_attention" && type != "sliding_attention")
-      base::fail("{}: layer type \"{}\" is not supported", source_, type.substr(0, 60));
-    layers.push_back(type == "sliding_attention");
-  }
-  if (!layers.empty() && static_cast<int64_t>(layers.size()) != m.num_layers)
-    base::fail("{}: layer_types has {} entries for {} layers", source_, layers.size(), m.num_layers);
-  if (layers.empty()) {
-    const int64_t border = integer("max_window_layers", 28);
-    for (int64_t i = 0; i < m.num_layers; ++i) {
-      const bool alternate = i % 2 == 0;
-      switch (rule) {
-        case WindowRule::All:
-        case WindowRule::AllIfUsed:
-          layers.push_back(1);
-          break;
-        case WindowRule::Alternate:
-          layers.push_back(alternate);
-          break;
-        case WindowRule::AlternateBelow:
-          layers.push_back(alternate && i < border);
-          break;
-        case WindowRule::From:
-          layers.push_back(i >= border);
-          break;
-      }
+  for (int64_t i = 0; i < m.num_layers; ++i) layers.push_back(by_rule(i));
+  if (const std::vector<std::string> types = texts("layer_types"); !types.empty()) {
+    if (static_cast<int64_t>(types.size()) != m.num_layers)
+      base::fail("{}: layer_types has {} entries for {} layers", source_, types.size(), m.num_layers);
+    for (size_t i = 0; i < types.size(); ++i) {
+      if (types[i] != "full_attention" && types[i] != "sliding_attention")
+        base::fail("{}: layer type \"{}\" is not supported", source_, types[i].substr(0, 60));
+      const int64_t slides = types[i] == "sliding_attention";
+      if ((rule == WindowRule::All || rule == WindowRule::AllIfUsed) && slides != layers[i])
+        base::fail(
+            "{}: layer_types has \"{}\", but this family has one kind of attention in all layers, and "
+            "sliding_window makes it \"{}\"",
+            source_, types[i], layers[i] ? "sliding_attention" : "full_attention");
+      layers[i] = slides;
     }
   }
   if (std::find(layers.begin(), layers.end(), 1) == layers.end()) return;
+  if (!is_used || !named)
+    base::fail("{}: some layers are \"sliding_attention\", but {}", source_,
+               is_used ? "sliding_window is null; needed is a number of tokens"
+                       : "use_sliding_window is false; needed is true");
+  if (window < 1)
+    base::fail("{}: sliding_window = {} leaves a token nothing to attend to; needed is 1 or more{}", source_,
+               window, rule == WindowRule::Alternate ? "" : ", or null for none");
   m.sliding_window = window;
   m.window_layers = layers;
 }

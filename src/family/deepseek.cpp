@@ -74,9 +74,9 @@ const Family kDeepseekV3 = {"deepseek_v3",
                               // Without its _single form the switch means nothing for one expert per token.
                               if (c.moe.top_k > 1) c.moe.renormalize = normalised;
                               c.moe.renormalize_single = normalised && c.moe.top_k == 1;
+                              // transformers adds the correction bias and never moves it.
                               c.moe.load_balancing = {"bias"};
-                              c.moe.aux_coef = {};
-                              c.moe.aux_convention = "switch";
+                              c.moe.bias_update_rate = 0;
                               read_groups(in, c, 2);
                               c.model.num_mtp_layers = in.integer("num_nextn_predict_layers", 0);
                             },

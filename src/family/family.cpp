@@ -52,6 +52,10 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
   if (!reader.has("model_type")) base::fail("{}: key 'model_type' is missing", source);
   out.family = &find_family(reader.text("model_type", ""));
   out.family->read(reader, out.config);
+  if (out.family->default_aux_coef > 0 && out.config.moe.num_experts > 0) {
+    out.aux_coef = reader.real("router_aux_loss_coef", out.family->default_aux_coef);
+    reader.read_auxiliary_loss(out.config, out.family->default_aux_coef);
+  }
   if (out.config.moe.num_experts > 0 && config::num_moe_layers(out.config) == 0) {
     // The file describes experts that none of its layers has: a dense model.
     out.config.moe = {};

@@ -29,6 +29,7 @@ struct Family {
   std::string_view model_type;
   void (*read)(ConfigReader&, config::Config&);
   Spelling spelling;
+  double default_aux_coef = 0;  // router_aux_loss_coef where the file has none; 0: no auxiliary loss
 };
 
 const std::vector<const Family*>& families();
@@ -40,6 +41,7 @@ const Family& find_family(std::string_view model_type);
 struct FamilyConfig {
   const Family* family = nullptr;
   config::Config config;
+  double aux_coef = 0;             // router_aux_loss_coef, whether or not the file trains with it
   int64_t num_mtp_declared = 0;    // layers of multi-token prediction the file names, before `sets`
   std::vector<std::string> notes;  // settings that have no meaning here, by name
 };

@@ -13,9 +13,10 @@ const Family kQwen2Moe = {"qwen2_moe",
                             in.read_sparse_pattern(c);
                             if (config::num_moe_layers(c) < c.model.num_layers)
                               c.model.ffn_hidden_size = in.integer("intermediate_size");
-                            in.read_windows(c, ConfigReader::WindowRule::AlternateBelow);
+                            in.read_windows(c, ConfigReader::WindowRule::AlternateBelow, 4096);
                             read_softmax_router(in, c, false);
                           },
-                          {.shared = "mlp.shared_expert"}};
+                          {.shared = "mlp.shared_expert"},
+                          0.001};
 
 }  // namespace pleat::family

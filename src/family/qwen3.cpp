@@ -9,7 +9,7 @@ const Family kQwen3 = {"qwen3",
                          c.model.ffn_hidden_size = in.integer("intermediate_size");
                          c.model.qk_norm = true;
                          c.model.qkv_bias = c.model.attn_out_bias = in.flag("attention_bias", false);
-                         in.read_windows(c, ConfigReader::WindowRule::From);
+                         in.read_windows(c, ConfigReader::WindowRule::From, 4096);
                        },
                        {}};
 

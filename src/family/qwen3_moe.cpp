@@ -12,9 +12,10 @@ const Family kQwen3Moe = {"qwen3_moe",
                             in.read_sparse_pattern(c);
                             if (config::num_moe_layers(c) < c.model.num_layers)
                               c.model.ffn_hidden_size = in.integer("intermediate_size");
-                            in.read_windows(c, ConfigReader::WindowRule::AllIfUsed);
+                            in.read_windows(c, ConfigReader::WindowRule::AllIfUsed, 4096);
                             read_softmax_router(in, c, false);
                           },
-                          {}};
+                          {},
+                          0.001};
 
 }  // namespace pleat::family

@@ -41,8 +41,10 @@ void embed_backward(Decoder& d, ValueId tokens, ValueId dx, const std::string& n
   const bool cut = d.mesh.tp > 1;
   const ValueId all =
       gather_rows(d, Op::embed_gather, Phase::BackwardInput, Group::Tensor, dx, name + "_all");
-  d.b.wgrad(Op::embedding, {r(tokens), r(all), cut ? r(d.coords) : none(), d.b.acc(d.d_embedding)},
-            cut ? vocabulary_part() : program::AttrSet{});
+  program::AttrSet attrs = cut ? vocabulary_part() : program::AttrSet{};
+  if (d.config.model.padding_token >= 0)
+    attrs.push_back({"padding", static_cast<double>(d.config.model.padding_token)});
+  d.b.wgrad(Op::embedding, {r(tokens), r(all), cut ? r(d.coords) : none(), d.b.acc(d.d_embedding)}, attrs);
 }
 
 ValueId layer_forward(Decoder& d, int mb, int layer, ValueId x) {

@@ -38,10 +38,11 @@ class Reader {
     while (std::getline(in, text)) {
       ++line_;
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-      out_.first_window.push_back(out_.requests.size());
+      out_.first_request.push_back(out_.first_window.size());
       add(text);
     }
     if (in.bad()) base::fail_with(base::ExitCode::Storage, "cannot read '{}'", path_);
+    out_.first_request.push_back(out_.first_window.size());
     out_.first_window.push_back(out_.requests.size());
     return std::move(out_);
   }
@@ -70,8 +71,7 @@ class Reader {
                       int(line.contains("tokens"));
     if (forms != 1)
       bad("needed exactly one of \"context\" with \"continuation\", \"arguments\", \"text\", \"tokens\"");
-    const size_t before = out_.requests.size();
-    bool rolling = false;
+    bool rolling = false, listed = false;
     if (pair) {
       if (!line.contains("context") || !line.contains("continuation"))
         bad("\"context\" and \"continuation\" are needed together");
@@ -79,14 +79,12 @@ class Reader {
                string_of(line["continuation"], "\"continuation\""));
       line.erase("context"), line.erase("continuation");
     } else if (line.contains("arguments")) {
-      const json& a = line["arguments"];
-      if (!a.is_array() || a.empty() || a.size() > 2)
-        bad("\"arguments\" must be a list of one or two strings");
-      rolling = a.size() == 1;
-      if (rolling)
-        add_rolling(string_of(a[0], "the argument"));
-      else
-        add_pair(string_of(a[0], "the first argument"), string_of(a[1], "the second argument"));
+      const std::vector<std::vector<json>> all = arguments_of(line["arguments"], listed);
+      for (const std::vector<json>& a : all) {
+        if (a.size() != all.front().size()) bad("the requests have one argument here and two there");
+        add_arguments(a);
+      }
+      rolling = all.front().size() == 1;
       line.erase("arguments");
     } else if (line.contains("text")) {
       rolling = true;
@@ -98,10 +96,51 @@ class Reader {
     }
     for (const char* name : {"loglikelihood", "is_greedy", "num_tokens"})
       if (line.contains(name)) bad("\"{}\" is a member of the answer and cannot be carried along", name);
-    if (out_.requests.size() == before) bad("there is nothing to score");
+    out_.listed.push_back(listed);
     out_.extra.push_back(line.dump());
     out_.rolling.push_back(rolling);
   }
+
+  // The requests of one line: ["context", "continuation"]; a list of such; or {"gen_args_0": {"arg_0": ...}}.
+  std::vector<std::vector<json>> arguments_of(const json& a, bool& listed) const {
+    listed = a.is_object() || (a.is_array() && !a.empty() && a[0].is_array());
+    std::vector<std::vector<json>> out;
+    if (a.is_object()) {
+      for (size_t i = 0; i < a.size(); ++i) {
+        const auto request = a.find(fmt::format("gen_args_{}", i));
+        if (request == a.end() || !request->is_object())
+          bad("\"arguments\" needs an object \"gen_args_{}\" for its request {}", i, i + 1);
+        std::vector<json>& one = out.emplace_back();
+        for (size_t j = 0; j < request->size(); ++j) {
+          const auto argument = request->find(fmt::format("arg_{}", j));
+          if (argument == request->end()) bad("\"gen_args_{}\" has no \"arg_{}\"", i, j);
+          one.push_back(*argument);
+        }
+      }
+    } else if (listed) {
+      for (const json& one : a) {
+        if (!one.is_array()) bad("\"arguments\" holds {} among its lists", one.type_name());
+        out.emplace_back(one.begin(), one.end());
+      }
+    } else if (a.is_array()) {
+      out.emplace_back(a.begin(), a.end());
+    }
+    if (out.empty()) bad("\"arguments\" must hold one or two strings, or a list of such requests");
+    return out;
+  }
+
+  void add_arguments(const std::vector<json>& a) {
+    if (a.empty() || a.size() > 2) bad("a request of \"arguments\" must be one or two strings");
+    if (a.size() == 2 && a[1].is_object())
+      bad("the request asks for text (generate_until), not for a likelihood; use `pleat generate`");
+    if (a.size() == 1)
+      add_rolling(string_of(a[0], "the argument"));
+    else
+      add_pair(string_of(a[0], "the first argument"), string_of(a[1], "the second argument"));
+  }
+
+  // Every request begins with this.
+  void begin_request() { out_.first_window.push_back(out_.requests.size()); }
 
   std::vector<int32_t> encode(std::string_view text) const {
     if (!vocabulary_) bad("text needs a tokenizer; give one with --tokenizer, or raw ids as \"tokens\"");
@@ -121,6 +160,7 @@ class Reader {
   }
 
   void add_one(ScoreRequest r) {
+    begin_request();
     if (r.num_scored() < 1) bad("there is nothing to score");
     if (r.num_scored() > o_.max_length)
       bad("the continuation has {} tokens, the model's context is {}", r.num_scored(), o_.max_length);
@@ -136,6 +176,8 @@ class Reader {
     std::vector<int32_t> tokens = encode(text);
     if (!o_.prefix_token) bad("the tokenizer names no begin or end token to start from; give --prefix-token");
     tokens.insert(tokens.begin(), *o_.prefix_token);
+    if (tokens.size() < 2) bad("there is nothing to score");
+    begin_request();
     for_each_window(tokens, o_.max_length, o_.max_length, true,
                     [&](ScoreRequest&& r) { out_.requests.push_back(std::move(r)); });
   }
@@ -199,14 +241,22 @@ void write_answers(const std::string& path, const RequestFile& file, const std::
   std::ofstream out(part, std::ios::binary | std::ios::trunc);
   for (size_t i = 0; i < file.extra.size(); ++i) {
     json line = json::parse(file.extra[i]);
-    double sum = 0;
-    bool greedy = true;
-    int64_t tokens = 0;
-    for (size_t w = file.first_window[i]; w < file.first_window[i + 1]; ++w)
-      sum += scores[w].log_likelihood, greedy &= scores[w].is_greedy, tokens += scores[w].num_tokens;
-    line["loglikelihood"] = sum;
-    if (!file.rolling[i]) line["is_greedy"] = greedy;
-    line["num_tokens"] = tokens;
+    for (size_t r = file.first_request[i]; r < file.first_request[i + 1]; ++r) {
+      double sum = 0;
+      bool greedy = true;
+      int64_t tokens = 0;
+      for (size_t w = file.first_window[r]; w < file.first_window[r + 1]; ++w)
+        sum += scores[w].log_likelihood, greedy &= scores[w].is_greedy, tokens += scores[w].num_tokens;
+      const auto put = [&](const char* name, const auto& value) {
+        if (file.listed[i])
+          line[name].push_back(value);
+        else
+          line[name] = value;
+      };
+      put("loglikelihood", sum);
+      if (!file.rolling[i]) put("is_greedy", greedy);
+      put("num_tokens", tokens);
+    }
     out << line.dump() << '\n';
   }
   out.close();

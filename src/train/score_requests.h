@@ -3,6 +3,9 @@
 //   {"context": "...", "continuation": "..."}     or {"arguments": ["...", "..."]}
 //   {"text": "..."}                               or {"arguments": ["..."]}        loglikelihood_rolling
 //   {"tokens": [1, 2, 3], "num_context_tokens": 1}                                 raw ids
+//   {"arguments": {"gen_args_0": {"arg_0": "...", "arg_1": "..."}, ...}}           a file of --log_samples:
+//   the
+//   {"arguments": [["...", "..."], ...]}                                           requests of one document
 //
 // All other members are carried into the answer. Text becomes tokens the way the harness does it: white space
 // at the end of the context moves to the continuation, the two are encoded together and cut where the
@@ -28,8 +31,10 @@ struct RequestOptions {
 struct RequestFile {
   std::vector<std::string> extra;      // per line: the members to carry along, as JSON text
   std::vector<char> rolling;           // per line
-  std::vector<size_t> first_window;    // per line, and one past the end
-  std::vector<ScoreRequest> requests;  // windows, line by line
+  std::vector<char> listed;            // per line: it holds a list of requests and gets lists of answers
+  std::vector<size_t> first_request;   // per line, and one past the end
+  std::vector<size_t> first_window;    // per request, and one past the end
+  std::vector<ScoreRequest> requests;  // windows, request by request
   int64_t num_truncated = 0;           // contexts that lost their front
 };
 
@@ -38,7 +43,8 @@ struct RequestFile {
 RequestFile read_requests(const std::string& path, const Vocabulary* vocabulary,
                           const RequestOptions& options);
 
-// One line per request: what was carried along, then loglikelihood, is_greedy (not for rolling), num_tokens.
+// One line per line of requests: what was carried along, then loglikelihood, is_greedy (not for rolling),
+// num_tokens; where the line held a list of requests, each of these is a list.
 // The file appears only when it is complete.
 void write_answers(const std::string& path, const RequestFile& file, const std::vector<Score>& scores);
 

@@ -62,6 +62,25 @@ TEST_P(CudaEmbedding, GradientAgreesWithTheCpu) {
         }
 }
 
+// Both ways of sorting, whole and in pieces, overwritten and added to.
+TEST_P(CudaEmbedding, GradientWithAPaddingTokenAgreesWithTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const Dtype type = GetParam();
+  for (const int count : {500, 70000})
+    for (const bool cut : {false, true})
+      for (const bool accumulate : {false, true}) {
+        if (only_once() && (cut == accumulate || (count == 500) != (type == Dtype::F32))) continue;
+        Tensor tokens = tokens_of(2, count, 90), dy = Tensor::normal(type, {count, 64}, 1);
+        Tensor dtable = Tensor::normal(Dtype::F32, {cut ? 30 : 90, 64}, 2),
+               coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+        for (const double padding : {0.0, 7.0})
+          expect_agrees(
+              KernelKind::embedding, Phase::BackwardWeight,
+              {in(tokens), in(dy), cut ? in(coords) : none(), accumulate ? add(dtable) : out(dtable)},
+              {{"group", 2}, {"padding", padding}}, bound(Dtype::F32, count));
+      }
+}
+
 TEST_P(CudaEmbedding, GradientOfAPieceAgreesWithTheCpu) {
   PLEAT_NEEDS_GPU();
   const Dtype type = GetParam();

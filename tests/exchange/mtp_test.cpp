@@ -136,7 +136,7 @@ TEST_F(MtpExchange, CopiesMayBeAbsentAndAreWritten) {
 
 TEST_F(MtpExchange, TrainsThemAndWritesThemBack) {
   write_model(at("model"), with_mtp(1), 1);
-  import_model({at("model"), at("run"), {}});
+  import_model({at("model"), at("run"), {"moe.bias_update_rate=0.001"}});
   train_run(at("run"), training(3));
   const auto log = report::read_log(at("run/metrics.jsonl"));
   ASSERT_EQ(log.size(), 3u);

@@ -72,6 +72,41 @@ TEST(EmbeddingKernel, SameBitsForAnyThreads) {
   });
 }
 
+// A row of a padding token: zero where the table is overwritten, untouched where it is added to; all others
+// as without one.
+TEST_P(Embedding, ThePaddingTokensRowGetsNoGradient) {
+  const int64_t num_tokens = 60, vocabulary = 17, width = 5, padding = 4;
+  Tensor tokens = some_tokens(num_tokens, vocabulary),
+         dy = Tensor::normal(GetParam(), {num_tokens, width}, 2);
+  for (const bool accumulate : {false, true}) {
+    Tensor plain = Tensor::normal(GetParam(), {vocabulary, width}, 3),
+           padded = Tensor::normal(GetParam(), {vocabulary, width}, 3),
+           before = Tensor::normal(GetParam(), {vocabulary, width}, 3);
+    backward(tokens, dy, accumulate ? add(plain) : out(plain));
+    call(KernelKind::embedding, Phase::BackwardWeight,
+         {in(tokens), in(dy), none(), accumulate ? add(padded) : out(padded)}, {{"padding", double(padding)}},
+         2);
+    for (int64_t i = 0; i < vocabulary * width; ++i) {
+      const bool is_padding = i / width == padding;
+      EXPECT_EQ(padded.at(i), is_padding ? (accumulate ? before.at(i) : 0.0) : plain.at(i)) << i;
+      EXPECT_TRUE(!is_padding || plain.at(i) != (accumulate ? before.at(i) : 0.0)) << i;
+    }
+  }
+}
+
+// In the second piece of the vocabulary the token has another row.
+TEST(EmbeddingKernel, ThePaddingTokenIsFoundInAPieceOfTheTable) {
+  Tensor tokens = Tensor::of(Dtype::I32, {4}, {5, 6, 5, 1}), dy = Tensor::normal(Dtype::F32, {4, 3}, 2);
+  Tensor dtable = Tensor::nan(Dtype::F32, {4, 3}), coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+  coords.set(1, 1);
+  call(KernelKind::embedding, Phase::BackwardWeight, {in(tokens), in(dy), in(coords), out(dtable)},
+       {{"group", 1}, {"padding", 5}}, 1);
+  for (int64_t j = 0; j < 3; ++j) {
+    EXPECT_EQ(dtable.at(3 + j), 0.0);
+    EXPECT_EQ(dtable.at(6 + j), dy.at(3 + j));
+  }
+}
+
 TEST(EmbeddingKernel, NoTokens) {
   Tensor tokens = Tensor::zeros(Dtype::I32, {0}), dy = Tensor::zeros(Dtype::F32, {0, 4});
   Tensor dtable = Tensor::nan(Dtype::F32, {3, 4});

@@ -275,6 +275,39 @@ TEST_F(Requests, FormsAndAnswers) {
   EXPECT_THROW(write_answers((folder_ / "no" / "out").string(), file, std::vector<Score>(6)), base::Error);
 }
 
+std::vector<nlohmann::json> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST_F(Requests, FilesOfLogSamplesAreTaken) {
+  const RequestFile file = read(
+      R"({"doc_id": 3, "arguments": {"gen_args_1": {"arg_0": "ab", "arg_1": "x"}, "gen_args_0": {"arg_0": "ab", "arg_1": "cd"}}}
+{"arguments": [["ab", "cd"], ["ab", "x"]]}
+{"arguments": {"gen_args_0": {"arg_0": "0123456789"}}}
+)");
+  ASSERT_EQ(file.extra.size(), 3u);
+  EXPECT_EQ(file.first_request, (std::vector<size_t>{0, 2, 4, 5}));
+  EXPECT_EQ(file.first_window, (std::vector<size_t>{0, 1, 2, 3, 4, 6}));
+  EXPECT_EQ(file.requests[0].tokens, (std::vector<int32_t>{'a', 'b', 'c', 'd'}));
+  EXPECT_EQ(file.requests[1].tokens, (std::vector<int32_t>{'a', 'b', 'x'}));
+  EXPECT_EQ(file.requests[2].tokens, file.requests[0].tokens);
+  const std::string out = (folder_ / "out.jsonl").string();
+  write_answers(out, file,
+                {{-1, true, 2}, {-2, false, 1}, {-1, true, 2}, {-2, false, 1}, {-4, true, 8}, {-1, true, 2}});
+  const std::vector<nlohmann::json> lines = lines_of(out);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_EQ(lines[0],
+            nlohmann::json::parse(
+                R"({"doc_id":3,"loglikelihood":[-1.0,-2.0],"is_greedy":[true,false],"num_tokens":[2,1]})"));
+  EXPECT_EQ(lines[2], nlohmann::json::parse(R"({"loglikelihood":[-5.0],"num_tokens":[10]})"));
+  EXPECT_NE(refused(R"({"arguments": {"gen_args_0": {"arg_0": "a", "arg_1": {"until": ["x"]}}}})")
+                .find("generate_until"),
+            std::string::npos);
+}
+
 TEST_F(Requests, BadLinesNameFileAndLine) {
   const std::string good = "{\"context\": \"a\", \"continuation\": \"b\"}\n";
   for (const char* line : {"{\"context\": \"a\"",
@@ -288,6 +321,12 @@ TEST_F(Requests, BadLinesNameFileAndLine) {
                            "{\"arguments\": []}",
                            "{\"arguments\": [\"a\", \"b\", \"c\"]}",
                            "{\"arguments\": [\"a\", 1]}",
+                           "{\"arguments\": 3}",
+                           "{\"arguments\": {}}",
+                           "{\"arguments\": {\"gen_args_1\": {\"arg_0\": \"a\"}}}",
+                           "{\"arguments\": {\"gen_args_0\": {\"arg_1\": \"a\"}}}",
+                           "{\"arguments\": [[\"a\"], [\"a\", \"b\"]]}",
+                           "{\"arguments\": [[]]}",
                            "{\"context\": \"a\", \"continuation\": \"\"}",
                            "{\"context\": \"a\", \"continuation\": \"123456789\"}",
                            "{\"tokens\": [1]}",

@@ -107,6 +107,12 @@ TEST(Layout, VocabularyThatDoesNotDivide) {
   expect_equal(make({"model.vocab_size=61"}), mesh(4, 1, 1, 1, 1));
   expect_equal(make({"model.vocab_size=61", "model.tie_embeddings=true"}), mesh(2, 1, 2, 2, 1));
 }
+TEST(Layout, PaddingToken) {
+  model::Mesh m = mesh(2, 1, 2, 2, 1);
+  m.pp = 2;
+  for (const char* tie : {"model.tie_embeddings=false", "model.tie_embeddings=true"})
+    expect_equal(make({"model.padding_token=20", "model.num_mtp_layers=1", tie}), m);
+}
 TEST(Layout, Pipeline) {
   model::Mesh m;
   m.pp = 2;

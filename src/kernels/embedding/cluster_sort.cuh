@@ -133,7 +133,8 @@ __device__ inline void zero_unused_rows(const TokenRows& tokens, const TableByte
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
         const int64_t t = first + j * kClusterThreads;
-        row[j] = t < tokens.num_tokens ? tokens.tokens[t] - first_token : -1;
+        row[j] =
+            t < tokens.num_tokens && tokens.tokens[t] != tokens.padding ? tokens.tokens[t] - first_token : -1;
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j)

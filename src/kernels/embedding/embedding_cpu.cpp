@@ -50,7 +50,7 @@ struct BackwardWeight {
     T* dtable = call[3].as<T>();
     const int64_t num_tokens = call[0].dim(0), table_rows = call[3].dim(0), width = call[3].dim(1);
     const bool overwrite = call[3].into() == Into::Overwrite;
-    const int64_t first = first_token(call, call[2], table_rows);
+    const int64_t first = first_token(call, call[2], table_rows), padding = padding_token(call);
     // Columns, not vocabulary ranges: token frequencies are far from even, columns always are.
     const Tiling tiling{width, 32};
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -59,7 +59,7 @@ struct BackwardWeight {
         std::fill_n(dtable + v * width + begin, count, T(0));
       for (int64_t t = 0; t < num_tokens; ++t) {
         const int64_t row = tokens[t] - first;
-        if (row < 0 || row >= table_rows) continue;
+        if (row < 0 || row >= table_rows || tokens[t] == padding) continue;
         T* __restrict to = dtable + row * width + begin;
         const T* __restrict from = dy + t * width + begin;
         for (int64_t j = 0; j < count; ++j) to[j] += from[j];

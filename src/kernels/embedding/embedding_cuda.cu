@@ -46,7 +46,7 @@ CudaLaunch backward(const TokenRows& tokens, const T* dy, D* dtable, int64_t wid
 
 TokenRows tokens_of(const Invocation& call, const Arg& coords, int64_t table_rows) {
   return {call[0].as<int32_t>(), coords.present ? coords.as<int64_t>() + call.integer("group") : nullptr,
-          call[0].dim(0), table_rows};
+          call[0].dim(0), table_rows, padding_token(call)};
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {

@@ -11,6 +11,7 @@ struct TokenRows {
   const int32_t* tokens;
   const int64_t* place;  // the rank's number in the group, or null
   int64_t num_tokens, table_rows;
+  int64_t padding = -1;  // the token whose row gets no gradient
   __device__ int64_t rows() const { return num_tokens; }
   __device__ int64_t first() const { return place ? *place * table_rows : 0; }  // the token of row 0
   __device__ int64_t of(int64_t t) const {
@@ -21,7 +22,7 @@ struct TokenRows {
   // What tokens are sorted by: those without a row come behind all others.
   __device__ int key(int64_t t) const {
     const int64_t row = of(t);
-    return static_cast<int>(row >= 0 ? row : table_rows);
+    return static_cast<int>(row >= 0 && tokens[t] != padding ? row : table_rows);
   }
   int key_bits() const {  // table_rows is a key itself
     int bits = 1;
