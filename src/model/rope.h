@@ -10,8 +10,7 @@ namespace pleat::model {
 // theta^(-2i/r) for i < r/2, stretched by rope_type:
 //   linear  all by 1 / rope_factor
 //   llama3  wavelengths longer than L / low_freq_factor by 1 / rope_factor, shorter than L / high_freq_factor
-//   not at all,
-//           smoothly in between (L = rope_original_length)
+//           not at all, smoothly in between (L = rope_original_length)
 //   yarn    a linear ramp over the dimensions between beta_fast and beta_slow rotations over L
 // `model` must be resolved.
 std::vector<double> rope_frequencies(const config::ModelConfig& model);

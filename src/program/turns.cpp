@@ -29,7 +29,8 @@ std::vector<Turn> turns(const Program& program) {
       const Stage& s = stages[end];
       if (s.microbatch != first.microbatch || (!of_step && s.chunk != first.chunk)) break;
       if (s.phase == Phase::Forward && s.replay == 0) {
-        // What came before belongs to this forward: a head that is taken back at once.
+        // A backward seen before this forward stage belongs to the same turn: the head computes its backward chunk
+        // by chunk, between its forwards.
         last_forward = end, forward = true, backward = false;
       } else if (s.phase != Phase::Forward && (s.layer >= 0 || class_of(s.op) == OpClass::Transfer)) {
         backward = true;

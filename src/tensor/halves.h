@@ -1,6 +1,6 @@
 // A float as a bf16 and the 16 bits it left out. The bf16 is the float rounded to the nearest, ties away from
 // zero; the rest is the signed distance in units of the float's last place, so that both together are the
-// float, bit for bit; of a NaN that it is one. A narrow weight and its rest are the float32 master weight in
+// float, bit for bit. A NaN stays a NaN; its payload may change. A narrow weight and its rest are the float32 master weight in
 // four bytes instead of six.
 #pragma once
 

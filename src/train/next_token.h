@@ -45,7 +45,7 @@ class NextToken {
 std::unique_ptr<NextToken> make_cached(Inference& model);
 // Whole sequences every time: `model` must hold whole_sequences.
 std::unique_ptr<NextToken> make_recomputed(Inference& model);
-// By what the model was made for.
+// The one of these two that `model` was made for.
 std::unique_ptr<NextToken> make_next_token(Inference& model);
 
 }  // namespace pleat::train

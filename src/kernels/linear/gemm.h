@@ -18,9 +18,8 @@ namespace pleat::kernels {
 using device::Transpose;
 
 // C = alpha op(A) op(B) + beta C with op(A) [m,k], op(B) [k,n], C [m,n]; ld* is the distance between stored
-// rows. beta 0 overwrites (C may hold NaN). One BLAS call on the calling thread. k == 0 leaves beta C; m == 0
-// or n
-// == 0 does nothing.
+// rows. beta 0 overwrites (C may hold NaN). One BLAS call on the calling thread. k == 0 leaves beta C; m == 0 or
+// n == 0 does nothing.
 template <class T>
 inline void gemm(Transpose trans_a, Transpose trans_b, int64_t m, int64_t n, int64_t k, T alpha, const T* a,
                  int64_t lda, const T* b, int64_t ldb, T beta, T* c, int64_t ldc) {

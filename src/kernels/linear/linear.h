@@ -2,8 +2,7 @@
 //
 //   forward          x [T,in], w [out,in], bias [out]?, residual [T,out]?  ->  y [T,out]
 //   backward_input   dy [T,out], w [out,in]  ->  dx [T,in] (+)= dy w
-//   backward_weight  dy [T,out], x [T,in]    ->  dw [out,in] (+)= dy^T x;  dbias [out]? (+)= column sums of
-//   dy
+//   backward_weight  dy [T,out], x [T,in]    ->  dw [out,in] (+)= dy^T x;  dbias [out]? (+)= column sums of dy
 //
 // One element type (float or double) throughout. Products are summed by BLAS in that type, one call per tile
 // of gemm_tiling(); dbias is summed in double over ascending rows. residual may be y itself; nothing else

@@ -1,9 +1,8 @@
 // Multi-token prediction: what depth d reads and predicts, and the weight of its loss.
 //
 //   mtp_shift   tokens i32[T], labels i32[T], loss_mask u8[T], valid u8[T], doc_start i32[T] (first row of
-//   the
-//               row's document)  ->  ahead i32[T], ahead_labels i32[T], mask u8[T], count i64[1] (+)= sum of
-//               mask attrs depth (1 or more), seq_len (T is a multiple: sequences lie back to back)
+//               the row's document)  ->  ahead i32[T], ahead_labels i32[T], mask u8[T], count i64[1] (+)= sum
+//               of mask. attrs depth (1 or more), seq_len (T is a multiple: sequences lie back to back)
 //   mtp_weight  count i64[1]  ->  norm f64[1] = weight / max(count, 1); attr weight
 //
 // Row t of depth d reads token t + d and predicts token t + d + 1, which is the label of row t + d. Row t + d

@@ -7,23 +7,21 @@
 //   elements, s = attr shard, c = coords[attr group]: blocks it does not touch get 0, and its elements past n
 //   are not read.
 //   clip         parts f64[P], loss f64[any], overflow? -> grad_scale f64[2] = {norm, factor},
-//   commit i32[1].
-//                norm = sqrt(sum of parts, ascending); factor = clip / norm where clip > 0 and norm > clip,
-//                else 1; commit = 1 when norm and every element of loss are finite and every element of
-//                overflow i64[any] is 0, else 0. attr clip (0 =
-//                none).
+//                commit i32[1]. norm = sqrt(sum of parts, ascending); factor = clip / norm where clip > 0 and
+//                norm > clip, else 1; commit = 1 when norm and every element of loss are finite and every
+//                element of overflow i64[any] is 0, else 0. attr clip (0 = none).
 //   adamw        hyper f64[4] = {learning rate, step from 1, -, -}; with gs = g * grad_scale[1] and lr =
-//   hyper[0] * lr_mult:
-//                m = beta1 m + (1 - beta1) gs;  v = beta2 v + (1 - beta2) gs^2
-//                w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
-//                in the element type (float or double), scalars in double. commit == 0: nothing is written.
-//                attrs beta1 beta2 eps weight_decay lr_mult. One pass over memory. With coords, g, m and v
-//                hold elements [c s, (c+1) s) of w, as in grad_norm: only those elements of w change, with
-//                the bits of an update of the whole; elements of g, m and v past the end of w are neither
-//                read nor written.
+//                hyper[0] * lr_mult:
+//                  m = beta1 m + (1 - beta1) gs
+//                  v = beta2 v + (1 - beta2) gs^2
+//                  w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
+//                in the element type (float or double), scalars in double. commit == 0: nothing is written. attrs
+//                beta1 beta2 eps weight_decay lr_mult. One pass over memory. With coords, g, m and v hold
+//                elements [c s, (c+1) s) of w, as in grad_norm: only those elements of w change, with the
+//                bits of an update of the whole; elements of g, m and v past the end of w are neither read
+//                nor written.
 //   bias_update  load i64[E], commit i32[1] -> bias f32[E] += rate * sign(mean(load) - load); the sign is
-//   exact, taken in
-//                integers as sign(sum - E load). commit == 0: nothing is written. attr rate.
+//                exact, taken in integers as sign(sum - E load). commit == 0: nothing is written. attr rate.
 #pragma once
 
 #include "kernels/bind.h"

@@ -2,8 +2,7 @@
 // head.
 //
 // rope_table   positions i32[T], inv_freq f64[r/2]  ->  cos_sin [T,r]: scale cos(p f_i) at i, scale sin(p
-// f_i) at r/2 + i.
-//              Angles are in double. attr scale.
+//              f_i) at r/2 + i. Angles are in double. attr scale.
 //
 // qk_rope      qkv [T,(H+2G)d]: H query heads, then G key heads, then G value heads, d numbers each.
 //   forward          n = x, or x rstd w with rstd = 1 / sqrt(mean(x^2) + eps); the first r numbers of each

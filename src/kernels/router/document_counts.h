@@ -3,8 +3,8 @@
 // Tokens are cut into tiles by shape; a document may lie inside one tile or across several. gather() runs
 // over all tiles once and keeps, per tile, the counts of the document that enters it from before (head) and
 // of the last one that starts in it (tail); join() adds up the pieces of documents that cross tiles. A
-// document inside a tile is counted when the tile is walked again. Counts of the whole microbatch fall off on
-// the way.
+// document inside a tile is counted when the tile is walked again. The counts of the whole microbatch are a
+// by-product.
 #pragma once
 
 #include <algorithm>
