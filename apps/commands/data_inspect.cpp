@@ -17,6 +17,7 @@ struct DataInspectArguments {
   std::string prefix, tokenizer;
   int64_t documents = 3, tokens = 200, samples = 3, first = 0;
   data::SamplerOptions sampler = {.shuffle = false};
+  std::string packing;
   bool joined = false, json = false;
 };
 
@@ -87,6 +88,7 @@ Json sample_json(const data::InspectedSample& s, int64_t ordinal) {
           {"window", s.window},
           {"first_token", s.first_token},
           {"continues", s.continues},
+          {"padding", s.num_padding},
           {"tokens", s.sample.tokens},
           {"labels", s.sample.labels},
           {"loss_mask", s.sample.loss_mask},
@@ -95,11 +97,13 @@ Json sample_json(const data::InspectedSample& s, int64_t ordinal) {
           {"runs", runs}};
 }
 
-void print_sample(const data::InspectedSample& s, int64_t ordinal) {
+void print_sample(const data::InspectedSample& s, int64_t ordinal, bool whole) {
   const int64_t length = static_cast<int64_t>(s.sample.tokens.size());
-  fmt::print("sample {}: stream tokens {} to {}, {} document{}, {} of {} labels count\n", ordinal,
-             s.first_token, s.first_token + length, s.num_documents, s.num_documents == 1 ? "" : "s",
-             s.num_loss_tokens, length);
+  fmt::print(
+      "sample {}: {}, {} document{}, {} of {} labels count\n", ordinal,
+      whole ? fmt::format("sequence {}, {} of {} places filled", s.window, length - s.num_padding, length)
+            : fmt::format("stream tokens {} to {}", s.first_token, s.first_token + length),
+      s.num_documents, s.num_documents == 1 ? "" : "s", s.num_loss_tokens, length - s.num_padding);
   int64_t document = -1;
   for (const data::SampleRun& run : s.runs) {
     if (run.document != document)
@@ -122,14 +126,27 @@ int inspect(const DataInspectArguments& a) {
   } else {
     data::SamplerOptions options = a.sampler;
     options.isolate_documents = !a.joined;
+    // As training chooses where nothing is asked.
+    const bool conversations = set.info() && !set.info()->chat_template.empty() && !a.joined;
+    options.packing = data::packing_of(!a.packing.empty() ? a.packing : conversations ? "whole" : "stream");
     const data::Sampler sampler(set, options);
+    if (const data::WholeDocuments* whole = sampler.whole_documents()) {
+      if (a.json)
+        json["packing"] = {{"documents", whole->num_documents()},
+                           {"sequences", whole->num_sequences()},
+                           {"tokens", whole->num_tokens()},
+                           {"filled", whole->filled()},
+                           {"left_out", whole->num_dropped()}};
+      else
+        fmt::print("{}\n", whole->text());
+    }
     data::DataPosition position = sampler.advanced({}, a.first);
     for (int64_t i = 0; i < a.samples; ++i) {
       const data::InspectedSample s = data::inspect_sample(set, sampler, *tokenizer, position);
       if (a.json)
         json["samples"].push_back(sample_json(s, a.first + i));
       else
-        print_sample(s, a.first + i);
+        print_sample(s, a.first + i, sampler.whole_documents() != nullptr);
       position = sampler.advanced(position, 1);
     }
   }
@@ -152,6 +169,10 @@ void add_data_inspect(CLI::App& command, Action& chosen) {
   c->add_option("--first", a->first, "Number of the first sample to show")->check(CLI::NonNegativeNumber);
   c->add_flag("--shuffle", a->sampler.shuffle, "In the order of training (data.shuffle)");
   c->add_option("--seed", a->sampler.seed, "Of that order (train.seed)");
+  c->add_option(
+       "--packing", a->packing,
+       "As data.packing: stream, whole or whole_drop; not given: whole for conversations, else stream")
+      ->check(CLI::IsMember({"stream", "whole", "whole_drop"}));
   c->add_flag("--joined", a->joined, "As with data.isolate_documents = false");
   c->add_flag("--json", a->json, "Print as JSON");
   add_example(*c, "pleat data inspect data/chat --seq-len 256 --samples 2");

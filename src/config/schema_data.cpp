@@ -80,6 +80,15 @@ void add_data_keys(std::vector<Key>& keys) {
                  {"data.train", "data.sources", "data.valid"},
                  [](const Config& c) { return may_read(c, base::TextKind::Text); }}));
   keys.push_back(
+      key("packing", &D::packing,
+          "How documents fill sequences of train.seq_len tokens. stream: back to back, cut where a sequence "
+          "ends. whole: none is cut; each goes into the first sequence with room for all of it, and what is "
+          "left of a sequence is padding that counts nowhere; a document longer than a sequence stops the "
+          "run. whole_drop: as whole, but longer documents are left out and counted. Where nothing is asked: "
+          "whole if all training data are conversations, else stream.")
+          .one_of({"stream", "whole", "whole_drop"})
+          .see({"train.seq_len", "data.isolate_documents"}));
+  keys.push_back(
       key("shuffle", &D::shuffle,
           "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
           "file order.")

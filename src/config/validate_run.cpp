@@ -77,6 +77,11 @@ void check_data(const Config& c) {
     base::fail(
         "data.valid_split = {} holds out a share of data.train, but there is data.sources; set data.valid",
         d.valid_split);
+  if (d.packing != "stream" && !d.isolate_documents)
+    base::fail(
+        "data.packing = \"{}\" keeps documents apart, but data.isolate_documents = false; needed is true, or "
+        "packing = \"stream\"",
+        d.packing);
   if (c.chat.template_name == "custom" && c.chat.assistant_prefix.empty() && c.chat.assistant_suffix.empty())
     base::fail(
         "chat.template = \"custom\" without chat.assistant_prefix or chat.assistant_suffix: nothing would be "

@@ -13,7 +13,7 @@ namespace pleat::data {
 
 // Tokens of one document that all count as labels, or none of which does.
 struct SampleRun {
-  int64_t begin = 0, end = 0;  // in the sample; the last label is number seq_len
+  int64_t begin = 0, end = 0;  // in the sample; the last label of a cut stream is number seq_len
   int64_t document = 0;
   int64_t position = 0;  // of the first token of the run, as attention sees it
   bool counts = false;   // as labels; the first token of a sample is never one
@@ -25,11 +25,12 @@ struct InspectedSample {
   InspectedSample(const InspectedSample&) = delete;
   InspectedSample(InspectedSample&&) = default;
 
-  int64_t window = 0;       // number of the sample in file order
-  int64_t first_token = 0;  // in the stream
+  int64_t window = 0;       // number of the sample before shuffling
+  int64_t first_token = 0;  // in the stream; of the first document where documents are whole
   bool continues = false;   // its first document began before it
   int64_t num_documents = 0;
   int64_t num_loss_tokens = 0;
+  int64_t num_padding = 0;  // places at the end that hold no document
   SampleStorage storage;
   Sample sample;  // into storage
   std::vector<SampleRun> runs = {};

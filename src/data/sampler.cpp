@@ -26,10 +26,27 @@ Sample SampleStorage::sample(int64_t sample_idx) {
   return {part(tokens_), part(labels_), part(doc_start_), part(positions_), part(loss_mask_), part(valid_)};
 }
 
+Packing packing_of(std::string_view name) {
+  if (name == "stream") return Packing::Stream;
+  if (name == "whole") return Packing::Whole;
+  if (name == "whole_drop") return Packing::WholeDrop;
+  base::fail("\"{}\" is no way of packing; known are stream, whole and whole_drop", name);
+}
+
 Sampler::Sampler(const IndexedDataset& dataset, const SamplerOptions& options)
     : dataset_(dataset), options_(options) {
   if (options.seq_len < 1 || options.seq_len >= std::numeric_limits<int32_t>::max())
     base::fail("sequence length {} must lie between 1 and 2147483646", options.seq_len);
+  if (options.packing != Packing::Stream) {
+    if (!options.isolate_documents) base::fail("whole documents need isolate_documents");
+    whole_ = std::make_shared<const WholeDocuments>(
+        dataset, WholeDocuments::Options{.seq_len = options.seq_len,
+                                         .seed = options.seed,
+                                         .shuffle = options.shuffle,
+                                         .drop_long = options.packing == Packing::WholeDrop});
+    num_samples_ = whole_->num_sequences();
+    return;
+  }
   if (dataset.num_tokens() < options.seq_len + 1)
     base::fail(
         "{}: {} tokens are too few: one sample of sequence length {} needs {} (one more for the last label)",
@@ -37,6 +54,10 @@ Sampler::Sampler(const IndexedDataset& dataset, const SamplerOptions& options)
   num_samples_ = (dataset.num_tokens() - 1) / options.seq_len;
   if (options.shuffle && num_samples_ > Permutation::kMaxSize)
     base::fail("{}: {} samples in an epoch; shuffling reaches up to 2^48", dataset.prefix(), num_samples_);
+}
+
+int64_t Sampler::num_tokens_per_epoch() const {
+  return whole_ ? whole_->num_tokens() : num_samples_ * options_.seq_len;
 }
 
 void Sampler::check(const DataPosition& position) const {
@@ -69,6 +90,7 @@ void Sampler::read(const DataPosition& position, Sample& sample) const {
               sample.doc_start.size() == length && sample.positions.size() == length &&
               sample.loss_mask.size() == length && sample.valid.size() == length);
 
+  if (whole_) return read_whole(window_at(position), sample);
   const int64_t first = window_at(position) * options_.seq_len;
   dataset_.read(first, sample.tokens);
   std::copy(sample.tokens.begin() + 1, sample.tokens.end(), sample.labels.begin());
@@ -97,6 +119,39 @@ void Sampler::read(const DataPosition& position, Sample& sample) const {
     sample.doc_start[j] = start;
     sample.positions[j] = static_cast<int32_t>(j) - start;
     if (token + 1 == document_end) sample.loss_mask[j] = 0;
+  }
+}
+
+void Sampler::read_whole(int64_t sequence_idx, Sample& sample) const {
+  size_t used = 0;
+  for (const uint32_t document : whole_->documents(sequence_idx)) {
+    const int64_t first = dataset_.document_begin(document);
+    const auto length = static_cast<size_t>(dataset_.document_begin(document + 1) - first);
+    // For a file that changes under us.
+    PLEAT_CHECK(length > 0 && length <= sample.tokens.size() - used);
+    const std::span<int32_t> tokens = sample.tokens.subspan(used, length);
+    dataset_.read(first, tokens);
+    std::copy(tokens.begin() + 1, tokens.end(), sample.labels.begin() + static_cast<std::ptrdiff_t>(used));
+    const std::span<uint8_t> mask = sample.loss_mask.subspan(used, length);
+    if (dataset_.has_loss_mask())
+      dataset_.read_loss_mask(first + 1, mask.first(length - 1));  // of the labels
+    else
+      std::fill(mask.begin(), mask.end(), uint8_t{1});
+    mask[length - 1] = 0;
+    sample.labels[used + length - 1] = 0;
+    for (size_t j = 0; j < length; ++j) {
+      sample.doc_start[used + j] = static_cast<int32_t>(used);
+      sample.positions[used + j] = static_cast<int32_t>(j);
+      sample.valid[used + j] = 1;
+    }
+    used += length;
+  }
+  for (size_t j = used; j < sample.tokens.size(); ++j) {
+    sample.tokens[j] = sample.tokens[(j - used) % used];
+    sample.labels[j] = 0;
+    sample.doc_start[j] = static_cast<int32_t>(used);
+    sample.positions[j] = static_cast<int32_t>(j - used);
+    sample.loss_mask[j] = sample.valid[j] = 0;
   }
 }
 

@@ -39,7 +39,7 @@ void Feed::read(data::MixturePosition& position, Microbatch& m, BatchCounts& cou
     for (size_t t = 0; t < length; ++t) {
       counts.loss_tokens += m.loss_mask[begin + t];
       counts.valid_tokens += m.valid[begin + t];
-      counts.documents += m.doc_start[begin + t] == static_cast<int32_t>(t);
+      counts.documents += m.valid[begin + t] && m.doc_start[begin + t] == static_cast<int32_t>(t);
       m.doc_start[begin + t] += static_cast<int32_t>(begin);  // rows of a microbatch lie back to back
       m.token_index[begin + t] = ordinal * static_cast<int64_t>(length) + static_cast<int64_t>(t);
     }

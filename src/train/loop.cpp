@@ -201,6 +201,9 @@ class Run {
       if (row.why != "default" && !row.why.starts_with("not used"))
         table.add_row({row.key, row.asked, row.used, row.why});
     fmt::print(stderr, "{}", table.text());
+    for (size_t i = 0; i < trainer_.train_data().num_sources(); ++i)
+      if (const data::WholeDocuments* whole = trainer_.train_data().sampler(i).whole_documents())
+        fmt::print(stderr, "{}: {}\n", trainer_.train_data().dataset(i).prefix(), whole->text());
     announce_classes();
     if (!choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
     for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);

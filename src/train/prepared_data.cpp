@@ -1,6 +1,7 @@
 // Text named by a config becomes .bin/.idx in the run folder, once.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 
 #include "base/text_name.h"
 #include "config/config.h"
+#include "data/dataset_info.h"
 #include "data/input/byte_source.h"
 #include "data/prepare.h"
 #include "data/tokenizer/open_tokenizer.h"
@@ -111,6 +113,18 @@ class Preparer {
   std::shared_ptr<data::TextTokenizer> tokenizer_;
 };
 
+// Conversations are kept whole where nothing else was asked for. The data are prepared.
+void choose_packing(config::Config& c) {
+  if (c.asked.contains("data.packing") || c.data.packing != "stream" || !c.data.isolate_documents) return;
+  std::vector<std::string> prefixes = c.data.sources.empty() ? std::vector{c.data.train} : c.data.sources;
+  if (!c.data.valid.empty()) prefixes.push_back(c.data.valid);
+  const bool conversations = std::all_of(prefixes.begin(), prefixes.end(), [](const std::string& prefix) {
+    const auto info = data::read_dataset_info(prefix);
+    return info && !info->chat_template.empty();
+  });
+  if (conversations) c.data.packing = "whole";
+}
+
 }  // namespace
 
 config::Config with_prepared_data(const config::Config& config, bool quiet) {
@@ -137,6 +151,7 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
       c.data.sources[i] = preparer.prepare(c.data.sources[i], fmt::format("source-{}", i), 0).first;
   if (is_text(c.data.valid)) c.data.valid = preparer.prepare(c.data.valid, "valid", 0).first;
   check_tokenizer(c);
+  choose_packing(c);
   return c;
 }
 

@@ -30,6 +30,7 @@ data::SamplerOptions sampler_options(const config::Config& c, bool shuffle) {
   o.seed = static_cast<uint64_t>(c.train.seed);
   o.shuffle = shuffle;
   o.isolate_documents = c.data.isolate_documents;
+  o.packing = data::packing_of(c.data.packing);
   return o;
 }
 
@@ -374,10 +375,13 @@ std::string Trainer::data_identity() const {
 std::vector<Trainer::SourceUse> Trainer::source_uses() const {
   std::vector<SourceUse> out;
   for (size_t i = 0; i < train_data_.num_sources(); ++i) {
-    const int64_t taken = train_data_.taken(run_.data, i);
+    const data::Sampler& sampler = train_data_.sampler(i);
+    const double epochs = static_cast<double>(train_data_.taken(run_.data, i)) /
+                          static_cast<double>(sampler.num_samples_per_epoch());
     out.push_back(
-        {train_data_.dataset(i).prefix(), train_data_.weight(i), taken * train_data_.seq_len(),
-         static_cast<double>(taken) / static_cast<double>(train_data_.sampler(i).num_samples_per_epoch())});
+        {train_data_.dataset(i).prefix(), train_data_.weight(i),
+         static_cast<int64_t>(std::llround(epochs * static_cast<double>(sampler.num_tokens_per_epoch()))),
+         epochs});
   }
   return out;
 }
@@ -446,8 +450,9 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
   for (const std::string& difference : config::differences(saved, config_)) {
     // The position in the data counts sequences in a shuffled order: with another length, seed or order it
     // would point elsewhere, and samples would be seen twice or never.
-    const bool orders_data = difference.starts_with("train.seq_len:") ||
-                             difference.starts_with("train.seed:") || difference.starts_with("data.shuffle:");
+    const bool orders_data =
+        difference.starts_with("train.seq_len:") || difference.starts_with("train.seed:") ||
+        difference.starts_with("data.shuffle:") || difference.starts_with("data.packing:");
     // Element types are how numbers are kept, not what they mean (train/restore_state.h).
     const bool gives_meaning =
         (difference.starts_with("model.") && !difference.starts_with("model.dtype:")) ||

@@ -362,16 +362,23 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
                   folder_.at("small.json")},
                  {"tokenizer.json"});
 
-  const std::vector<std::string> command = {"train", config_,
-                                            "--set", "data.train=" + folder_.at("chat.jsonl"),
-                                            "--set", "data.tokenizer=" + folder_.at("tok"),
-                                            "--set", "chat.template=chatml",
-                                            "--set", "log.run_dir=" + folder_.at("run")};
+  std::vector<std::string> command = {"train", config_,
+                                      "--set", "data.train=" + folder_.at("chat.jsonl"),
+                                      "--set", "data.tokenizer=" + folder_.at("tok"),
+                                      "--set", "chat.template=chatml",
+                                      "--set", "log.run_dir=" + folder_.at("run")};
+  // A conversation that is longer than a sequence is not cut in silence.
+  expect_refused(command, {"40 of 40 documents are longer than a sequence of 16 tokens", "train.seq_len",
+                           "data.packing"});
+  command.insert(command.end(), {"--set", "train.seq_len=96"});
   const Ended trained = run(command);
   ASSERT_EQ(trained.code, 0) << trained.err;
+  for (const char* word : {"conversations in OpenAI form", "40 whole documents in ", "% filled"})
+    EXPECT_NE(trained.err.find(word), std::string::npos) << word << "\n" << trained.err;
   const Ended shown =
-      run({"data", "inspect", folder_.at("run/data/train"), "--seq-len", "16", "--samples", "1"});
-  EXPECT_NE(shown.out.find("loss mask"), std::string::npos) << shown.out << shown.err;
+      run({"data", "inspect", folder_.at("run/data/train"), "--seq-len", "96", "--samples", "1"});
+  for (const char* word : {"loss mask", "40 whole documents in ", "places filled"})
+    EXPECT_NE(shown.out.find(word), std::string::npos) << word << "\n" << shown.out << shown.err;
 
   // The same data under another tokenizer, or a model with fewer ids, is refused by name.
   const auto with = [&](const std::string& set) {
