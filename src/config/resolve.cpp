@@ -71,6 +71,8 @@ void resolve_run(Config& c, Reasons& why) {
     t.loss_chunk = std::min(std::max(rows, kLossChunkStep), t.micro_batch * t.seq_len);
     why["train.loss_chunk"] = "about 4 Mi logits at once, at most one microbatch";
   }
+  if (c.data.packing != "stream" && !c.asked.contains("data.packing"))
+    why["data.packing"] = "all training data are conversations";
   if (c.checkpoint.dir.empty()) {
     c.checkpoint.dir = c.log.run_dir + (c.log.run_dir.ends_with('/') ? "checkpoints" : "/checkpoints");
     why["checkpoint.dir"] = "inside log.run_dir";
