@@ -154,9 +154,11 @@ void add_data_tokenize(CLI::App& command, Action& chosen) {
   c->add_option("--eod", a->end_of_document, "Token that ends a document, by number or spelling");
   c->add_option("--threads", a->options.num_threads,
                 "Threads; 0: all cores. The output does not depend on it");
-  c->add_option("--chat", a->chat,
-                "Lines are conversations: chatml, llama3, plain, or custom with the strings below")
-      ->check(CLI::IsMember({"chatml", "llama3", "plain", "custom"}));
+  c->add_option(
+       "--chat", a->chat,
+       "Lines are conversations: tokenizer (the chat template of its folder), chatml, llama3, plain, or "
+       "custom with the strings below")
+      ->check(CLI::IsMember({"tokenizer", "chatml", "llama3", "plain", "custom"}));
   c->add_option("--chat-begin", a->chat_begin, "Before the first message");
   c->add_option("--chat-end", a->chat_end, "After the last message");
   c->add_option("--chat-prefix", a->chat_prefixes, "ROLE=TEXT before a message of this role (repeatable)")

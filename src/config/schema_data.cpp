@@ -113,8 +113,9 @@ void add_chat_keys(std::vector<Key>& keys) {
           "OpenAI, ShareGPT or Alpaca write them, or prompt and completion), which this template writes out; "
           "only the "
           "assistant's words and what ends them count in the loss, unless a message says \"weight\": 0 or 1. "
-          "plain needs no special tokens; chatml and llama3 need theirs in the tokenizer.")
-          .one_of({"none", "chatml", "llama3", "plain", "custom"})
+          "tokenizer: the chat template in the tokenizer's folder, as transformers runs it. plain needs no "
+          "special tokens; chatml and llama3 need theirs in the tokenizer.")
+          .one_of({"none", "tokenizer", "chatml", "llama3", "plain", "custom"})
           .when(may_read_jsonl())
           .see({"data.tokenizer"}));
   const auto text = [&](const char* name, std::string C::*field, std::string meaning) {

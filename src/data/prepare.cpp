@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "data/chat/chat_line.h"
+#include "data/chat/open_chat.h"
 #include "data/dataset_info.h"
 #include "data/indexed_writer.h"
 #include "data/mapped_file.h"
@@ -257,16 +258,16 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
   std::vector<int64_t> sizes;
   for (const std::string& path : options.inputs) progress.bytes_total += sizes.emplace_back(file_bytes(path));
 
-  std::optional<ChatEncoder> chat;
-  if (options.chat) chat.emplace(*options.chat, tokenizer);
+  std::unique_ptr<ConversationEncoder> chat;
+  if (options.chat) chat = open_chat(*options.chat, tokenizer);
   SplitRule rule;
   if (options.split) rule = choose_split(options);
 
   std::array<std::optional<Output>, 2> outputs;
   outputs[kTrain].emplace(options.output_prefix + (options.split ? "-train" : ""), tokenizer,
-                          chat.has_value());
+                          chat != nullptr);
   if (options.split)
-    outputs[kValidation].emplace(options.output_prefix + "-validation", tokenizer, chat.has_value());
+    outputs[kValidation].emplace(options.output_prefix + "-validation", tokenizer, chat != nullptr);
   const auto report = [&](int64_t bytes_read) {
     progress.bytes_read = bytes_read;
     progress.num_documents = progress.num_tokens = 0;
@@ -283,7 +284,7 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
   OrderedWorkers<Batch> workers(
       options.num_threads == 0 ? all_cores : options.num_threads,
       [&](Batch& batch) {
-        for (Part& part : batch.parts) encode_part(part, tokenizer, chat ? &*chat : nullptr);
+        for (Part& part : batch.parts) encode_part(part, tokenizer, chat.get());
       },
       [&](Batch& batch) {
         for (const Part& part : batch.parts) {

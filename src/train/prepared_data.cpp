@@ -9,6 +9,7 @@
 
 #include "base/text_name.h"
 #include "config/config.h"
+#include "data/chat/open_chat.h"
 #include "data/dataset_info.h"
 #include "data/input/byte_source.h"
 #include "data/prepare.h"
@@ -98,12 +99,7 @@ class Preparer {
                             {"jsonl_key", c.data.jsonl_key},
                             {"separator", c.data.separator},
                             {"valid_split", split}};
-    if (is_chat(path)) {
-      const data::ChatTemplate t = chat_template_of(c.chat);
-      nlohmann::json roles;
-      for (const auto& [name, role] : t.roles) roles[name] = {role.prefix, role.suffix};
-      stamp["chat"] = {{"begin", t.begin}, {"end", t.end}, {"roles", roles}};
-    }
+    if (is_chat(path)) stamp["chat"] = data::chat_fingerprint(chat_template_of(c.chat), *tokenizer_);
     return stamp.dump();
   }
 

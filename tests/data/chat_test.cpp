@@ -157,6 +157,22 @@ TEST(ChatTemplate, MaskTokenByToken) {
             }));
 }
 
+TEST(ChatTemplate, APromptEndsWhereTheAnswerBegins) {
+  TemporaryFolder folder;
+  const ChatTokenizer t(folder);
+  const ChatEncoder encoder(chat_preset("chatml"), *t.tokenizer);
+  const Conversation asked{.messages = {{.role = "user", .content = "Hi"}}};
+  const Conversation answered{
+      .messages = {{.role = "user", .content = "Hi"}, {.role = "assistant", .content = "Hello"}}};
+  const Ids prompt = encoder.encode_prompt(asked, "f:1");
+  const EncodedChat whole = encoder.encode(answered, "f:1");
+  const auto first = std::find(whole.loss_mask.begin(), whole.loss_mask.end(), uint8_t{1});
+  EXPECT_EQ(prompt, Ids(whole.tokens.begin(), whole.tokens.begin() + (first - whole.loss_mask.begin())));
+  EXPECT_EQ(encoder.end_of_answer(), Ids{kImEnd});
+  const ByteTokenizer bytes;
+  EXPECT_TRUE(ChatEncoder(chat_preset("plain"), bytes).end_of_answer().empty());
+}
+
 TEST(ChatTemplate, BeginEndAndOwnStrings) {
   const ByteTokenizer bytes;
   ChatTemplate own;
@@ -174,7 +190,7 @@ TEST(ChatTemplate, BeginEndAndOwnStrings) {
   std::fill(mask.begin() + 8, mask.end(), uint8_t{1});  // the answer, its suffix and the end
   EXPECT_EQ(got.loss_mask, mask);
   EXPECT_EQ(error_of([&] { chat_preset("alpaca"); }),
-            "\"alpaca\" is no chat template; known are chatml, llama3 and plain");
+            "\"alpaca\" is no chat template; known are chatml, llama3, plain and tokenizer");
   expect_in("chat template llama3 needs the token \"<|begin_of_text|>\", which tokenizer byte does not have",
             error_of([&] { ChatEncoder(chat_preset("llama3"), bytes); }));
 }

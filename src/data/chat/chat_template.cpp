@@ -49,8 +49,9 @@ ChatTemplate chat_preset(std::string_view name) {
     t = llama3();
   else if (name == "plain")
     t = plain();
-  else
-    base::fail("\"{}\" is no chat template; known are chatml, llama3 and plain", printable_json(name, 40));
+  else if (name != "tokenizer")
+    base::fail("\"{}\" is no chat template; known are chatml, llama3, plain and tokenizer",
+               printable_json(name, 40));
   t.name = name;
   return t;
 }
@@ -75,6 +76,12 @@ ChatEncoder::ChatEncoder(const ChatTemplate& chat_template, const TextTokenizer&
   end_ = encode_template(chat_template.end);
   for (const auto& [name, role] : chat_template.roles)
     roles_.emplace(name, Role{encode_template(role.prefix), encode_template(role.suffix)});
+  if (const auto assistant = chat_template.roles.find("assistant"); assistant != chat_template.roles.end())
+    for (const SpecialToken& token : special_tokens_)
+      if (!token.spelling.empty() && assistant->second.suffix.starts_with(token.spelling)) {
+        end_of_answer_ = {token.id};
+        break;
+      }
   if (tokenizer.has_end_of_document()) never_.push_back(tokenizer.end_of_document());
   std::sort(never_.begin(), never_.end());
   never_.erase(std::unique(never_.begin(), never_.end()), never_.end());
@@ -108,7 +115,7 @@ std::vector<int32_t> ChatEncoder::encode_template(std::string_view text) {
   return ids;
 }
 
-EncodedChat ChatEncoder::encode(const Conversation& conversation, std::string_view where) const {
+EncodedChat ChatEncoder::encode_messages(const Conversation& conversation, std::string_view where) const {
   const std::vector<ChatMessage>& messages = conversation.messages;
   const auto cannot = [&](const std::string& place, std::string_view what) {
     base::fail(
@@ -150,8 +157,23 @@ EncodedChat ChatEncoder::encode(const Conversation& conversation, std::string_vi
     add(role->second.suffix, counts);
     out.end_counts = counts;
   }
-  add(end_, out.end_counts);
   return out;
+}
+
+EncodedChat ChatEncoder::encode(const Conversation& conversation, std::string_view where) const {
+  EncodedChat out = encode_messages(conversation, where);
+  out.tokens.insert(out.tokens.end(), end_.begin(), end_.end());
+  out.loss_mask.insert(out.loss_mask.end(), end_.size(), out.end_counts ? 1 : 0);
+  return out;
+}
+
+std::vector<int32_t> ChatEncoder::encode_prompt(const Conversation& conversation,
+                                                std::string_view where) const {
+  std::vector<int32_t> tokens = encode_messages(conversation, where).tokens;
+  const auto assistant = roles_.find("assistant");
+  if (assistant == roles_.end()) base::fail("{}: chat template {} has no role \"assistant\"", where, name_);
+  tokens.insert(tokens.end(), assistant->second.prefix.begin(), assistant->second.prefix.end());
+  return tokens;
 }
 
 }  // namespace pleat::data

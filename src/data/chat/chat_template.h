@@ -31,7 +31,8 @@ struct ChatTemplate {
   std::vector<std::string> needs = {};     // special tokens without which the strings lose their meaning
 };
 
-// chatml, llama3 or plain; throws naming these for anything else.
+// chatml, llama3 or plain; "tokenizer", which has no strings (open_chat.h); throws naming these for anything
+// else.
 ChatTemplate chat_preset(std::string_view name);
 
 class ChatEncoder final : public ConversationEncoder {
@@ -44,19 +45,24 @@ class ChatEncoder final : public ConversationEncoder {
   // system where it has no strings of its own), and on what strings cannot say: tools, calls of them,
   // reasoning, names.
   EncodedChat encode(const Conversation& conversation, std::string_view where) const override;
+  std::vector<int32_t> encode_prompt(const Conversation& conversation, std::string_view where) const override;
+  // The special token the assistant's suffix begins with.
+  std::vector<int32_t> end_of_answer() const override { return end_of_answer_; }
 
  private:
   struct Role {
     std::vector<int32_t> prefix, suffix;
   };
   std::vector<int32_t> encode_template(std::string_view text);
+  // Begin and messages, without the end.
+  EncodedChat encode_messages(const Conversation& conversation, std::string_view where) const;
 
   std::string name_;
   const TextTokenizer& tokenizer_;
   std::vector<SpecialToken> special_tokens_;
   std::vector<int32_t>
       never_;  // sorted: what the template uses and what ends a document, not to be had from content
-  std::vector<int32_t> begin_, end_;
+  std::vector<int32_t> begin_, end_, end_of_answer_;
   std::map<std::string, Role, std::less<>> roles_;
 };
 

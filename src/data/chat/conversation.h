@@ -57,6 +57,12 @@ class ConversationEncoder {
   virtual ~ConversationEncoder() = default;
   // Throws, with `where` (file and line) in front, on what it cannot write.
   virtual EncodedChat encode(const Conversation& conversation, std::string_view where) const = 0;
+  // The conversation so far and what stands before the assistant's next answer: the prompt of a model that
+  // is to give it.
+  virtual std::vector<int32_t> encode_prompt(const Conversation& conversation,
+                                             std::string_view where) const = 0;
+  // Tokens any of which ends an answer; none where the form of the conversation has no such token.
+  virtual std::vector<int32_t> end_of_answer() const = 0;
 };
 
 }  // namespace pleat::data

@@ -1,0 +1,121 @@
+// Runs a parsed template once.
+//
+// Every statement, expression, round of a loop and item of a list costs a step; every text that is put
+// together costs its bytes; both are bounded (limits.h). Errors name the template and the line.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/template/library.h"
+#include "data/template/limits.h"
+#include "data/template/runtime.h"
+#include "data/template/syntax.h"
+
+namespace pleat::data::jinja {
+
+class Evaluator {
+ public:
+  Evaluator(const std::string& name, const TemplateLimits& limits, int64_t now);
+  ~Evaluator();
+  Evaluator(const Evaluator&) = delete;
+
+  void set(const std::string& name, Value value) { globals_->set(name, std::move(value)); }
+  TracedText run(const ParsedTemplate& parsed);
+
+  // For the library:
+  [[noreturn]] void fail(std::string_view what) const;
+  void charge(int64_t steps);
+  int64_t now() const { return now_; }
+  const TemplateLimits& limits() const { return limits_; }
+
+  Value make(TracedText text);
+  Value make(std::string text) { return make(TracedText(std::move(text))); }
+  Value make_list(std::vector<Value> items, ListKind kind = ListKind::List);
+  Value make_dict(std::vector<std::pair<Value, Value>> items, int32_t message = -1);
+  Value make_space(std::vector<std::pair<std::string, Value>> members);
+  Value make_undefined(std::string why) const;
+
+  // Python's str() and repr().
+  TracedText str(const Value& value);
+  TracedText repr(const Value& value);
+  // The items a loop would go through; fails when it could not.
+  std::vector<Value> items_of(const Value& value);
+  int64_t length_of(const Value& value);
+  bool less(const Value& a, const Value& b);
+  bool contains(const Value& container, const Value& item);
+  Value attribute(const Value& object, const std::string& name);
+  Value item(const Value& object, const Value& key);
+  // "a.b.0", as filters name attributes.
+  Value path(const Value& object, const Value& path);
+  Value call(const Value& callee, CallArguments& arguments);
+  Value filter(std::string_view name, const Value& value, CallArguments& arguments);
+  bool test(std::string_view name, const Value& value, CallArguments& arguments);
+  Value add(const Value& a, const Value& b);
+
+  // An argument that must be an integer, or text.
+  int64_t integer(const Value& value, std::string_view what) const;
+  const TracedText& text(const Value& value, std::string_view what) const;
+
+ private:
+  enum class Flow { Next, Break, Continue };
+  // Counts a level of nesting while it lives.
+  class Level {
+   public:
+    explicit Level(Evaluator& e) : e_(e) {
+      if (++e_.level_ > e_.limits_.running_nesting) e_.too_deep();
+    }
+    ~Level() { --e_.level_; }
+    Level(const Level&) = delete;
+
+   private:
+    Evaluator& e_;
+  };
+  [[noreturn]] void too_deep();
+
+  Flow run(const Body& body);
+  Flow run(const Statement& s);
+  Flow run_for(const Statement& s);
+  void run_with(const Statement& s);
+  void run_call(const Statement& s);
+  // The text a body writes, in a scope of its own.
+  TracedText captured(const Body& body);
+  void write(const TracedText& text);
+  void assign(const Target& target, const Value& value);
+  Value filtered(const Expression* filters, Value text);
+  Value call_macro(const Function& function, CallArguments& arguments);
+  Value call_method(const Function& function, CallArguments& arguments);
+  Value macro_value(const MacroCode& macro);
+
+  Value evaluate(const Expression& e);
+  Value evaluate_call(const Expression& e, std::vector<std::pair<std::string, Value>> further);
+  Value name(const Expression& e);
+  Value dict(const Expression& e);
+  Value slice(const Expression& e);
+  Value compare(const Expression& e);
+  bool compare(std::string_view op, const Value& a, const Value& b);
+  Value arithmetic(std::string_view op, const Value& a, const Value& b);
+  Value repeat(const Value& sequence, int64_t times);
+  CallArguments arguments(const Arguments& given);
+  void repr_to(TracedText& out, const Value& value);
+  void check_used(const Value& value) const;
+
+  const std::string& name_;
+  const TemplateLimits& limits_;
+  int64_t now_;
+  int line_ = 1;
+  int level_ = 0;
+  int64_t steps_ = 0;
+  size_t text_bytes_ = 0;
+  int32_t turn_ = TextMark::kNoTurn;
+  TracedText* out_ = nullptr;
+  std::shared_ptr<Scope> globals_, scope_;
+  // What could refer to itself: emptied at the end.
+  std::vector<std::shared_ptr<Space>> spaces_;
+  std::vector<std::shared_ptr<Scope>> caught_;
+};
+
+}  // namespace pleat::data::jinja
