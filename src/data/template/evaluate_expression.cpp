@@ -372,13 +372,12 @@ Value Evaluator::slice(const Expression& e) {
   if (list != nullptr && list->kind != ListKind::List && list->kind != ListKind::Tuple &&
       list->kind != ListKind::Range)
     list = nullptr;
-  // Python's error for what cannot be sliced becomes an undefined value in Jinja.
-  if (text == nullptr && list == nullptr)
-    return make_undefined(fmt::format("a {} cannot be sliced", type_name(object)));
+  if (text == nullptr && list == nullptr) fail(fmt::format("a {} cannot be sliced", type_name(object)));
   for (const Value& bound : bounds) {
     int64_t ignored = 0;
+    check_used(bound);
     if (!bound.is_none() && !bound.as_integer(ignored))
-      return make_undefined(fmt::format("the bounds of a slice are integers, not a {}", type_name(bound)));
+      fail(fmt::format("the bounds of a slice are integers, not a {}", type_name(bound)));
   }
   std::vector<size_t> starts;
   if (text != nullptr) starts = character_starts(text->bytes());

@@ -143,7 +143,7 @@ Evaluator::Flow Evaluator::run(const Statement& s) {
       run_call(s);
       break;
     case StatementKind::Filter:
-      write(str(filtered(s.expression.get(), make(captured(s.body)))));
+      write(text(filtered(s.expression.get(), make(captured(s.body))), "a filter block"));
       break;
     case StatementKind::With:
       run_with(s);

@@ -57,7 +57,8 @@ Value map_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   const Value* name = attribute == nullptr ? arguments.get(0, {}) : nullptr;
   if (attribute == nullptr && name == nullptr)
     e.fail("the filter map needs the name of a filter or attribute=");
-  for (const Value& item : e.items_of(value)) {
+  const std::vector<Value> items = truth(value) ? e.items_of(value) : std::vector<Value>{};
+  for (const Value& item : items) {
     if (attribute != nullptr) {
       Value found = e.path(item, *attribute);
       out.push_back(found.is_undefined() && otherwise != nullptr ? *otherwise : std::move(found));

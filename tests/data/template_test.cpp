@@ -1,0 +1,175 @@
+// The language of chat templates: what it renders, what it refuses, and that nothing in a template's file can
+// make it run without end or take the machine's memory. Expected texts are what Jinja prints.
+#include <gtest/gtest.h>
+
+#include "data/chat/json_value.h"
+#include "data/data_support.h"
+#include "data/template/template.h"
+
+namespace pleat::data {
+namespace {
+
+constexpr const char* kValues = R"({
+  "s": "Hello World", "n": 5, "f": 2.5, "nul": null, "yes": true, "l": [1, 2, 3],
+  "d": {"b": 1, "a": "x"}, "u": "Größe 你好", "people": [{"name": "Bo", "age": 3}, {"name": "al", "age": 1}]})";
+
+std::string rendered(const std::string& source, const TemplateLimits& limits = {}) {
+  TemplateInput input;
+  const TemplateValue values = value_from_json(kValues, "values");
+  for (const auto& [name, value] : *values.map()) input.set(name, value, true);
+  return ChatProgram(source, "t", limits).render(input, 0, false, 1760011200).bytes();
+}
+
+TEST(Template, Expressions) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 1 / 2 }} {{ 2 ** 10 }} {{ 1e16 }} {{ 0.1 + 0.2 }}",
+       "3 -4 2 0.5 1024 1e+16 0.30000000000000004"},
+      {"{{ nul }} {{ yes }} {{ l }} {{ d }} {{ (1,) }} {{ missing }}|",
+       "None True [1, 2, 3] {'b': 1, 'a': 'x'} (1,) |"},
+      {"{{ [\"it's\", 'q\"', 'é\t'] }}", "[\"it's\", 'q\"', 'é\\t']"},
+      {"{{ s[1:4] }} {{ s[::-1] }} {{ u[-2:] }} {{ l[::-2] }} {{ l[-1] }}", "ell dlroW olleH 你好 [3, 1] 3"},
+      {"{{ 'a' ~ 1 ~ none }} {{ 1 < n < 9 }} {{ 9 not in l }} {{ 'x' if n > 9 }}|", "a1None True True |"},
+      {"{{ s.split('o', 1) }} {{ ' a  b '.split() }} {{ 'x.y.z'.rsplit('.', 1)[0] }}",
+       "['Hell', ' World'] ['a', 'b'] x.y"},
+      {"{{ u.upper() }} {{ '  x '.strip() }} {{ 'xxa'.lstrip('x') }} {{ 'ab'.replace('b', 'c') }}",
+       "GRÖSSE 你好 x a ac"},
+      {"{{ d.items() | list }} {{ d.get('z', 4) }} {{ d['a'] }} {{ people[0].name }} {{ 'b' in d }}",
+       "[('b', 1), ('a', 'x')] 4 x Bo True"},
+      {"{{ '%s-%03d-%.1f' % ('a', 7, f) }} {{ '{} {x}'.format(1, x=2) }}", "a-007-2.5 1 2"},
+      {"{{ people | map(attribute='name') | join(', ') }} {{ people | selectattr('age', 'gt', 2) | list | "
+       "length }}",
+       "Bo, al 1"},
+      {"{{ ['b', 'A'] | sort }} {{ l | sum }} {{ l | select('odd') | list }} {{ d | dictsort }}",
+       "['A', 'b'] 6 [1, 3] [('a', 'x'), ('b', 1)]"},
+      {"{{ d | tojson }} {{ u | tojson }} {{ l | tojson(indent=1) }} {{ '<' | tojson }}",
+       "{\"b\": 1, \"a\": \"x\"} \"Größe 你好\" [\n 1,\n 2,\n 3\n] \"<\""},
+      {"{{ n is odd }} {{ s is string }} {{ d is mapping }} {{ zz is defined }} {{ yes is integer }} {{ zz "
+       "is iterable }}",
+       "True True True False False True"},
+      {"{{ zz | default('D') }} {{ '' | default('D', true) }} {{ '3.7' | int }} {{ 2.5 | round }} {{ 'a b' | "
+       "title }}",
+       "D D 3 2.0 A B"},
+      {"{{ strftime_now('%Y-%m-%d') }} {{ range(1, 6, 2) | list }} {{ dict(d, a=2) }}",
+       "2025-10-09 [1, 3, 5] {'b': 1, 'a': 2}"},
+  };
+  for (const auto& [source, want] : cases) EXPECT_EQ(rendered(source), want) << source;
+}
+
+TEST(Template, Statements) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{% for x in l %}{{ loop.index }}{{ loop.last }}{{ loop.previtem }};{% else %}none{% endfor %}",
+       "1False;2False1;3True2;"},
+      {"{% for x in [] %}x{% else %}none{% endfor %}", "none"},
+      {"{% for x in l if x != 2 %}{{ loop.length }}{{ x }}{% endfor %}", "2123"},
+      {"{% for x in l %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% if x == 3 %}{% break %}{% endif "
+       "%}{% endfor %}",
+       "13"},
+      {"{% set x = 1 %}{% for i in l %}{% set x = x + 1 %}{{ x }}{% endfor %}{{ x }}", "2221"},
+      {"{% set ns = namespace(x=1) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}", "7"},
+      {"{% macro m(a, b='q') %}[{{ a }}{{ b }}]{% endmacro %}{{ m(1) }}{{ m(b=2) }}", "[1q][2]"},
+      {"{% macro w() %}<{{ caller(3) }}>{% endmacro %}{% call(x) w() %}{{ x }}{% endcall %}", "<3>"},
+      {"{% set b %}a{{ n }}{% endset %}{{ b | length }}{% filter upper %}x{{ b }}{% endfilter %}", "2XA5"},
+      {"{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}", "b=1;a=x;"},
+      {"{% raw %}{{ x }}{% endraw %}{# gone #}{% with a = 1 %}{{ a }}{% endwith %}", "{{ x }}1"},
+  };
+  for (const auto& [source, want] : cases) EXPECT_EQ(rendered(source), want) << source;
+}
+
+TEST(Template, WhiteSpaceAsInJinja) {
+  EXPECT_EQ(rendered("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(rendered("a {%- if true -%} b {%- endif %} c"), "ab c");
+  EXPECT_EQ(rendered("a\n  {%+ if true +%}\nb{% endif %}"), "a\n  \nb");
+  EXPECT_EQ(rendered("  {{ n }}  \n  {{- n -}}  \n x"), "  55x");
+  EXPECT_EQ(rendered("  {# c #}\nx\r\ny{#- d -#} z"), "x\nyz");
+}
+
+TEST(Template, WhatIsNotSupportedIsRefusedByNameAndLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"a\n{% include 'x' %}", "t:2: {% include %} is not supported in a chat template"},
+      {"{% extends 'x' %}", "t:1: {% extends %} is not supported in a chat template"},
+      {"\n\n{{ n | frobnicate }}", "t:3: the filter \"frobnicate\" is not supported"},
+      {"{{ n is frobnicated }}", "t:1: the test \"frobnicated\" is not supported"},
+      {"{{ s.encode() }}", "t:1: the method encode() is not supported"},
+      {"{{ lipsum() }}", "t:1: the function lipsum() is not supported"},
+      {"{% for x in l recursive %}{% endfor %}", "t:1: recursive loops are not supported in a chat template"},
+      {"{% if n %}", "t:1: the template ends, but {% endif %} is missing"},
+      {"{{ n", "t:1: a {{ is not closed by }}"},
+      {"{% break %}", "t:1: break outside of a loop"},
+      {"{{ (n] }}", "t:1: unexpected ']', expected ')'"},
+  };
+  for (const auto& [source, want] : cases) EXPECT_EQ(error_of([&] { rendered(source); }), want);
+}
+
+TEST(Template, ErrorsWhileItRunsNameTheLine) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"\n{{ zz.a }}", "t:2: 'zz' is undefined"},
+      {"{{ raise_exception('no tools') }}", "t:1: the template refuses: no tools"},
+      {"{{ l.append(4) }}", "t:1: access to attribute 'append' of 'list' object is unsafe"},
+      {"{{ 'a' + 1 }}", "t:1: \"+\" cannot be applied to a str and a int"},
+      {"{{ 1 / 0 }}", "t:1: a number is divided by zero"},
+      {"{% for x in n %}{% endfor %}", "t:1: a int cannot be gone through"},
+      {"{% set d.x = 1 %}", "t:1: d is no namespace; its members cannot be set"},
+      {"{{ zz | tojson }}", "t:1: tojson: a Undefined has no JSON"},
+  };
+  for (const auto& [source, want] : cases) EXPECT_EQ(error_of([&] { rendered(source); }), want);
+}
+
+TEST(Template, AHostileTemplateMeetsALimit) {
+  TemplateLimits small;
+  small.steps = 20'000;
+  small.text_bytes = 1 << 20;
+  const std::string loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
+  EXPECT_EQ(error_of([&] { rendered(loops, small); }), "t:1: the template takes more than 20000 steps");
+  expect_in("bytes of text", error_of([&] { rendered("{{ 'x' * 100000000 }}", small); }));
+  expect_in("bytes of text", error_of([&] {
+              rendered(
+                  "{% set ns = namespace(s='abc') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
+                  "endfor %}",
+                  small);
+            }));
+  expect_in("more than 20000 steps", error_of([&] { rendered("{{ [0] * 999999999 }}", small); }));
+  expect_in("range() of more than 100000 numbers", error_of([&] { rendered("{{ range(10 ** 12) }}"); }));
+  expect_in("nest deeper than 500 levels",
+            error_of([&] { rendered("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"); }));
+  expect_in("nests deeper than", error_of([&] {
+              rendered("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}");
+            }));
+  std::string sum = "{{ 1";
+  for (int i = 0; i < 5000; ++i) sum += " + 1";
+  expect_in("nests deeper than", error_of([&] { rendered(sum + " }}"); }));
+  std::string blocks;
+  for (int i = 0; i < 5000; ++i) blocks += "{% if 1 %}";
+  expect_in("nests deeper than", error_of([&] { rendered(blocks); }));
+  expect_in(
+      "lists and maps nest deeper than 100 levels", error_of([&] {
+        rendered(
+            "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}");
+      }));
+  expect_in("an integer is too large", error_of([&] { rendered("{{ 10 ** 99 }}"); }));
+  expect_in("at most 1048576 are supported", error_of([&] { rendered(std::string(2 << 20, 'x')); }));
+  // A namespace may hold itself; it goes away all the same.
+  EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.self = ns %}{% set ns.list = [ns] %}ok"), "ok");
+}
+
+TEST(Template, TextKnowsWhereItCameFrom) {
+  TemplateInput input;
+  input.add_message(value_from_json(R"({"role": "user", "content": "Ask"})", "m"));
+  input.add_message(value_from_json(R"({"role": "assistant", "content": " Tell "})", "m"));
+  const ChatProgram program(
+      "<{{ messages[0].content | upper }}>{% for m in messages %}{{ '[' ~ m.role ~ ':' + m.content | trim "
+      "}}]{% endfor %}",
+      "t");
+  const TracedText text = program.render(input, 2, false, 0);
+  EXPECT_EQ(text.bytes(), "<ASK>[user:Ask][assistant:Tell]");
+  std::string sources, turns;
+  text.for_each_run([&](size_t begin, size_t end, TextMark mark) {
+    sources.append(end - begin, mark.source < 0 ? '.' : static_cast<char>('0' + mark.source));
+    turns.append(end - begin, mark.turn < 0 ? '.' : static_cast<char>('0' + mark.turn));
+  });
+  EXPECT_EQ(sources, ".000.......000............1111.")
+      << "roles that are plain words belong to the template";
+  EXPECT_EQ(turns, ".....00000000001111111111111111");
+}
+
+}  // namespace
+}  // namespace pleat::data
