@@ -22,7 +22,7 @@ struct EvalArguments {
   ModelArgument model;
   std::string data, requests, out, separator, jsonl_key = "text";
   int64_t seq_len = 0, stride = 0, batch_tokens = 0, prefix_token = -1, limit = 0;
-  bool json = false, special_tokens = false, quiet = false;
+  bool json = false, special_tokens = false, all_tokens = false, quiet = false;
 };
 
 // On a terminal a line that is written over, at most twice a second; elsewhere a line every five seconds.
@@ -65,6 +65,17 @@ class Evaluation {
                  source_.max_context_key);
     // A model made for very long texts need not be given all that memory when nobody asked for it.
     if (a.seq_len == 0) seq_len_ = std::min<int64_t>(seq_len_, 4096);
+    data_ = a.data;
+    if (!a.requests.empty() || !data_.empty()) return;
+    if (!source_.is_run)
+      base::fail("a model folder has no data of its own; give --data, or --requests with --out");
+    data_ = source_.config.data.valid;
+    if (data_.empty())
+      base::fail(
+          "the run has no validation data (data.valid, data.valid_split); give --data, or --requests with "
+          "--out");
+    if (!std::filesystem::exists(data_ + ".idx"))
+      base::fail("the run's validation data '{}' is not there any more; give --data", data_);
   }
 
   int perplexity() {
@@ -75,26 +86,34 @@ class Evaluation {
     Progress progress(a_.quiet);
     int64_t bytes = 0, tokens = 0;
     double before = 0;
-    for_each_document([&](std::span<const int32_t> document, double share) {
-      meter.add(document, [&](int64_t done) {
+    bool masked = false;
+    for_each_document([&](std::span<const int32_t> document, std::span<const uint8_t> mask, double share) {
+      meter.add(document, mask, [&](int64_t done) {
         progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens + done),
                       before + (share - before) * double(done) / double(document.size()));
       });
       before = share;
       tokens += static_cast<int64_t>(document.size());
+      masked |= !mask.empty();
       if (vocabulary_ && document.size() > 1)
         bytes += static_cast<int64_t>(vocabulary_->decode(document.subspan(1)).size());
       progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens), share);
       return a_.limit == 0 || meter.num_documents() < a_.limit;
     });
     const train::Score s = meter.total();
-    if (s.num_tokens == 0) base::fail("'{}' holds nothing to score", a_.data);
+    if (s.num_tokens == 0) base::fail("'{}' holds nothing to score", data_);
+    if (masked) bytes = 0;  // of some tokens only: no text of its own
     const double nats = -s.log_likelihood / static_cast<double>(s.num_tokens);
     const double bits = bytes > 0 ? -s.log_likelihood / std::log(2.0) / static_cast<double>(bytes) : 0;
     if (a_.json) {
-      nlohmann::json out = {{"nats_per_token", nats},       {"perplexity", std::exp(nats)},
-                            {"tokens", s.num_tokens},       {"documents", meter.num_documents()},
-                            {"seq_len", seq_len_},          {"stride", stride},
+      nlohmann::json out = {{"nats_per_token", nats},
+                            {"perplexity", std::exp(nats)},
+                            {"tokens", s.num_tokens},
+                            {"documents", meter.num_documents()},
+                            {"data", data_},
+                            {"tokens_of_the_documents", meter.num_tokens()},
+                            {"seq_len", seq_len_},
+                            {"stride", stride},
                             {"seconds", progress.seconds()}};
       if (bytes > 0) out["bytes"] = bytes, out["bits_per_byte"] = bits;
       fmt::print("{}\n", out.dump());
@@ -102,8 +121,11 @@ class Evaluation {
     }
     fmt::print("{:.6f} nats per token, perplexity {:.4f}", nats, std::exp(nats));
     if (bytes > 0) fmt::print(", {:.6f} bits per byte", bits);
-    fmt::print("\n{} tokens of {} documents scored in windows of {}, stride {}\n", s.num_tokens,
-               meter.num_documents(), seq_len_, stride);
+    fmt::print(
+        "\n{} tokens of {} documents of {} scored in windows of {}, stride {}\n",
+        masked ? fmt::format("{} of {}", s.num_tokens, meter.num_tokens()) : std::to_string(s.num_tokens),
+        meter.num_documents(), data_, seq_len_, stride);
+    if (masked) fmt::print("scored are the tokens that count in the loss; --all-tokens scores all\n");
     return 0;
   }
 
@@ -148,29 +170,33 @@ class Evaluation {
     return model;
   }
 
-  // body(tokens, share of the data seen) -> whether to go on.
+  // body(tokens, loss mask or nothing, share of the data seen) -> whether to go on.
   template <class Body>
   void for_each_document(const Body& body) const {
-    const std::filesystem::path path(a_.data);
-    if (std::filesystem::exists(a_.data + ".idx")) {
-      const data::IndexedDataset set(a_.data, source_.config.model.vocab_size);
+    const std::filesystem::path path(data_);
+    if (std::filesystem::exists(data_ + ".idx")) {
+      const data::IndexedDataset set(data_, source_.config.model.vocab_size);
+      const bool has_mask = set.has_loss_mask() && !a_.all_tokens;
       std::vector<int32_t> tokens;
+      std::vector<uint8_t> mask;
       for (int64_t d = 0; d < set.num_documents(); ++d) {
         const int64_t begin = set.document_begin(d),
                       end = d + 1 < set.num_documents() ? set.document_begin(d + 1) : set.num_tokens();
         tokens.resize(static_cast<size_t>(end - begin));
         set.read(begin, tokens);
-        if (!body(tokens, static_cast<double>(end) / static_cast<double>(set.num_tokens()))) return;
+        mask.resize(has_mask ? tokens.size() : 0);
+        if (has_mask) set.read_loss_mask(begin, mask);
+        if (!body(tokens, mask, static_cast<double>(end) / static_cast<double>(set.num_tokens()))) return;
       }
       return;
     }
     if (!std::filesystem::is_regular_file(path))
-      base::fail("'{}' is neither a text file nor the prefix of a .bin/.idx pair", a_.data);
+      base::fail("'{}' is neither a text file nor the prefix of a .bin/.idx pair", data_);
     if (!vocabulary_) base::fail("the model folder holds no tokenizer; give one with --tokenizer");
     const double size = std::max(1.0, static_cast<double>(std::filesystem::file_size(path)));
-    const auto source = base::text_name(a_.data).kind == base::TextKind::Jsonl
-                            ? data::open_jsonl(a_.data, {.key = a_.jsonl_key})
-                            : data::open_text(a_.data, a_.separator);
+    const auto source = base::text_name(data_).kind == base::TextKind::Jsonl
+                            ? data::open_jsonl(data_, {.key = a_.jsonl_key})
+                            : data::open_text(data_, a_.separator);
     std::string text;
     for (data::TextPiece piece; source->next(piece);) {
       text += piece.text;
@@ -180,7 +206,7 @@ class Evaluation {
       if (tokens.empty()) continue;
       // As in a dataset: the end of a document is a token to be predicted.
       if (const auto end = vocabulary_->end_of_document()) tokens.push_back(*end);
-      if (!body(tokens, static_cast<double>(source->bytes_read()) / size)) return;
+      if (!body(tokens, {}, static_cast<double>(source->bytes_read()) / size)) return;
     }
   }
 
@@ -188,6 +214,7 @@ class Evaluation {
   exchange::ModelSource source_;
   std::unique_ptr<train::Vocabulary> vocabulary_;
   int64_t seq_len_ = 0;
+  std::string data_;  // what is scored
 };
 
 }  // namespace
@@ -197,7 +224,9 @@ void add_eval(CLI::App& command, Action& chosen) {
   CLI::App* c = &command;
   add_model_argument(*c, a->model);
   auto* data =
-      c->add_option("--data", a->data, "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity");
+      c->add_option("--data", a->data,
+                    "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity (default: the run's "
+                    "validation data)");
   auto* requests =
       c->add_option("--requests", a->requests,
                     "JSONL with \"context\" and \"continuation\" (or \"arguments\", \"text\", \"tokens\")");
@@ -209,7 +238,7 @@ void add_eval(CLI::App& command, Action& chosen) {
       ->check(CLI::PositiveNumber);
   c->add_option("--stride", a->stride, "Windows start this many tokens apart (default: --seq-len, disjoint)")
       ->check(CLI::PositiveNumber)
-      ->needs(data);
+      ->excludes(requests);
   c->add_option("--batch-tokens", a->batch_tokens, "Tokens per run of the program (default: 1024 or more)")
       ->check(CLI::PositiveNumber);
   c->add_option("--separator", a->separator, "Cuts a text file into documents (default: one document)")
@@ -217,20 +246,21 @@ void add_eval(CLI::App& command, Action& chosen) {
   c->add_option("--jsonl-key", a->jsonl_key, "Member of a JSONL line that holds the text")->needs(data);
   c->add_option("--limit", a->limit, "Only this many documents (0: all)")
       ->check(CLI::NonNegativeNumber)
-      ->needs(data);
+      ->excludes(requests);
   c->add_option("--prefix-token", a->prefix_token,
                 "Id that stands for an empty context (default: the tokenizer's)")
       ->check(CLI::NonNegativeNumber)
       ->needs(requests);
+  c->add_flag("--all-tokens", a->all_tokens, "Score every token, also where the data says which ones count")
+      ->excludes(requests);
   c->add_flag("--special-tokens", a->special_tokens, "Encode with the tokenizer's begin and end tokens");
-  c->add_flag("--json", a->json, "One JSON object instead of text")->needs(data);
+  c->add_flag("--json", a->json, "One JSON object instead of text")->excludes(requests);
   c->add_flag("--quiet", a->quiet, "No progress");
   add_example(*c, "pleat eval my-model --requests arc.jsonl --out answers.jsonl");
   c->callback([a, &chosen] {
     chosen = [a] {
-      if (a->data.empty() && a->requests.empty()) base::fail("give --data, or --requests with --out");
       Evaluation evaluation(*a);
-      return a->data.empty() ? evaluation.answer_requests() : evaluation.perplexity();
+      return a->requests.empty() ? evaluation.perplexity() : evaluation.answer_requests();
     };
   });
 }

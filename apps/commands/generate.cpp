@@ -3,23 +3,16 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "command.h"
+#include "data/chat/open_chat.h"
 #include "data/tokenizer/utf8.h"
-#include "train/generate.h"
+#include "generate.h"
 #include "train/prompts.h"
+#include "train/run_tokenizer.h"
+#include "train/stops.h"
 #include "train/text_stream.h"
 
 namespace pleat::apps {
 namespace {
-
-struct GenerateArguments {
-  ModelArgument model;
-  std::vector<std::string> prompts, stops;
-  std::string prompt_file;
-  train::GenerateOptions options;
-  int64_t max_tokens = 0, batch = 8, context = 0;
-  bool json = false, no_cache = false, ids = false, ignore_end = false;
-};
 
 std::string joined(const std::vector<int32_t>& ids) { return fmt::format("{}", fmt::join(ids, " ")); }
 
@@ -59,28 +52,31 @@ class Generator {
   }
 
   int run() {
-    for (const std::string& text : a_.prompts)
-      prompts_.push_back(a_.ids ? train::parse_ids(text) : train::Prompt{text, std::nullopt});
+    if (a_.chat) open_chat();
+    if (a_.chat && a_.prompts.empty() && a_.prompt_file.empty() && is_input_a_terminal()) return converse();
+    if (a_.prompts.empty() && a_.prompt_file.empty() && is_input_given())
+      if (std::string text = read_standard_input(); !text.empty()) add_prompt(text);
+    for (const std::string& text : a_.prompts) add_prompt(text == "-" ? read_standard_input() : text);
     if (!a_.prompt_file.empty())
       for (train::Prompt& p : train::read_prompts(a_.prompt_file)) {
         if (a_.ids && !p.ids) p = train::parse_ids(p.text);
         prompts_.push_back(std::move(p));
       }
-    if (prompts_.empty())
-      prompts_.push_back(a_.ids ? train::parse_ids("0") : train::Prompt{"The ", std::nullopt});
+    if (prompts_.empty() && a_.chat)
+      base::fail("there is nothing to answer; give --prompt, or text on standard input");
+    if (prompts_.empty()) add_prompt(a_.ids ? "0" : "The ");
     const config::Config& config = source_.config;
+    if (chat_)
+      for (train::Prompt& p : prompts_) {
+        std::vector<data::ChatMessage> messages = first_messages(a_.system);
+        messages.push_back({.role = "user", .content = p.text});
+        p.ids = chat_->encode(messages);
+      }
     const auto encoded = train::encode_prompts(prompts_, vocabulary_.get(), config.model.vocab_size);
-    if (!a_.stops.empty() && !vocabulary_) base::fail("--stop needs text, and there is no tokenizer");
-    check_sampling(a_.options);
-
     size_t longest = 0;
     for (const auto& tokens : encoded) longest = std::max(longest, tokens.size());
     a_.options.max_tokens = tokens_to_draw(a_, source_, longest);
-    if (!a_.ignore_end) {
-      a_.options.stop_tokens = source_.end_tokens;
-      if (vocabulary_ && vocabulary_->end_of_document())
-        a_.options.stop_tokens.push_back(*vocabulary_->end_of_document());
-    }
+    choose_stops();
     train::InferenceChoice choice;
     choice.num_sequences = std::min<int64_t>(a_.batch, static_cast<int64_t>(encoded.size()));
     choice.max_length = static_cast<int64_t>(longest) + a_.options.max_tokens;
@@ -99,6 +95,84 @@ class Generator {
   }
 
  private:
+  void add_prompt(const std::string& text) {
+    prompts_.push_back(a_.ids ? train::parse_ids(text) : train::Prompt{text, std::nullopt});
+  }
+
+  void open_chat() {
+    if (!vocabulary_) base::fail("--chat needs text, and there is no tokenizer");
+    const bool own = source_.is_run && source_.config.chat.template_name != "none";
+    if (source_.is_run && !own)
+      fmt::print(stderr, "the run was not trained on conversations; the tokenizer's own template is used\n");
+    const data::ChatTemplate t =
+        own ? train::chat_template_of(source_.config.chat) : data::chat_preset(data::kTokenizersOwn);
+    chat_ = std::make_unique<train::ChatPrompt>(t, vocabulary_->tokenizer());
+  }
+
+  void choose_stops() {
+    check_sampling(a_.options);
+    if (!a_.stops.empty() && !vocabulary_) base::fail("--stop needs text, and there is no tokenizer");
+    std::vector<int32_t>& tokens = a_.options.stop_tokens;
+    if (!a_.ignore_end) {
+      tokens = source_.end_tokens;
+      if (vocabulary_ && vocabulary_->end_of_document()) tokens.push_back(*vocabulary_->end_of_document());
+    }
+    if (!vocabulary_) return;
+    const train::Stops stops = train::make_stops(a_.stops, *vocabulary_);
+    tokens.insert(tokens.end(), stops.tokens.begin(), stops.tokens.end());
+    stop_texts_ = stops.texts;
+    if (!chat_) return;
+    tokens.insert(tokens.end(), chat_->end_tokens().begin(), chat_->end_tokens().end());
+    stop_texts_.insert(stop_texts_.end(), chat_->end_texts().begin(), chat_->end_texts().end());
+  }
+
+  // A conversation on the terminal.
+  int converse() {
+    if (a_.json || a_.ids) base::fail("--json and --ids need --prompt: a conversation on a terminal is text");
+    choose_stops();
+    const int64_t limit = a_.context > 0            ? a_.context
+                          : source_.max_context > 0 ? std::min<int64_t>(source_.max_context, 4096)
+                                                    : 4096;
+    train::InferenceChoice choice;
+    choice.num_sequences = 1;
+    choice.max_length = limit;
+    choice.prefill_rows = std::min<int64_t>(256, limit);
+    choice.whole_sequences = a_.no_cache;
+    train::Inference model(source_.config, choice);
+    source_.load(model);
+    const auto next = train::make_next_token(model);
+    uint32_t turn = 0;
+    talk(a_.system, [&](const std::vector<data::ChatMessage>& messages) {
+      const std::vector<int32_t> prompt = chat_->encode(messages);
+      a_.options.max_tokens = limit - static_cast<int64_t>(prompt.size());
+      if (a_.options.max_tokens < 1)
+        base::fail("the conversation has {} tokens and leaves no room in a context of {}; /clear starts anew",
+                   prompt.size(), limit);
+      if (a_.max_tokens > 0) a_.options.max_tokens = std::min(a_.options.max_tokens, a_.max_tokens);
+      train::TextStream text = stream_of(prompt);
+      const auto show = [](const std::string& part) {
+        fmt::print("{}", part);
+        std::fflush(stdout);
+      };
+      train::generate(
+          *next, {prompt}, a_.options, turn++,
+          [&](size_t, int32_t token) {
+            show(text.push(token));
+            return !text.stopped();
+          },
+          &times_);
+      show(text.finish() + "\n");
+      return chat_->answer(text.text());
+    });
+    return 0;
+  }
+
+  train::TextStream stream_of(const std::vector<int32_t>& prompt) const {
+    return train::TextStream(
+        [this](std::span<const int32_t> t) { return vocabulary_ ? vocabulary_->decode(t) : std::string(); },
+        prompt, stop_texts_);
+  }
+
   static double rate(int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   }
@@ -112,11 +186,8 @@ class Generator {
       if (stream && !text.empty()) fmt::print("{}", text), std::fflush(stdout);
     };
     std::vector<train::TextStream> texts;
-    for (const auto& tokens : prompts)
-      texts.emplace_back(
-          [this](std::span<const int32_t> t) { return vocabulary_ ? vocabulary_->decode(t) : std::string(); },
-          tokens, a_.stops);
-    show(prompts_[first].text);
+    for (const auto& tokens : prompts) texts.push_back(stream_of(tokens));
+    if (!chat_) show(prompts_[first].text);
     const auto generations = train::generate(
         next, prompts, a_.options, static_cast<uint32_t>(first),
         [&](size_t p, int32_t token) {
@@ -136,11 +207,11 @@ class Generator {
                                {"finish", name_of(g.finish)}};
         if (vocabulary_) {
           line["prompt"] = data::replace_broken_utf8(prompt.text);
-          line["text"] = texts[p].text();
+          line["text"] = chat_ ? chat_->answer(texts[p].text()) : texts[p].text();
         }
         fmt::print("{}\n", line.dump());
       } else if (!stream) {
-        fmt::print("=== prompt {} ===\n{}{}\n\n", first + p + 1, prompt.text,
+        fmt::print("=== prompt {} ===\n{}{}{}\n\n", first + p + 1, prompt.text, chat_ ? "\n" : "",
                    vocabulary_ ? texts[p].text() : " " + joined(g.tokens));
       }
     }
@@ -151,7 +222,9 @@ class Generator {
   GenerateArguments& a_;
   exchange::ModelSource source_;
   std::unique_ptr<train::Vocabulary> vocabulary_;
+  std::unique_ptr<train::ChatPrompt> chat_;
   std::vector<train::Prompt> prompts_;
+  std::vector<std::string> stop_texts_;
   train::GenerateTimes times_;
 };
 
@@ -161,9 +234,19 @@ void add_generate(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<GenerateArguments>();
   CLI::App* c = &command;
   add_model_argument(*c, a->model);
-  c->add_option("--prompt", a->prompts, "Text to continue (repeatable)")->allow_extra_args(false);
-  c->add_option("--prompts", a->prompt_file,
-                "File with one prompt per line; .jsonl: strings, or objects with \"prompt\" or \"tokens\"");
+  auto* prompt =
+      c->add_option("--prompt", a->prompts,
+                    "Text to continue (repeatable); -: all of standard input. Default: standard input "
+                    "where that is a pipe or a file");
+  prompt->allow_extra_args(false);
+  c->add_option(
+      "--prompts", a->prompt_file,
+      "File with one prompt per line, -: standard input; .jsonl: strings, or objects with \"prompt\" or "
+      "\"tokens\"");
+  auto* chat = c->add_flag("--chat", a->chat,
+                           "Prompts are what a user says, written as the model was trained; without any, a "
+                           "conversation on the terminal");
+  c->add_option("--system", a->system, "With --chat: what the system says first")->needs(chat);
   c->add_option("--batch", a->batch, "Prompts that run together")->check(CLI::PositiveNumber);
   c->add_option("--max-tokens", a->max_tokens, "Tokens to draw (default: 200, or what the context leaves)")
       ->check(CLI::PositiveNumber);
@@ -177,9 +260,11 @@ void add_generate(CLI::App& command, Action& chosen) {
   c->add_option("--top-p", a->options.top_p, "Draw from the smallest set with this probability")
       ->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0));
   c->add_option("--seed", a->options.seed, "Seed of the draws");
-  c->add_option("--stop", a->stops, "End before this text (repeatable)")->allow_extra_args(false);
+  c->add_option("--stop", a->stops, "End before this text, or before this special token (repeatable)")
+      ->allow_extra_args(false);
   c->add_flag("--ignore-end", a->ignore_end, "Do not stop at the end-of-text token");
-  c->add_flag("--ids", a->ids, "Prompts and output are token ids, separated by commas or spaces");
+  c->add_flag("--ids", a->ids, "Prompts and output are token ids, separated by commas or spaces")
+      ->excludes(chat);
   c->add_flag("--no-cache", a->no_cache, "Run the whole sequence for every token: slow, the reference");
   c->add_flag("--json", a->json, "One JSON object per prompt: tokens, text, why it ended");
   add_example(*c, "pleat generate runs/demo --prompt 'hacker: ' --temperature 0.7 --stop '.'");

@@ -75,8 +75,6 @@ ordered_json common(const config::Config& c, const char* architecture, const cha
                     {"eos_token_id", nullptr},
                     {"pad_token_id", nullptr}};
   if (m.padding_token >= 0) j["pad_token_id"] = m.padding_token;
-  // The byte tokenizer's end of a document.
-  if (c.data.tokenizer == "byte" && m.vocab_size > 256) j["eos_token_id"] = 256;
   return j;
 }
 

@@ -26,6 +26,7 @@ struct Description {
 // For a model trained from scratch: the first of llama, qwen3 (dense), mixtral, qwen3_moe, olmoe, qwen2_moe
 // (experts) that can say it. When none can, the error lists what the nearest one would say differently.
 // `trained` must be resolved.
+// The ids that begin and end texts are the tokenizer's and left null (exchange/companion_files.h).
 Description describe(const config::Config& trained);
 
 }  // namespace pleat::exchange

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
+#include "exchange/companion_files.h"
 #include "model/parameters.h"
 #include "safetensors/convert.h"
 
@@ -88,9 +89,9 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
 
   const std::string copied = copied_files_folder(run_folder);
   if (std::filesystem::exists(copied)) files_ = read_small_files(copied);
-  if (const std::string& tokenizer = trained.data.tokenizer;
-      tokenizer != "byte" && tokenizer != copied_files_folder(trained.log.run_dir))
-    tokenizer_note_ = replace_tokenizer(tokenizer, files_);
+  const std::string& tokenizer = trained.data.tokenizer;
+  const bool tokenizer_is_copied = tokenizer == copied_files_folder(trained.log.run_dir);
+  if (tokenizer != "byte" && !tokenizer_is_copied) tokenizer_note_ = replace_tokenizer(tokenizer, files_);
   Description description;
   if (const SmallFile* source = find(files_, "config.json")) {
     const std::string where = copied + "/config.json";
@@ -112,6 +113,17 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
   if (const char* key = dtype_key(json); !json.contains(key) || json.at(key) != type.long_name) {
     json[key] = type.long_name;
     description.json = json.dump(2) + "\n";
+  }
+  const bool imported = find(files_, "config.json") != nullptr;
+  CompanionRequest companions{trained, trained.data.tokenizer, false};
+  if (imported && (companions.tokenizer == "byte" || tokenizer_is_copied)) {
+    companions.keeps_source_ids = true;
+    companions.tokenizer = has_tokenizer(files_) ? copied : "";
+  }
+  if (tokenizer_note_.empty()) {
+    const nlohmann::ordered_json before = json;
+    for (const std::string& note : complete_companion_files(companions, files_, json)) tokenizer_note_ = note;
+    if (json != before) description.json = json.dump(2) + "\n";
   }
   dtype_ = type.name;
   json_ = description.json;

@@ -28,9 +28,12 @@ class TrainedModel {
 
   const family::FamilyConfig& model() const { return model_; }  // its config is the trained one, resolved
   const std::string& config_json() const { return json_; }
-  // Of the source, with the tokenizer the model was trained with.
+  // Of the source, with the tokenizer the model was trained with and what else its use needs
+  // (exchange/companion_files.h).
   const std::vector<SmallFile>& files() const { return files_; }
-  const std::string& tokenizer_note() const { return tokenizer_note_; }  // why files() holds none; or empty
+  const std::string& tokenizer_note() const {
+    return tokenizer_note_;
+  }  // what files() lacks and why; or empty
   const std::string& dtype() const { return dtype_; }
   const checkpoint::Loaded& checkpoint() const;
   const std::vector<model::Parameter>& parameters() const { return table_; }

@@ -23,7 +23,7 @@ void run_batch(interpret::Executor& e, int64_t num_rows, std::span<const ScoreRe
     for (int64_t t = 0; t < r.num_rows(); ++t, ++row) {
       tokens[row] = r.tokens[size_t(t)];
       labels[row] = r.tokens[size_t(t) + 1];
-      mask[row] = t + 1 >= r.first_scored;
+      mask[row] = r.is_scored(t + 1);
       positions[row] = static_cast<int32_t>(t);
       doc_start[row] = static_cast<int32_t>(begin);
       valid[row] = 1;
@@ -43,9 +43,9 @@ void run_batch(interpret::Executor& e, int64_t num_rows, std::span<const ScoreRe
   for (size_t i : batch) {
     const ScoreRequest& r = requests[i];
     Score& s = out[i];
-    s.num_tokens = r.num_scored();
     for (int64_t t = 0; t < r.num_rows(); ++t, ++row) {
-      if (t + 1 < r.first_scored) continue;
+      if (!r.is_scored(t + 1)) continue;
+      ++s.num_tokens;
       s.log_likelihood += log_prob[row];
       s.is_greedy &= best[row] == r.tokens[size_t(t) + 1];
     }
@@ -63,6 +63,8 @@ std::vector<Score> score(Inference& model, std::span<const ScoreRequest> request
     if (r.tokens.empty() || r.first_scored < 1 || r.num_scored() < 0)
       base::fail("request {} scores tokens {} to {}; at least one token must come before", i, r.first_scored,
                  r.tokens.size());
+    PLEAT_CHECK(r.counts.empty() || r.counts.size() == r.tokens.size(), "request {}: {} marks for {} tokens",
+                i, r.counts.size(), r.tokens.size());
     if (r.num_rows() > num_rows)
       base::fail("request {} has {} tokens, the maximum is {}", i, r.tokens.size(), num_rows + 1);
     for (int32_t t : r.tokens)
@@ -118,12 +120,22 @@ PerplexityMeter::PerplexityMeter(Inference& model, int64_t seq_len, int64_t stri
   for_each_window({}, seq_len, stride, false, {});  // throws where these make no sense
 }
 
-void PerplexityMeter::add(std::span<const int32_t> document, const std::function<void(int64_t)>& progress) {
+void PerplexityMeter::add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask,
+                          const std::function<void(int64_t)>& progress) {
+  PLEAT_CHECK(loss_mask.empty() || loss_mask.size() == document.size(), "{} marks for {} tokens",
+              loss_mask.size(), document.size());
   ++num_documents_;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // scored so far: tokens 1 .. tokens
   for_each_window(document, seq_len_, stride_, false, [&](ScoreRequest&& r) {
-    waiting_rows_ += r.num_rows();
+    const int64_t from = tokens + 1 - r.first_scored;
     tokens += r.num_scored();
+    num_tokens_ += r.num_scored();
+    if (!loss_mask.empty()) {
+      r.counts.assign(loss_mask.begin() + from,
+                      loss_mask.begin() + from + static_cast<int64_t>(r.tokens.size()));
+      if (std::find(r.counts.begin() + r.first_scored, r.counts.end(), 1) == r.counts.end()) return;
+    }
+    waiting_rows_ += r.num_rows();
     waiting_.push_back(std::move(r));
     if (waiting_rows_ < 8 * model_.choice().score_tokens) return;
     flush();

@@ -17,8 +17,12 @@ namespace pleat::train {
 struct ScoreRequest {
   std::vector<int32_t> tokens;
   int64_t first_scored = 1;
+  std::vector<uint8_t> counts = {};  // as long as tokens: of those scored, which count; empty: all
   int64_t num_scored() const { return static_cast<int64_t>(tokens.size()) - first_scored; }
   int64_t num_rows() const { return static_cast<int64_t>(tokens.size()) - 1; }  // of the program
+  bool is_scored(int64_t t) const {
+    return t >= first_scored && (counts.empty() || counts[static_cast<size_t>(t)]);
+  }
 };
 
 struct Score {
@@ -44,17 +48,20 @@ void for_each_window(std::span<const int32_t> document, int64_t seq_len, int64_t
 class PerplexityMeter {
  public:
   PerplexityMeter(Inference& model, int64_t seq_len, int64_t stride);
-  // The first token of a document is context only. `progress` sees, now and then, how many of the document's
-  // tokens are done.
-  void add(std::span<const int32_t> document, const std::function<void(int64_t tokens)>& progress = {});
-  // Of everything added.
+  // The first token of a document is context only. `loss_mask`, as long as the document: which tokens count; empty:
+  // all. `progress` sees, now and then, how many of the document's tokens are done.
+  void add(std::span<const int32_t> document, std::span<const uint8_t> loss_mask = {},
+           const std::function<void(int64_t tokens)>& progress = {});
+  // Of everything added that counts.
   Score total();
   int64_t num_documents() const { return num_documents_; }
+  // Tokens that have one before them, whether or not they count.
+  int64_t num_tokens() const { return num_tokens_; }
 
  private:
   void flush();
   Inference& model_;
-  int64_t seq_len_, stride_, num_documents_ = 0, waiting_rows_ = 0;
+  int64_t seq_len_, stride_, num_documents_ = 0, num_tokens_ = 0, waiting_rows_ = 0;
   std::vector<ScoreRequest> waiting_;
   Score total_;
 };

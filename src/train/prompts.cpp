@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -41,8 +42,10 @@ Prompt prompt_from_json(const std::string& text, const std::string& where) {
 }  // namespace
 
 std::vector<Prompt> read_prompts(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) base::fail_with(base::ExitCode::Storage, "cannot open '{}'", path);
+  std::ifstream file;
+  if (path != "-") file.open(path, std::ios::binary);
+  if (!file) base::fail_with(base::ExitCode::Storage, "cannot open '{}'", path);
+  std::istream& in = path == "-" ? std::cin : file;
   const bool is_json = path.ends_with(".jsonl") || path.ends_with(".ndjson");
   std::vector<Prompt> out;
   std::string line;

@@ -15,7 +15,7 @@ struct Prompt {
 };
 
 // One prompt per line that holds more than white space. Files named .jsonl or .ndjson: a JSON string, or an
-// object with "prompt" (a string) or "tokens" (ids). Throws naming file and line.
+// object with "prompt" (a string) or "tokens" (ids). "-" is standard input, as text. Throws naming file and line.
 std::vector<Prompt> read_prompts(const std::string& path);
 
 // "1, 2 3": ids separated by commas or spaces.

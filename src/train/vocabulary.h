@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/tokenizer.h"
+#include "data/tokenizer/text_tokenizer.h"
 
 namespace pleat::train {
 
@@ -16,7 +16,9 @@ class Vocabulary {
   // "byte", or a file or folder data::open_tokenizer understands.
   explicit Vocabulary(const std::string& name);
 
-  const data::Tokenizer& tokenizer() const { return *tokenizer_; }
+  const data::TextTokenizer& tokenizer() const { return *tokenizer_; }
+  // Tokens that stand for themselves and appear in no text.
+  std::vector<data::SpecialToken> special_tokens() const { return tokenizer_->special_tokens(); }
   // `special`: with the begin and end tokens the tokenizer's file asks for.
   std::vector<int32_t> encode(std::string_view text, bool special) const;
   // Special tokens and ids that stand for nothing are left out; bytes that form no valid UTF-8 come out as
@@ -27,7 +29,7 @@ class Vocabulary {
   std::optional<int32_t> prefix_token() const;
 
  private:
-  std::unique_ptr<data::Tokenizer> tokenizer_;
+  std::unique_ptr<data::TextTokenizer> tokenizer_;
 };
 
 }  // namespace pleat::train

@@ -500,7 +500,9 @@ TEST_F(Cli, TrainReportGenerate) {
   EXPECT_NEAR(of_file.at("bits_per_byte").get<double>() * std::log(2.0) * double(text().size() - 1),
               of_file.at("nats_per_token").get<double>() * double(text().size()), 1e-6);
   expect_refused({"eval", run_dir, "--data", folder_.at("nothing")}, {"nothing"});
-  expect_refused({"eval", run_dir}, {"--data", "--requests"});
+  const Ended own = run({"eval", run_dir, "--quiet"});
+  EXPECT_NE(own.out.find("train-validation"), std::string::npos) << "the run's own: " << own.out << own.err;
+  expect_refused({"eval", std::string(PLEAT_SOURCE_DIR) + "/tests/golden/llama"}, {"--data", "--requests"});
   expect_refused({"eval", run_dir, "--data", folder_.at("text.txt"), "--stride", "9999"}, {"9999"});
 
   write_text(

@@ -179,6 +179,26 @@ TEST_F(ScoreOne, PerplexityIsTheSumOverWindows) {
   EXPECT_EQ(sliding.total().num_tokens, 29 + 3);
 }
 
+TEST_F(ScoreOne, TokensThatDoNotCountInTheLossAreNotScored) {
+  const std::vector<int32_t> a = random_tokens(30, 37, 1);
+  std::vector<uint8_t> mask(a.size(), 0);
+  for (size_t i : {0, 3, 4, 12, 13, 29}) mask[i] = 1;
+  PerplexityMeter masked(model_, 12, 12), nothing(model_, 12, 12);
+  masked.add(a, mask);
+  double expected = 0;
+  for (int64_t begin = 0; begin < 29; begin += 12) {
+    const std::vector<int32_t> part(a.begin() + begin, a.begin() + std::min<int64_t>(30, begin + 13));
+    const std::vector<Expected> all = by_hand(config_, part);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (mask[size_t(begin) + i + 1]) expected += all[i].log_prob;
+  }
+  EXPECT_NEAR(masked.total().log_likelihood, expected, 1e-9);
+  EXPECT_EQ(masked.total().num_tokens, 5) << "the first token of a document has nothing before it";
+  EXPECT_EQ(masked.num_tokens(), 29);
+  nothing.add(a, std::vector<uint8_t>(a.size(), 0));
+  EXPECT_EQ(nothing.total().num_tokens, 0);
+}
+
 // One token per letter; "ab" is one token of its own, so that a cut inside it shows.
 std::vector<int32_t> toy_encode(std::string_view text) {
   std::vector<int32_t> out;
