@@ -30,9 +30,11 @@ Condition decays() {
 
 Condition has_biases() {
   return {"the model has biases",
-          {"model.qkv_bias", "model.attn_out_bias", "model.mlp_bias", "moe.router_bias"},
+          {"model.qkv_bias", "model.attn_out_bias", "model.mlp_bias", "model.attention_sinks",
+           "moe.router_bias", "moe.expert_bias"},
           [](const Config& c) {
-            return c.model.qkv_bias || c.model.attn_out_bias || c.model.mlp_bias || c.moe.router_bias;
+            return c.model.qkv_bias || c.model.attn_out_bias || c.model.mlp_bias || c.model.attention_sinks ||
+                   c.moe.router_bias || c.moe.expert_bias;
           }};
 }
 
@@ -158,9 +160,11 @@ std::vector<Key> optimizer_keys() {
                      .range(0, 1e9));
   keys.push_back(
       key("decay_norms", &O::decay_norms, "Weight decay also acts on norm weights.").when(decays()));
-  keys.push_back(key("decay_biases", &O::decay_biases, "Weight decay also acts on biases.")
-                     .when(decays())
-                     .when(has_biases()));
+  keys.push_back(
+      key("decay_biases", &O::decay_biases,
+          "Weight decay also acts on biases: of projections, routers and experts, and on attention sinks.")
+          .when(decays())
+          .when(has_biases()));
   keys.push_back(key("decay_embeddings", &O::decay_embeddings, "Weight decay also acts on the embedding.")
                      .when(decays()));
   keys.push_back(

@@ -141,13 +141,14 @@ namespace {
 program::AttrSet adamw_attrs(const config::Config& c, const Parameter& p) {
   const auto& o = c.optimizer;
   double decay = o.weight_decay, lr_mult = 1;
-  if (p.parameter_class == ParameterClass::Norm && !o.decay_norms) decay = 0;
-  if (p.is_bias && !o.decay_biases) decay = 0;
-  if (p.parameter_class == ParameterClass::Embedding && !o.decay_embeddings) decay = 0;
   if (const auto group = o.groups.find(name_of(p.parameter_class)); group != o.groups.end()) {
     lr_mult = group->second.lr_mult;
     if (group->second.weight_decay >= 0) decay = group->second.weight_decay;
   }
+  // Last: a group says how much, the switches whether at all.
+  if (p.parameter_class == ParameterClass::Norm && !o.decay_norms) decay = 0;
+  if (p.is_bias && !o.decay_biases) decay = 0;
+  if (p.parameter_class == ParameterClass::Embedding && !o.decay_embeddings) decay = 0;
   return {
       {"beta1", o.beta1}, {"beta2", o.beta2}, {"eps", o.eps}, {"weight_decay", decay}, {"lr_mult", lr_mult}};
 }
