@@ -1,5 +1,9 @@
 #include "layout/from_config.h"
 
+#include <numeric>
+
+#include "base/checked.h"
+
 namespace pleat::layout {
 
 Sizes sizes_of(const config::Config& c, int64_t num_ranks) {
@@ -10,6 +14,13 @@ Sizes sizes_of(const config::Config& c, int64_t num_ranks) {
 PipelineLayout pipeline_of(const config::Config& c) {
   return PipelineLayout::make(c.parallel.pipeline_layout,
                               {c.parallel.pp, c.parallel.vpp, c.model.num_layers, c.model.num_mtp_layers});
+}
+
+int64_t least_ranks(const config::Config& c) {
+  const config::ParallelConfig& p = c.parallel;
+  // Each size is at most 2^20 (config), so none of these products overflows.
+  const int64_t attention = p.tp * p.cp, expert = p.etp * p.ep;
+  return base::checked_mul(attention / std::gcd(attention, expert) * p.pp, expert, "ranks");
 }
 
 void require_one_rank(const config::Config& c) {

@@ -285,5 +285,44 @@ TEST(Recompute, AModuleThatFreesNothingIsAnError) {
                base::Error);
 }
 
+// DeepSeek-V3's first pipeline stage: layers without experts, in a model whose other layers have them.
+Words dense_first_stage(Words more) {
+  more.insert(more.end(),
+              {"parallel.pp=2", "parallel.ep=2", "model.num_layers=4", "model.leading_dense_layers=2",
+               "model.ffn_hidden_size=48", "train.num_microbatches=4"});
+  return more;
+}
+
+TEST(Recompute, APipelineStageWithoutExpertsWasRefusedThoughTheModelHasThem) {
+  const RankPrograms plain = build_ranks(make_config(dense_first_stage({})), 4);
+  const RankPrograms r =
+      build_ranks(make_config(dense_first_stage({"recompute.modules=[\"experts\",\"norm\"]"})), 4);
+  const auto replays = [](const Program& p, std::string_view module) {
+    return std::count_if(p.stages.begin(), p.stages.end(), [&](const Stage& s) {
+      return s.replay != 0 && program::in_module(s.op, std::string(module));
+    });
+  };
+  EXPECT_EQ(replays(r.programs[0], "experts"), 0);
+  EXPECT_GT(replays(r.programs[0], "norm"), 0);
+  EXPECT_GT(replays(r.programs[1], "experts"), 0);
+  const RankPrograms alone =
+      build_ranks(make_config(dense_first_stage({"recompute.modules=[\"experts\"]"})), 4);
+  EXPECT_TRUE(alone.programs[0] == plain.programs[0]) << "nothing to rebuild on the first stage";
+}
+
+TEST(Recompute, AModuleThatFreesNothingInTheWholeModelIsStillRefusedOverAPipeline) {
+  config::Config c = make_config(dense_first_stage({"recompute.modules=[\"norm\"]"}));
+  c.recompute.modules = {"experts"};
+  c.recompute.layers = "0-1";
+  try {
+    build_ranks(c, 4);
+    FAIL() << "accepted";
+  } catch (const base::Error& e) {
+    EXPECT_NE(std::string(e.what()).find("recompute.modules names 'experts', which would free nothing"),
+              std::string::npos)
+        << e.what();
+  }
+}
+
 }  // namespace
 }  // namespace pleat::schedule

@@ -173,6 +173,19 @@ TEST(TokenBudget, OneRowAboveRunsTheStepAgain) {
   }
 }
 
+TEST(TokenBudget, AStepIsRunAgainWhereAPipelineStageHasNoExperts) {
+  const std::vector<std::string> dense_first = {"model.leading_dense_layers=1", "model.ffn_hidden_size=8"};
+  const config::Config c = skewed_model(kAbove, "rerun", dense_first),
+                       roomy = skewed_model(0, "stop", dense_first);
+  for (const model::Mesh& mesh : budget_meshes()) {
+    if (mesh.pp == 1) continue;
+    SCOPED_TRACE(text_of(mesh));
+    const LayoutRun run = run_on(c, mesh, skewed_run(c)), whole = run_on(roomy, mesh, skewed_run(roomy));
+    for (const StepResults& s : run.steps) EXPECT_TRUE(s.rerun && s.committed);
+    EXPECT_TRUE(compare(whole, run, model::make_parameters(c)).bitwise);
+  }
+}
+
 TEST(TokenBudget, ExpertTensorRanksDropTheSame) {
   const config::Config c = skewed_model(1.0, "drop", {"moe.top_k=2"});
   LayoutRun first;

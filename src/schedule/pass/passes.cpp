@@ -2,23 +2,53 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "layout/from_config.h"
+#include "schedule/build.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/ring_buffers.h"
+#include "schedule/ranks.h"
 
 namespace pleat::schedule {
+
+namespace {
+
+// The step of one pipeline rank that had all layers, other axes as they are.
+program::Program without_pipeline(config::Config c) {
+  c.parallel.pp = c.parallel.vpp = 1;
+  c.parallel.pipeline_layout.clear();
+  c.parallel.order = config::ParallelConfig{}.order;
+  c.parallel.optimizer_group = 0;
+  const layout::Layout ranks(layout::sizes_of(c, layout::least_ranks(c)));
+  const model::Mesh mesh = mesh_of(c, ranks);
+  c.train.num_microbatches = mesh.dp;
+  return build_training_step(c, model::make_parameters(c), {model::RoutingUse::Choose, mesh, {}});
+}
+
+// A pipeline rank may hold no layer of a module, such as one whose layers are all dense; the whole model must.
+program::Program recompute_modules(program::Program p, const config::Config& c) {
+  const bool is_part = std::any_of(p.stages.begin(), p.stages.end(), [](const program::Stage& s) {
+    return program::class_of(s.op) == program::OpClass::Transfer;  // between pipeline ranks
+  });
+  const RecomputeOptions options{c.recompute.modules, config::recompute_layers(c), is_part};
+  if (options.is_part &&
+      std::any_of(options.modules.begin(), options.modules.end(),
+                  [&](const std::string& m) { return freed_by(p, m, options.layers).empty(); }))
+    require_freed(without_pipeline(c), options);
+  return recompute(std::move(p), options);
+}
+
+}  // namespace
 
 const std::vector<Pass>& pass_table() {
   static const std::vector<Pass> table = {
       {"freeze", Promise::Exact, [](const config::Config& c) { return !c.optimizer.freeze.empty(); },
        [](program::Program p, const config::Config& c) { return freeze(std::move(p), c); }},
       {"recompute", Promise::Exact, [](const config::Config& c) { return !c.recompute.modules.empty(); },
-       [](program::Program p, const config::Config& c) {
-         return recompute(std::move(p), {c.recompute.modules, config::recompute_layers(c)});
-       }},
+       [](program::Program p, const config::Config& c) { return recompute_modules(std::move(p), c); }},
       {"fuse", Promise::Bounded,
        [](const config::Config& c) { return c.device.kind == "cuda" && c.model.dtype == "bfloat16"; },
        [](program::Program p, const config::Config&) { return fuse(std::move(p)); }},

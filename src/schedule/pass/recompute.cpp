@@ -104,7 +104,7 @@ std::vector<ValueId> freed_by(const Program& program, const std::string& module,
   return out;
 }
 
-Program recompute(Program program, const RecomputeOptions& options) {
+void require_freed(const Program& program, const RecomputeOptions& options) {
   for (const std::string& module : options.modules)
     if (freed_by(program, module, options.layers).empty())
       base::fail(
@@ -112,6 +112,10 @@ Program recompute(Program program, const RecomputeOptions& options) {
           "output of "
           "that module for its backward. Remove it, or choose layers that have it",
           module);
+}
+
+Program recompute(Program program, const RecomputeOptions& options) {
+  if (!options.is_part) require_freed(program, options);
   return Rebuilder(std::move(program), options).run();
 }
 

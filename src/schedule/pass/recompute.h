@@ -13,9 +13,14 @@ namespace pleat::schedule {
 struct RecomputeOptions {
   std::vector<std::string> modules;  // norm activation core_attention experts shared_experts layer
   std::vector<bool> layers;          // which layers; empty: all
+  // The program is a pipeline rank's part of the model: a module that others hold is no mistake.
+  bool is_part = false;
 };
 
 // Throws base::Error when a module would free nothing in these layers, naming it.
+void require_freed(const program::Program& program, const RecomputeOptions& options);
+
+// After require_freed, unless the program is a part.
 program::Program recompute(program::Program program, const RecomputeOptions& options);
 
 // Values the pass would free for this module: produced by its forward stages and read by a backward stage.
