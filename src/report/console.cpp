@@ -85,7 +85,12 @@ Progress::Progress(int64_t total_steps, Mode mode, Sink sink, double every_secon
 
 void Progress::step_done(const StepRecord& record, double now_seconds) {
   eta_.step_done(record.step, now_seconds);
-  if (!record.health.empty()) experts_word_ = router_verdict(record.health).word;
+  if (!record.health.empty()) {
+    const RouterVerdict verdict = router_verdict(record.health);
+    experts_word_ = verdict.word;
+    if (verdict.word != name_of(Balance::Balanced) && explained_words_.insert(verdict.word).second)
+      message(fmt::format("experts {}: {}", verdict.word, verdict.meaning));
+  }
   const std::string line = line_of(record, total_steps_, eta_.seconds_left(), experts_word_);
   const bool keep = record.eval.has_value() || record.refused_steps > refused_ || record.step >= total_steps_;
   refused_ = record.refused_steps;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -42,7 +43,7 @@ class Progress {
   // rewritten. `every_seconds` is the shortest time between two lines in Lines mode.
   Progress(int64_t total_steps, Mode mode, Sink sink, double every_seconds = 10.0, size_t width = 120);
 
-  // Shows the step. The first, the last, and every step with an evaluation or a newly refused step is
+  // Shows the step; a word about the experts that was not there before is explained first. The first, the last, and every step with an evaluation or a newly refused step is
   // always shown; evaluations keep their line in Rewrite mode too.
   void step_done(const StepRecord& record, double now_seconds);
   // Leaves the current line standing and prints `line` below it.
@@ -58,7 +59,8 @@ class Progress {
   Eta eta_;
   double last_shown_ = kUnknown;
   int64_t refused_ = 0;
-  std::string experts_word_;  // of the last step that had router health
+  std::string experts_word_;               // of the last step that had router health
+  std::set<std::string> explained_words_;  // each is explained once, when it first appears
   bool line_open_ = false;
 };
 

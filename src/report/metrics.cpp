@@ -103,6 +103,24 @@ std::string_view name_of(Balance balance) {
   return "?";
 }
 
+std::string_view meaning_of(Balance balance) {
+  switch (balance) {
+    case Balance::Balanced:
+      return "no expert is far from the mean load of its layer";
+    case Balance::Uneven:
+      return "some expert has 1.5 times the mean load of its layer or more, or a quarter or less";
+    case Balance::Skewed:
+      return "some expert has twice the mean load of its layer or more, or no token of a few";
+    case Balance::Dead:
+      return "some expert got no token at all; raise moe.aux_coef if it lasts";
+    case Balance::Collapsing:
+      return "a layer uses less than half of its experts; raise moe.aux_coef";
+    case Balance::NonFinite:
+      return "logits of a router are no finite numbers";
+  }
+  return "";
+}
+
 RouterVerdict router_verdict(std::span<const RouterHealth> layers) {
   if (layers.empty()) return {};
   const RouterHealth* worst = &layers.front();
@@ -114,6 +132,7 @@ RouterVerdict router_verdict(std::span<const RouterHealth> layers) {
   }
   RouterVerdict verdict;
   verdict.word = name_of(balance_of(*worst));
+  verdict.meaning = meaning_of(balance_of(*worst));
   verdict.worst_layer = worst->layer;
   verdict.text = fmt::format("experts: worst layer {}, {:.1f}x, {} dead", worst->layer, worst->max_over_mean,
                              worst->dead);

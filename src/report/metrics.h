@@ -58,12 +58,14 @@ enum class Balance { Balanced, Uneven, Skewed, Dead, Collapsing, NonFinite };
 inline constexpr double kMeanLoadForDead = 8.0;
 
 Balance balance_of(const RouterHealth& health);
-std::string_view name_of(Balance balance);  // "balanced", "uneven", ..., "non-finite"
+std::string_view name_of(Balance balance);     // "balanced", "uneven", ..., "non-finite"
+std::string_view meaning_of(Balance balance);  // the rule above in a few words, for whoever reads the word
 
 // The verdict over all layers: that of the worst one (by Balance, then by max/mean).
 struct RouterVerdict {
-  std::string word;  // one word; empty when there is no MoE layer
-  std::string text;  // "experts: worst layer 17, 3.1x, 2 dead"; empty when there is no MoE layer
+  std::string word;     // one word; empty when there is no MoE layer
+  std::string meaning;  // what the word says
+  std::string text;     // "experts: worst layer 17, 3.1x, 2 dead"; empty when there is no MoE layer
   int worst_layer = -1;
 };
 RouterVerdict router_verdict(std::span<const RouterHealth> layers);

@@ -82,6 +82,30 @@ TEST(Console, RewriteModeKeepsOneLine) {
   EXPECT_EQ(out, "\nsaved\n");
 }
 
+TEST(Console, AWordAboutTheExpertsIsExplainedWhenItFirstAppears) {
+  std::string out;
+  Progress progress(
+      9, Progress::Mode::Lines, [&](std::string_view text) { out += text; }, 0.0);
+  const auto step = [&](int64_t number, const std::vector<int64_t>& load) {
+    StepRecord record = plain(number);
+    record.health[0] = router_health(0, load, 0, {}, std::span<const float>());
+    out.clear();
+    progress.step_done(record, static_cast<double>(number));
+  };
+  step(1, {100, 100, 100, 100});
+  EXPECT_EQ(out.find("experts balanced:"), std::string::npos) << out;
+  step(2, {250, 50, 60, 70});
+  EXPECT_TRUE(out.starts_with("experts skewed: some expert has twice the mean load of its layer or more"))
+      << out;
+  EXPECT_NE(out.find("\nstep 2/9"), std::string::npos);
+  step(3, {250, 50, 60, 70});
+  EXPECT_TRUE(out.starts_with("step 3/9")) << "said once: " << out;
+  step(4, {190, 170, 0, 180});
+  EXPECT_TRUE(out.starts_with("experts dead: some expert got no token at all")) << out;
+  step(5, {1000, 1, 1, 1});
+  EXPECT_TRUE(out.starts_with("experts collapsing: a layer uses less than half of its experts")) << out;
+}
+
 TEST(Format, Counts) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(950), "950");

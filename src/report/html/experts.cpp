@@ -102,7 +102,8 @@ std::string health_table(std::span<const RouterHealth> layers) {
       "<th class=\"n\">Logit rms</th><th class=\"n\">Bias range</th></tr></thead><tbody>";
   for (const RouterHealth& layer : layers) {
     const std::string_view word = name_of(balance_of(layer));
-    out += fmt::format("<tr><td>{}</td><td><span class=\"pill {}\">{}</span></td>", layer.layer, word, word);
+    out += fmt::format("<tr><td>{}</td><td><span class=\"pill {}\" title=\"{}\">{}</span></td>", layer.layer,
+                       word, escape(meaning_of(balance_of(layer))), word);
     out += number_cell(layer.max_over_mean, 2) + number_cell(layer.min_over_mean, 2) +
            number_cell(layer.entropy, 3) + number_cell(layer.cv, 2);
     out += fmt::format("<td class=\"n\">{}</td><td class=\"n\">{:.2f} %</td>", layer.dead,
@@ -135,8 +136,9 @@ std::string experts_section(const RunData& run) {
     return "<p class=\"missing\">metrics.jsonl holds no router health. A model with MoE layers logs it by "
            "default; a dense model has none.</p>";
   const RouterVerdict verdict = router_verdict(run.health);
-  return fmt::format("<p class=\"note\"><span class=\"pill {}\">{}</span> {} (step {})</p>",
-                     escape(verdict.word), escape(verdict.word), escape(verdict.text), run.health_step) +
+  return fmt::format("<p class=\"note\"><span class=\"pill {}\">{}</span> {} (step {}). {}: {}.</p>",
+                     escape(verdict.word), escape(verdict.word), escape(verdict.text), run.health_step,
+                     escape(verdict.word), escape(verdict.meaning)) +
          load_map(run) + peak_strip(run) + health_tables(run);
 }
 
