@@ -56,6 +56,9 @@ struct ConfigArgument {
 };
 void add_config_argument(CLI::App& command, ConfigArgument& argument);
 
+// Ranks that cannot run here (train::carrier_fault) may be planned and simulated: says so on standard error.
+void note_carrier(const config::Config& config, int64_t num_ranks);
+
 // SOURCE, --tokenizer, --dtype and --threads, shared by the commands that use a model.
 struct ModelArgument {
   std::string folder;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "command_table.h"
 #include "guard.h"
+#include "train/launch.h"
 #include "train/run_tokenizer.h"
 #include "version.h"
 
@@ -18,6 +19,11 @@ void add_config_argument(CLI::App& command, ConfigArgument& argument) {
   command.add_option("config", argument.path, "Run configuration (TOML)")->required();
   command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")
       ->allow_extra_args(false);
+}
+
+void note_carrier(const config::Config& config, int64_t num_ranks) {
+  if (const std::string fault = train::carrier_fault(config, num_ranks); !fault.empty())
+    fmt::print(stderr, "note: `pleat train` would refuse this many ranks: {}\n", fault);
 }
 
 void add_model_argument(CLI::App& command, ModelArgument& a) {

@@ -1,6 +1,7 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -27,22 +28,33 @@ double resident_peak_mb() {
 }
 
 struct BenchArguments {
-  std::string peer_config, out, svg, label = "pleat";
+  std::string config, peer_config, out, svg, label = "pleat";
   std::vector<std::string> sets;
   train::BenchOptions options;
-  int64_t threads = 2;
+  int64_t threads = 0;
   double skew = 0;
 };
 
-int run_bench(const BenchArguments& a) {
-  const double resident_before = resident_peak_mb();
-  config::Config config = train::peer_config(a.peer_config, a.threads);
+config::Config bench_config(const BenchArguments& a) {
   std::vector<std::string> sets = a.sets;
   if (a.skew > 0) {
     sets.push_back("moe.force_routing=\"loaded\"");
     sets.push_back(fmt::format("moe.force_load={}", a.skew));
   }
-  if (!sets.empty()) config = config::resolve(config::parse(config::to_toml(config), sets, a.peer_config));
+  if (!a.peer_config.empty()) {
+    const config::Config config = train::peer_config(a.peer_config, a.threads);
+    return sets.empty() ? config
+                        : config::resolve(config::parse(config::to_toml(config), sets, a.peer_config));
+  }
+  if (a.threads > 0) sets.push_back(fmt::format("device.threads={}", a.threads));
+  return ConfigArgument{a.config, sets}.resolved();
+}
+
+int run_bench(const BenchArguments& a) {
+  const double resident_before = resident_peak_mb();
+  if (a.config.empty() == a.peer_config.empty())
+    base::fail("bench step needs a configuration: CONFIG (TOML) or --peer-config FILE (JSON), one of them");
+  const config::Config config = bench_config(a);
   train::ProgramChoice choice;
   choice.evaluate = false;
   const bool gpu = config.device.kind == "cuda";
@@ -60,17 +72,17 @@ int run_bench(const BenchArguments& a) {
     for (const std::string& line : kernels::cuda_choices()) fmt::print("  {}\n", line);
   }
   const train::BenchResult r = train::bench_step(programs, a.options);
-  const std::string name = a.peer_config.substr(a.peer_config.find_last_of('/') + 1);
+  const std::string name = std::filesystem::path(a.config.empty() ? a.peer_config : a.config).stem().string();
   double optimizer_seconds = 0;
   for (const auto& [region, seconds] : r.breakdown.regions)
     if (region == "optimizer") optimizer_seconds = seconds;
   nlohmann::json result = {
       {"peer", a.label},
-      {"config", name.substr(0, name.rfind(".json"))},
+      {"config", name},
       {"ok", true},
       {"ms_per_step", r.median_seconds * 1e3},
       {"tokens_per_s", r.tokens_per_s},
-      {"threads", a.threads},
+      {"threads", config.device.threads},
       {"loss", r.loss},
       {"model_tflops", r.model_flops / r.median_seconds / 1e12},
       {"hardware_tflops", r.hardware_flops / r.median_seconds / 1e12},
@@ -139,16 +151,18 @@ int run_bench(const BenchArguments& a) {
 
 void add_bench(CLI::App& command, Action&) {
   command.require_subcommand(1);
-  add_example(command, "pleat bench step --peer-config bench/configs/cpu-small.json");
+  add_example(command, "pleat bench step configs/qwen3-moe-small.toml");
 }
 
 void add_bench_step(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<BenchArguments>();
   CLI::App* c = &command;
-  c->add_option("--peer-config", a->peer_config, "Model in the peers' JSON format")->required();
+  c->add_option("config", a->config, "Run configuration (TOML); its data is not read");
+  c->add_option("--peer-config", a->peer_config,
+                "Instead of CONFIG: a model in the JSON format of the benchmarks of other trainers");
   c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");
-  c->add_option("--threads", a->threads, "Worker threads")->check(CLI::PositiveNumber);
+  c->add_option("--threads", a->threads, "Worker threads (0: all cores)")->check(CLI::NonNegativeNumber);
   c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")
       ->allow_extra_args(false);
   c->add_option(
@@ -159,7 +173,7 @@ void add_bench_step(CLI::App& command, Action& chosen) {
   c->add_option("--out", a->out, "Also write the result line as JSON");
   c->add_option("--svg", a->svg, "Also draw where the time went, beside what the ceilings would allow");
   c->add_option("--label", a->label, "Name of this entry");
-  add_example(*c, "pleat bench step --peer-config bench/configs/cpu-small.json --steps 20");
+  add_example(*c, "pleat bench step configs/qwen3-moe-small.toml --steps 20");
   c->callback([a, &chosen] { chosen = [a] { return run_bench(*a); }; });
 }
 

@@ -5,6 +5,7 @@
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
 #include "interpret/simulate/grid.h"
+#include "layout/from_config.h"
 #include "model/parameters.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
@@ -40,7 +41,8 @@ void add_explain(CLI::App& command, Action& chosen) {
   c->add_flag("--stages-only", a->stages_only, "Leave out lanes, attributes and values");
   c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");
   c->add_option("--svg", a->svg, "With --grid: write it as a picture to this file");
-  c->add_option("--ranks", a->ranks, "For this many ranks, laid out as [parallel] says")
+  c->add_option("--ranks", a->ranks,
+                "For this many ranks, laid out as [parallel] says (default: the fewest that can be)")
       ->check(CLI::PositiveNumber);
   c->add_option("--stage", a->stage, "Whose program to print, a pipeline rank")
       ->check(CLI::NonNegativeNumber);
@@ -51,9 +53,14 @@ void add_explain(CLI::App& command, Action& chosen) {
   c->callback([a, &chosen] {
     chosen = [a] {
       const config::Config config = a->config.resolved();
+      if (a->ranks == 0 && a->which == "train") {
+        const int64_t least = layout::least_ranks(config);
+        if (least > 1 || a->grid) a->ranks = least;
+      }
+      if (a->ranks > 0) note_carrier(config, a->ranks);
       if (a->grid) {
         if (a->which != "train") base::fail("--grid draws the training step, got --program {}", a->which);
-        const auto ranks = schedule::build_ranks(config, a->ranks > 0 ? a->ranks : 1);
+        const auto ranks = schedule::build_ranks(config, a->ranks);
         const interpret::Network network = interpret::network_of_roles(ranks.programs);
         if (a->svg.empty())
           fmt::print("{}", interpret::grid(network));
@@ -62,6 +69,9 @@ void add_explain(CLI::App& command, Action& chosen) {
         return 0;
       }
       if (!a->svg.empty()) base::fail("--svg draws what --grid shows: give both");
+      if (a->ranks == 0 && a->which == "train")
+        schedule::fitted_mesh(config,
+                              layout::Layout(layout::sizes_of(config, 1)));  // throws what does not fit
       const auto table = model::make_parameters(config);
       program::Program program =
           a->ranks > 0          ? of_stage(config, *a)

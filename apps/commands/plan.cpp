@@ -13,6 +13,7 @@
 #include "interpret/plan/plan.h"
 #include "interpret/plan/routed.h"
 #include "interpret/run/device_memory.h"
+#include "layout/from_config.h"
 #include "model/overflow.h"
 #include "model/parameters.h"
 #include "program/turns.h"
@@ -34,6 +35,7 @@ struct Row {
 
 // The training step as built, and after every pass: what each technique moved.
 std::vector<Row> rows_of(const config::Config& config) {
+  schedule::fitted_mesh(config, layout::Layout(layout::sizes_of(config, 1)));  // throws what does not fit
   const auto table = model::make_parameters(config);
   std::vector<Row> rows;
   const auto note = [&](std::string name, const program::Program& program) {
@@ -246,6 +248,7 @@ RanksReport report_ranks(const schedule::RankPrograms& ranks, int64_t tensors_of
 }
 
 int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
+  note_carrier(config, num_ranks);
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   const RanksReport step = report_ranks(ranks, tensors_of);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
@@ -277,7 +280,9 @@ void add_plan(CLI::App& command, Action& chosen) {
   CLI::App* c = &command;
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
-  c->add_option("--ranks", *ranks, "A row per pipeline stage of this many ranks, laid out as [parallel] says")
+  c->add_option("--ranks", *ranks,
+                "A row per pipeline stage of this many ranks, laid out as [parallel] says (default: the "
+                "fewest that can be)")
       ->check(CLI::PositiveNumber);
   c->add_option("--tensors", *tensors, "With --ranks: what is alive at the peak of this pipeline stage")
       ->check(CLI::NonNegativeNumber);
@@ -289,6 +294,11 @@ void add_plan(CLI::App& command, Action& chosen) {
       const config::Config config = a->resolved();
       if (*tensors >= 0 && *ranks == 0) base::fail("--tensors needs --ranks");
       if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json);
+      if (const int64_t least = layout::least_ranks(config); least > 1) {
+        if (!*json)
+          fmt::print("--ranks is not given: {}, the fewest that [parallel] can be laid out on\n", least);
+        return plan_ranks(config, least, *tensors, *json);
+      }
       const auto rows = rows_of(config);
       if (*json)
         fmt::print("{}\n", to_json(config, rows).dump(1));

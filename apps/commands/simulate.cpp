@@ -80,6 +80,7 @@ int simulate_ranks(const SimulateArguments& a) {
   if (a.near_gb > 0) machine.near.bytes_per_ns = a.near_gb;
   if (a.far_gb > 0) machine.far.bytes_per_ns = a.far_gb;
 
+  note_carrier(config, a.ranks);
   Stopwatch watch;
   const schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
   const double build_s = watch.lap();
@@ -187,9 +188,15 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_flag("--exchanges", a->exchanges,
               "Also what ranks send to each other, by operation: bytes, time, and how much of it is hidden");
   c->add_flag("--json", a->json, "Machine-readable output");
-  c->add_option("--tflops", a->tflops, "Matrix products of a rank, TFLOP/s")->check(CLI::PositiveNumber);
-  c->add_option("--near", a->near_gb, "Links of tensor and context groups, GB/s")->check(CLI::PositiveNumber);
-  c->add_option("--far", a->far_gb, "All other links, GB/s")->check(CLI::PositiveNumber);
+  const cost::Machine toy = cost::toy_machine();
+  c->add_option("--tflops", a->tflops,
+                fmt::format("Matrix products of a rank, TFLOP/s (default {:g})", toy.flops_per_ns / 1e3))
+      ->check(CLI::PositiveNumber);
+  c->add_option("--near", a->near_gb,
+                fmt::format("Links of tensor and context groups, GB/s (default {:g})", toy.near.bytes_per_ns))
+      ->check(CLI::PositiveNumber);
+  c->add_option("--far", a->far_gb, fmt::format("All other links, GB/s (default {:g})", toy.far.bytes_per_ns))
+      ->check(CLI::PositiveNumber);
   add_example(*c, "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json");
   c->callback([a, &chosen] { chosen = [a] { return simulate_ranks(*a); }; });
 }

@@ -21,10 +21,14 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64
 
 // A reason for a key to matter: `text` completes "applies when ...", `decided_by` names the keys looked at.
 // `holds` must be safe on configs that have passed the range checks only.
+// A configuration does not say how many ranks it will have: where that decides, `holds` is true and `ranks`
+// names the number (rank_effect.h judges it once it is known).
+enum class RankCount : uint8_t { Any, One, Several };
 struct Condition {
   std::string text;
   std::vector<std::string> decided_by;
   std::function<bool(const Config&)> holds;
+  RankCount ranks = RankCount::Any;
 };
 
 struct Key {
@@ -95,6 +99,7 @@ Condition has_mla();
 Condition has_mtp_layers();
 Condition has_shared_expert();
 Condition has_validation_data();
+Condition on_ranks(RankCount ranks);  // One or Several
 
 bool balances_by(const Config& config, std::string_view type);
 // Entries of moe.load_balancing that take a coefficient, in order.

@@ -1,5 +1,6 @@
 // Keys of [model]: the shape of the decoder.
 #include "config/schema.h"
+#include "program/limits.h"
 
 namespace pleat::config {
 
@@ -39,11 +40,10 @@ std::vector<Key> model_keys() {
           "checks and reference values; it is several times slower. bfloat16 weights and activations have "
           "float32 gradients and moments, unless optimizer.grad_dtype and moment_dtype say otherwise, and "
           "AdamW "
-          "moves float32 weights: beside each bfloat16 weight the 16 bits it leaves out are kept. It runs on "
-          "a "
-          "GPU; without one it can be planned, explained and simulated.")
+          "moves float32 weights: beside each bfloat16 weight the 16 bits it leaves out are kept. The "
+          "CPU runs float32 and float64, a GPU bfloat16 and float32.")
           .one_of({"float32", "float64", "bfloat16"})
-          .see({"moe.router_dtype"}));
+          .see({"moe.router_dtype", "device.kind"}));
   keys.push_back(
       key("vocab_size", &M::vocab_size,
           "Rows of the embedding and of the head. 0 takes the size of the tokenizer (257 for the byte "
@@ -67,7 +67,7 @@ std::vector<Key> model_keys() {
       key("head_dim", &M::head_dim,
           "Width of one attention head. 0 means model.hidden_size / model.num_heads; a given width "
           "need not multiply up to hidden_size.")
-          .range(0, 4096)
+          .range(0, program::kMaxHeadDim)
           .see({"model.rotary_dim"}));
   keys.push_back(
       key("attention", &M::attention,
@@ -84,13 +84,15 @@ std::vector<Key> model_keys() {
                      .when(has_mla()));
   keys.push_back(key("qk_nope_head_dim", &M::qk_nope_head_dim,
                      "Part of each query and key head that carries no position.")
-                     .range(0, 4096)
+                     .range(0, program::kMaxHeadDim)
                      .when(has_mla()));
   keys.push_back(key("qk_rope_head_dim", &M::qk_rope_head_dim,
                      "Rotated part of each query head; the key's is shared by all heads.")
-                     .range(0, 4096)
+                     .range(0, program::kMaxHeadDim)
                      .when(has_mla()));
-  keys.push_back(key("v_head_dim", &M::v_head_dim, "Width of a value head.").range(0, 4096).when(has_mla()));
+  keys.push_back(key("v_head_dim", &M::v_head_dim, "Width of a value head.")
+                     .range(0, program::kMaxHeadDim)
+                     .when(has_mla()));
   keys.push_back(key("latent_norm_eps", &M::latent_norm_eps,
                      "Added to the mean square in the norms of the compressed vectors; Hugging Face's "
                      "DeepSeek has 1e-6 there, whatever "

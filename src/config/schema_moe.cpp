@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "config/schema.h"
+#include "program/limits.h"
 
 namespace pleat::config {
 
@@ -45,7 +46,7 @@ Condition balanced_by(std::string type) {
 void add_expert_keys(std::vector<Key>& keys) {
   using M = MoeConfig;
   keys.push_back(key("num_experts", &M::num_experts, "Routed experts per MoE layer. 0 makes the model dense.")
-                     .range(0, 65536)
+                     .range(0, program::kMaxExperts)
                      .see({"moe.top_k", "model.moe_layer_freq"}));
   keys.push_back(key("top_k", &M::top_k, "Experts each token is sent to; at most moe.num_experts.")
                      .range(1, 1024)
@@ -146,7 +147,9 @@ void add_router_keys(std::vector<Key>& keys) {
                      .see({"moe.group_topk"}));
   keys.push_back(
       key("router_dtype", &M::router_dtype,
-          "Type of router logits, scores and probabilities. A float64 model always has a float64 router.")
+          "Type of router logits, scores and probabilities. A float64 model always has a float64 router. "
+          "float64 "
+          "is for the CPU.")
           .one_of({"float32", "float64"})
           .when(has_experts())
           .when(

@@ -14,14 +14,17 @@ void add_comm_keys(std::vector<Key>& keys) {
       key("timeout", &C::timeout,
           "Seconds after which a call to other ranks that has not ended is a stall: a table says who waits "
           "for whom, and the run ends with code 75. 0 waits for ever.")
-          .range(0, 1e6));
+          .range(0, 1e6)
+          .when(on_ranks(RankCount::Several)));
   keys.push_back(
       key("check", &C::check,
-          "Compare stage, sequence number and sizes of every collective across its ranks before it runs."));
+          "Compare stage, sequence number and sizes of every collective across its ranks before it runs.")
+          .when(on_ranks(RankCount::Several)));
   keys.push_back(
       key("mpi_native", &C::mpi_native,
           "Under MPI: take the library's own reductions. Their order of sums is the library's choice, so the "
-          "last bits may differ from those of thread ranks."));
+          "last bits may differ from those of thread ranks.")
+          .when(on_ranks(RankCount::Several)));
 }
 
 }  // namespace
@@ -66,13 +69,15 @@ std::vector<Key> parallel_keys() {
       key("order", &P::order,
           "Which axis neighbouring ranks lie on, fastest first: the names tp, cp, ep, dp and pp, each once. "
           "With pp before others, stages must lie on the same ranks for attention and experts.")
+          .when(on_ranks(RankCount::Several))
           .see({"parallel.tp", "parallel.pp"}));
   keys.push_back(
       key("pipeline_layout", &P::pipeline_layout,
           "What each model chunk holds: E embedding, t decoder layer, m multi-token prediction layer, L "
           "loss; "
           "| begins the next chunk; x*n and (...)*n repeat. Chunk i is chunk i / pp of pipeline rank i % pp. "
-          "Empty: the layers evenly, embedding first, loss last. As in \"Et*3|(tt|)*29,m|L\".")
+          "Empty: the layers evenly, embedding first, loss last. As in \"Et|(ttt|)*2tL\" for 8 layers with "
+          "parallel.pp = 4.")
           .see({"parallel.pp", "parallel.vpp", "model.num_layers"}));
   keys.push_back(
       key("dispatcher", &P::dispatcher,
@@ -101,6 +106,7 @@ std::vector<Key> parallel_keys() {
           "several parameters of at most this many MiB of gradients: one message each. 0: each parameter by "
           "itself. The results are the same bits.")
           .range(0, 1 << 20)
+          .when(on_ranks(RankCount::Several))
           .see({"parallel.optimizer_group"}));
   keys.push_back(
       key("optimizer_group", &P::optimizer_group,
@@ -108,6 +114,7 @@ std::vector<Key> parallel_keys() {
           "of them. A smaller number gathers weights from that many ranks only and costs memory: the state "
           "is repeated. It must divide the number of replicas, or be larger.")
           .range(0, kMost)
+          .when(on_ranks(RankCount::Several))
           .see({"parallel.bucket_mib"}));
   add_comm_keys(keys);
   return keys;

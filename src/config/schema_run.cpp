@@ -134,7 +134,8 @@ void add_device_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("graph", &D::graph,
           "Capture the step of one rank as one CUDA graph after the first: no launch costs, the same bits. "
-          "Several ranks run stage by stage.")
+          "Several ranks run stage by stage, whatever this says.")
+          .when(on_ranks(RankCount::One))
           .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
                    return c.device.kind == "cuda";
                  }}));

@@ -137,6 +137,7 @@ void validate(const Config& config) {
   if (config.moe.num_experts > 0) validate_moe(config);
   validate_run(config);
   validate_parallel(config);
+  validate_device(config);
 }
 
 }  // namespace pleat::config

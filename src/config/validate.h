@@ -10,5 +10,7 @@ void validate_model(const Config& config);
 void validate_moe(const Config& config);
 void validate_run(const Config& config);
 void validate_parallel(const Config& config);
+// What the kernels of device.kind do not take (program/limits.h).
+void validate_device(const Config& config);
 
 }  // namespace pleat::config

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "config/validate.h"
+#include "program/limits.h"
 
 namespace pleat::config {
 
@@ -14,6 +15,12 @@ int64_t nearest_divisor(int64_t whole, int64_t value) {
   return 1;
 }
 
+void check_head_dim(const char* what, int64_t width, const char* way_out) {
+  if (width > program::kMaxHeadDim)
+    base::fail("{} = {} is more than attention takes; at most {} is possible: {}", what, width,
+               program::kMaxHeadDim, way_out);
+}
+
 void check_latent_attention(const ModelConfig& m) {
   const std::pair<const char*, int64_t> needed[] = {{"kv_lora_rank", m.kv_lora_rank},
                                                     {"qk_nope_head_dim", m.qk_nope_head_dim},
@@ -25,6 +32,8 @@ void check_latent_attention(const ModelConfig& m) {
     base::fail(
         "model.qk_rope_head_dim = {} is odd, but elements are rotated in pairs; the nearest even one is {}",
         m.qk_rope_head_dim, m.qk_rope_head_dim + 1);
+  check_head_dim("model.qk_nope_head_dim + model.qk_rope_head_dim", m.qk_nope_head_dim + m.qk_rope_head_dim,
+                 "make one of them smaller");
   const auto same_or_zero = [](const char* name, int64_t value, int64_t derived, const char* from) {
     if (value != 0 && value != derived)
       base::fail("model.{} = {} contradicts model.attention = \"mla\", where it is {} ({}); leave it out",
@@ -62,6 +71,8 @@ void check_heads(const ModelConfig& m) {
         "model.num_heads = {}",
         m.hidden_size, m.num_heads, nearest_divisor(m.hidden_size, m.num_heads));
   const int64_t head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_heads;
+  check_head_dim("model.head_dim = model.hidden_size / model.num_heads", head_dim,
+                 "give model.head_dim, or more model.num_heads");
   const int64_t rotary_dim = m.rotary_dim > 0 ? m.rotary_dim : head_dim;
   if (rotary_dim > head_dim)
     base::fail("model.rotary_dim = {} is larger than the head width {}; at most {} is possible", rotary_dim,

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <limits>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -7,6 +6,7 @@
 #include "config/resolve.h"
 #include "config/schema.h"
 #include "config/validate.h"
+#include "program/limits.h"
 
 namespace pleat::config {
 
@@ -35,15 +35,19 @@ void check_schedule(const Config& c) {
 }
 
 void check_sizes(const Config& c) {
-  // Row numbers are 32-bit in every kernel.
-  constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();
+  using program::kMaxRows, program::kMaxTokens;
   const int64_t tokens = base::checked_mul(c.train.micro_batch, c.train.seq_len, "tokens of a microbatch");
+  if (tokens > kMaxTokens)
+    base::fail(
+        "train.micro_batch = {} times train.seq_len = {} is more than {} tokens; use more "
+        "train.num_microbatches",
+        c.train.micro_batch, c.train.seq_len, kMaxTokens);
   const int64_t copies = c.moe.num_experts > 0 ? std::max<int64_t>(1, c.moe.top_k) : 1;
-  if (base::checked_mul(tokens, copies, "routed rows of a microbatch") > kMostRows)
+  if (base::checked_mul(tokens, copies, "routed rows of a microbatch") > kMaxRows)
     base::fail(
         "train.micro_batch = {} times train.seq_len = {} times {} rows per token is more than {}; use more "
         "train.num_microbatches",
-        c.train.micro_batch, c.train.seq_len, copies, kMostRows);
+        c.train.micro_batch, c.train.seq_len, copies, kMaxRows);
   if (c.train.loss_chunk > tokens)
     base::fail("train.loss_chunk = {} is more than the {} tokens of a microbatch; at most that, or 0",
                c.train.loss_chunk, tokens);

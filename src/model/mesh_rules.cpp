@@ -2,8 +2,11 @@
 
 #include <algorithm>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "model/decoder.h"
+#include "model/overflow.h"
+#include "program/limits.h"
 
 namespace pleat::model {
 namespace {
@@ -15,6 +18,7 @@ class Faults {
       add(rule, fmt::format("{} = {} does not divide by {} = {}", rule, size, axis, ranks));
   }
   void add(std::string rule, std::string text) { out_.push_back({std::move(rule), std::move(text)}); }
+  bool none() const { return out_.empty(); }
   std::vector<LayoutFault> take() { return std::move(out_); }
 
  private:
@@ -80,6 +84,56 @@ void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {
         "parallel.cp must be 1");
 }
 
+// Numbers one thread each of a GPU's kernels takes, 16 bytes at a time where rows allow it.
+int64_t gpu_vectors(const config::Config& c, int64_t rows, int64_t width) {
+  const int64_t wide = c.model.dtype == "bfloat16" ? 8 : 4;
+  return base::checked_mul(rows, width % wide == 0 ? width / wide : width, "elements of a microbatch");
+}
+
+// Sizes the kernels do not take (program/limits.h) that depend on the number of ranks.
+void kernel_rules(const config::Config& c, const Mesh& m, Faults& f) {
+  const bool gpu = c.device.kind == "cuda";
+  const int64_t tokens = c.train.micro_batch * c.train.seq_len / m.cp;
+  const auto in_vectors = [&](const char* what, int64_t rows, int64_t width) {
+    if (gpu && width > 0 && gpu_vectors(c, rows, width) > program::kMaxGpuVectors)
+      f.add(what, fmt::format(
+                      "{} rows of {} = {} are too many for a GPU's kernel; use fewer tokens in a microbatch",
+                      rows, what, width));
+  };
+  in_vectors("model.ffn_hidden_size", tokens, c.model.ffn_hidden_size / m.tp);
+  if (c.moe.num_experts == 0) return;
+  in_vectors("moe.shared_ffn_hidden_size", tokens, c.moe.shared_ffn_hidden_size / m.tp);
+  const int64_t rows = expert_rows(c, m).budget;
+  in_vectors("moe.ffn_hidden_size", rows, c.moe.ffn_hidden_size / m.etp);
+  const int64_t sources = m.size(program::Group::Dispatch);
+  const int64_t choices = base::checked_mul(tokens / m.tp * c.moe.top_k, sources, "choices of all ranks");
+  const bool gathers = sources > 1 && m.dispatcher == Dispatcher::AllGather;
+  if (const int64_t most = gathers ? std::max(rows, choices) : rows; most > program::kMaxRows)
+    f.add("routed rows",
+          fmt::format(
+              "the experts of a rank may get {} rows of {} ranks, at most {} are possible: use fewer tokens "
+              "in a microbatch{}",
+              most, sources, program::kMaxRows, gathers ? "" : ", or a moe.token_budget"));
+  if (!gpu) return;
+  const int64_t own = c.moe.num_experts / m.ep;
+  if (sources > 1 && c.moe.top_k > program::kMaxGpuChoices)
+    f.add("moe.top_k",
+          fmt::format("moe.top_k = {} with experts on several ranks is more than a GPU takes: at most {}",
+                      c.moe.top_k, program::kMaxGpuChoices));
+  if (c.model.dtype == "bfloat16" && own > program::kMaxGpuExperts)
+    f.add("experts of a rank",
+          fmt::format(
+              "{} experts on a rank (moe.num_experts / parallel.ep = {} / {}) are more than a GPU takes in "
+              "bfloat16: at most {}",
+              own, c.moe.num_experts, m.ep, program::kMaxGpuExperts));
+  if (gathers && c.moe.pad_to_capacity && own * sources > program::kMaxExperts)
+    f.add("moe.pad_to_capacity",
+          fmt::format(
+              "padded rows of {} experts from {} ranks with parallel.dispatcher = \"allgather\": a GPU takes "
+              "at most {} together",
+              own, sources, program::kMaxExperts));
+}
+
 void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
   const int64_t tokens = c.train.micro_batch * c.train.seq_len / m.cp;
   if (tokens % m.tp != 0)
@@ -112,6 +166,8 @@ std::vector<LayoutFault> layout_faults(const config::Config& c, const Mesh& m) {
   attention_rules(c, m, faults);
   expert_rules(c, m, faults);
   step_rules(c, m, faults);
+  // They divide by the sizes of the layout.
+  if (faults.none()) kernel_rules(c, m, faults);
   return faults.take();
 }
 
@@ -120,6 +176,7 @@ void require_layout(const config::Config& config, const Mesh& mesh) {
   if (faults.empty()) return;
   std::string text;
   for (const LayoutFault& f : faults) text += "\n  " + f.text;
+  if (mesh.world() == 1) base::fail("this model does not fit:{}", text);
   base::fail("this model does not fit the layout:{}", text);
 }
 

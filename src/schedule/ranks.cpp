@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "config/rank_effect.h"
 #include "layout/from_config.h"
 #include "model/mesh_rules.h"
 #include "schedule/build.h"
@@ -61,6 +62,13 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
   return mesh;
 }
 
+model::Mesh fitted_mesh(const config::Config& config, const layout::Layout& layout) {
+  const model::Mesh mesh = mesh_of(config, layout);
+  config::require_rank_effects(config, layout.world());
+  model::require_layout(config, mesh);
+  return mesh;
+}
+
 std::vector<model::Role> roles_of(const config::Config& config) {
   const layout::PipelineLayout pipeline = layout::pipeline_of(config);
   std::vector<model::Role> roles;
@@ -88,8 +96,7 @@ std::vector<model::Role> roles_of(const config::Config& config) {
 
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
   RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, roles_of(config), {}};
-  out.mesh = mesh_of(config, out.layout);
-  model::require_layout(config, out.mesh);
+  out.mesh = fitted_mesh(config, out.layout);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
     out.programs.push_back(apply_passes(

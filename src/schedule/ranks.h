@@ -13,6 +13,9 @@ namespace pleat::schedule {
 
 // The sizes of the axes and how dispatch and context work.
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout);
+// The same, after all that is judged by the number of ranks: every key has an effect on them, and the model
+// breaks none of the layout's rules. Whoever plans or starts a run goes through this one door.
+model::Mesh fitted_mesh(const config::Config& config, const layout::Layout& layout);
 // What each pipeline rank holds, from parallel.pipeline_layout or evenly.
 std::vector<model::Role> roles_of(const config::Config& config);
 

@@ -6,6 +6,7 @@
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/world.h"
+#include "interpret/run/collectives.h"
 
 namespace pleat::train {
 namespace {
@@ -25,6 +26,16 @@ int threads_for(const config::Config& resolved, int ranks_here) {
 
 }  // namespace
 
+std::string carrier_fault(const config::Config& c, int64_t num_ranks) {
+  if (num_ranks > interpret::kMaxGroupRanks)
+    return fmt::format("{} ranks: up to {} can run together", num_ranks, interpret::kMaxGroupRanks);
+  if (c.device.kind == "cuda" && num_ranks > comm::kMaxGpuRanks)
+    return fmt::format(
+        "{} ranks with device.kind = \"cuda\": they are threads that share one GPU, up to {} of them",
+        num_ranks, comm::kMaxGpuRanks);
+  return "";
+}
+
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
             const comm::Inject& inject) {
   const config::Config resolved = config::resolve(config);
@@ -34,6 +45,15 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
                num_ranks, world.launcher, world.rank, world.size);
   const int size = num_ranks > 0 ? num_ranks : world.size;
   rank_setup(resolved, size, num_ranks > 0 ? 0 : world.rank);  // throws what does not fit
+  if (const std::string fault = carrier_fault(config, size); !fault.empty()) base::fail("{}", fault);
+  if (config.comm.mpi_native && (num_ranks > 0 || size == 1))
+    base::fail(
+        "comm.mpi_native = true has no effect here: the ranks are threads and do not talk over MPI; remove "
+        "it");
+  if (config.device.kind == "cuda" && num_ranks == 0 && size > 1)
+    base::fail(
+        "processes over MPI move host memory only; on a GPU ranks are threads of one process (--ranks {})",
+        size);
   if (size == 1) {
     Crew alone(resolved);
     rank_main(config, alone, "alone");

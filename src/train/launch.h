@@ -14,6 +14,10 @@ namespace pleat::train {
 // the ranks are and talk over, for people.
 using RankMain = std::function<void(const config::Config& config, Crew& crew, const std::string& carrier)>;
 
+// What keeps this many ranks from running, beyond what the model and the layout say: empty, or words for people.
+// It depends on what carries the ranks, not on the configuration, so that it may be planned and simulated.
+std::string carrier_fault(const config::Config& config, int64_t num_ranks);
+
 // num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), which MPI must carry. The
 // worker threads of device.threads are divided among the ranks of this machine. Throws, before any rank
 // starts work, when the layout does not fit the ranks or the launcher's world is not whole.

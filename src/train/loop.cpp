@@ -192,8 +192,9 @@ class Run {
       fmt::print(
           stderr,
           "{} ranks ({}), {} threads each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
-          "x edp {} x pp {}; arena and products are those of rank 0\n",
-          m.world(), carrier_, crew_.num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp);
+          "x edp {} x pp {}; arena and products are those of rank 0{}\n",
+          m.world(), carrier_, crew_.num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp,
+          config_.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");
     }
     report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
     // What was set or derived; the rest is in the run's config.toml.

@@ -1,13 +1,12 @@
 #include "train/programs.h"
 
-#include "base/error.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iterator>
 #include <map>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "interpret/check/check.h"
@@ -52,10 +51,6 @@ Programs::Programs(const config::Config& config, const ProgramChoice& asked, Cre
       table_(model::make_parameters(config)),
       pool_(crew_ ? crew_->num_threads() : static_cast<int>(config.device.threads)) {
   const bool gpu = config.device.kind == "cuda";
-  if (config.model.dtype == "bfloat16" && !gpu)
-    base::fail(
-        "model.dtype = \"bfloat16\" can be planned, explained and simulated; the CPU runs \"float32\" and "
-        "\"float64\"");
   ProgramChoice choice = asked;
   if (crew_) {
     PLEAT_CHECK(!choice.logits, "logits are for one rank");

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "layout/from_config.h"
-#include "model/mesh_rules.h"
 #include "schedule/ranks.h"
 
 namespace pleat::train {
@@ -30,8 +29,7 @@ bool RankSetup::leads_replica() const {
 RankSetup rank_setup(const config::Config& c, int world, int rank) {
   const layout::Layout layout(layout::sizes_of(c, world));
   RankSetup out;
-  out.mesh = schedule::mesh_of(c, layout);
-  model::require_layout(c, out.mesh);
+  out.mesh = schedule::fitted_mesh(c, layout);
   out.place = rank_place(layout, rank);
   out.role = schedule::roles_of(c)[static_cast<size_t>(layout.attention(rank).pp)];
   return out;

@@ -163,9 +163,9 @@ config::Config deepseek_v3(const Words& sets) {
 
 // Report table 3: BF16, PP4 x VPP4 x EP64 on 256 ranks.
 TEST(DeepSeekV3, MemoryOfThePublishedCase) {
-  const config::Config c =
-      deepseek_v3({"model.dtype=bfloat16", "parallel.pp=4", "parallel.vpp=4", "parallel.ep=64",
-                   "parallel.pipeline_layout=\"Et*4|(tttt|)*14tmL\"", "train.num_microbatches=1024"});
+  const config::Config c = deepseek_v3(
+      {"device.kind=cuda", "model.dtype=bfloat16", "parallel.pp=4", "parallel.vpp=4", "parallel.ep=64",
+       "parallel.pipeline_layout=\"Et*4|(tttt|)*14tmL\"", "train.num_microbatches=1024"});
   const RankPrograms r = build_ranks(c, 256);
   std::vector<int> layers;
   for (const Program& p : r.programs) layers.push_back(in_flight(turns(p)).most_layers);

@@ -12,6 +12,9 @@
 
 namespace pleat::comm {
 
+// Thread ranks on one GPU that can reduce together: a kernel takes an address of each.
+constexpr int kMaxGpuRanks = 64;
+
 class LocalWorld {
  public:
   explicit LocalWorld(int size, Options options = {});

@@ -14,9 +14,6 @@ using program::KernelKind;
 
 namespace {
 
-// Enough for any group a dispatch may span; a step allocates nothing.
-constexpr int kMaxRanks = 1024;
-
 int64_t bytes_of(const Arg& a) { return a.size() * tensor::size_of(a.dtype); }
 comm::Bytes in(const Arg& a) {
   return {static_cast<const std::byte*>(a.data), static_cast<size_t>(bytes_of(a))};
@@ -44,7 +41,7 @@ void all_reduce(comm::Communicator& g, const program::Stage&, const Invocation& 
 
 void all_to_all(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
                 ArgumentMemory&) {
-  std::array<int64_t, kMaxRanks> counts, offsets;
+  std::array<int64_t, kMaxGroupRanks> counts, offsets;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t part = bytes_of(c[0]) / g.size();
   for (size_t i = 0; i < n; ++i) counts[i] = part, offsets[i] = static_cast<int64_t>(i) * part;
@@ -62,7 +59,7 @@ int64_t share(int64_t n, int64_t shard, int64_t r) { return std::clamp<int64_t>(
 
 void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
                    ArgumentMemory& memory) {
-  std::array<int64_t, kMaxRanks> counts;
+  std::array<int64_t, kMaxGroupRanks> counts;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t shard = c.integer("shard");
   for (size_t r = 0; r < n; ++r) counts[r] = share(c[0].size(), shard, static_cast<int64_t>(r));
@@ -75,7 +72,7 @@ void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocatio
 
 void gather_shards(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
                    ArgumentMemory&) {
-  std::array<int64_t, kMaxRanks> counts;
+  std::array<int64_t, kMaxGroupRanks> counts;
   const size_t n = static_cast<size_t>(g.size());
   const int64_t shard = c.integer("shard"), size = tensor::size_of(c[0].dtype);
   int64_t begin = 0;
@@ -95,7 +92,7 @@ void gather_shards(comm::Communicator& g, const program::Stage&, const Invocatio
 template <bool kToExperts>
 void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
                    ArgumentMemory& memory) {
-  std::array<int64_t, kMaxRanks> send, send_at, receive, receive_at;
+  std::array<int64_t, kMaxGroupRanks> send, send_at, receive, receive_at;
   const int64_t own = c.integer("experts_per_rank"), copies = c.integer("copies");
   const int64_t n = g.size(), width = c[1].dim(1);
   const int32_t* offsets = memory.integers(c[1]);
@@ -152,7 +149,7 @@ void require(bool ok, const program::Stage& stage, const char* what, int64_t got
 
 // nullptr: there is none.
 Collective find_collective(const program::Stage& stage, const Invocation& c, const comm::Communicator& g) {
-  require(g.size() <= kMaxRanks, stage, "group size", g.size(), kMaxRanks);
+  require(g.size() <= kMaxGroupRanks, stage, "group size", g.size(), kMaxGroupRanks);
   switch (kernel_of(stage.op)) {
     case KernelKind::all_gather:
       require(bytes_of(c[1]) == bytes_of(c[0]) * g.size(), stage, "bytes gathered", bytes_of(c[1]),

@@ -11,6 +11,9 @@
 
 namespace pleat::interpret {
 
+// Ranks of a group: counts of all of them lie on the stack, since a step allocates nothing.
+constexpr int kMaxGroupRanks = 1024;
+
 // This rank's end of a group for the stages of one lane; lanes must not share one, because each runs its
 // collectives in an order of its own. The result outlives the executor. Called once per (group, lane).
 using FindGroup = std::function<comm::Communicator*(program::Group group, const std::string& lane)>;

@@ -41,6 +41,7 @@
 
 #include "device/cpu/pool.h"
 #include "kernels/invocation.h"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 
@@ -65,7 +66,7 @@ struct AttentionShape {
   int64_t kv_v_column() const { return static_cast<int64_t>(kv_heads) * head_dim; }
 };
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = static_cast<int>(program::kMaxHeadDim);
 
 // sinks may be nullptr.
 template <class T>

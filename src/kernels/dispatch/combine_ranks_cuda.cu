@@ -7,6 +7,7 @@
 #include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/math/require.h"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -15,7 +16,7 @@ using namespace cuda;
 using namespace dispatch;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
-constexpr int64_t kMaxSlots = 32;
+constexpr int64_t kMaxSlots = program::kMaxGpuChoices;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kNoRank = 0x7fffffff;
 

@@ -11,6 +11,7 @@
 #include "kernels/math/coords.h"
 #include "kernels/math/require.h"
 #include "kernels/rows/gather.cuh"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -71,7 +72,7 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   require_coords("embedding", call, call[2]);
   require_shape("embedding", "dy", call[1], {call[0].dim(0), call[3].dim(1)});
   const TokenRows tokens = tokens_of(call, call[2], call[3].dim(0));
-  const int64_t width = call[3].dim(1), limit = int64_t{1} << 30;
+  const int64_t width = call[3].dim(1), limit = program::kMaxTokens + 1;
   if (tokens.num_tokens >= limit || tokens.table_rows >= limit)
     base::fail("[embedding] {} tokens and {} rows: needed less than {} of each", tokens.num_tokens,
                tokens.table_rows, limit);

@@ -1,14 +1,13 @@
 // Gated activation of expert rows on the GPU, with the routing probability multiplied in. Forward: one thread
 // takes 16 bytes of gate and of up. Backward: a warp or a block takes a row, since the probability's gradient
 // is a sum over it.
-#include <limits>
-
 #include "device/cuda/check.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/grouped_linear/expert_swiglu_cuda.h"
 #include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -76,7 +75,7 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
   const int32_t* num_rows = call[2].as<int32_t>() + call[2].dim(0) - 1;
   T* a = call[3].as<T>();
   const int64_t vectors = call[3].size() / N, width = call[3].dim(1);
-  if (vectors > std::numeric_limits<int32_t>::max())
+  if (vectors > program::kMaxGpuVectors)
     base::fail("[{}] {} rows of {} are too many for one launch", kName, call[3].dim(0), width);
   return [=, stream = lane.stream()] {
     if (vectors == 0) return;

@@ -29,6 +29,7 @@
 
 #include "kernels/cuda/types.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "program/limits.h"
 
 namespace pleat::kernels::cuda {
 
@@ -59,6 +60,12 @@ constexpr int grouped_shared_bytes(int num_groups) {
   return 1024 + grouped_stages<kN>() * (2 * kHalfBytes + kN / 64 * kHalfBytes) + kStagingBytes +
          kBarrierBytes + (num_groups + 1) * 4 + (num_groups <= kMostSorted ? num_groups * 2 : 0);
 }
+
+// What a block can have on devices of compute capability 9.0; what is refused beyond is known without one.
+constexpr int kBlockShared = 227 * 1024;
+static_assert(grouped_shared_bytes<128>(program::kMaxGpuExperts) <= kBlockShared &&
+              grouped_shared_bytes<256>(program::kMaxGpuExperts) <= kBlockShared &&
+              grouped_shared_bytes<256>(program::kMaxGpuExperts + 1) > kBlockShared);
 
 // The groups, the largest first, of equal ones the first. By all threads, at least as many as groups; it is
 // there after the next barrier.

@@ -61,10 +61,11 @@
 #include <cstdint>
 
 #include "kernels/bind.h"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 
-constexpr int64_t kMaxExperts = 4096;
+using program::kMaxExperts;
 
 // Resolve functions, one per row of router_bindings().
 Kernel resolve_jitter_forward(const Invocation& call);

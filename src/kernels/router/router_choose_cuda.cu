@@ -17,7 +17,6 @@ using namespace cuda;
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kMaxBlocks = 528;  // four per multiprocessor
 constexpr int64_t kFewBlocks = 132;  // one per multiprocessor
-constexpr int kMaxGroups = 32;       // one lane each
 
 enum class Key : uint8_t { Logit, Softmax, Sigmoid, Point, Matrix, Given };
 
@@ -302,8 +301,8 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   require_shape(kName, "stats", call[7], {4});
   require_dtype(kName, "scratch", call[8], Dtype::F32);
   require_shape(kName, "scratch", call[8], {T, E});
-  if (set.grouped() && set.groups > kMaxGroups)
-    base::fail("[router_choose] {} groups, needed at most {} on the GPU", set.groups, kMaxGroups);
+  if (set.grouped() && set.groups > program::kMaxGpuGroups)
+    base::fail("[router_choose] {} groups, needed at most {} on the GPU", set.groups, program::kMaxGpuGroups);
   if (call[0].dtype != Dtype::F32) return {};
 
   const Choice choice(set, call[3].present);

@@ -5,6 +5,7 @@
 #include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
 #include "kernels/swiglu/activation.h"
+#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // Threads are counted in 32 bits: dividing wider numbers would take longer than the rest.
 unsigned num_blocks(int64_t rows, int64_t per_row) {
-  if (rows * per_row >= int64_t{1} << 31)
+  if (rows * per_row > program::kMaxGpuVectors)
     base::fail("[swiglu] {} rows of {} vectors are too many for one launch", rows, per_row);
   return static_cast<unsigned>(ceil_div(rows * per_row, kThreads));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "comm/local/local_world.h"
 #include "comm/local/mover.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda.h"
@@ -12,7 +13,7 @@
 namespace pleat::comm::local {
 namespace {
 
-constexpr int kMaxRanks = 64, kThreads = 256;
+constexpr int kMaxRanks = kMaxGpuRanks, kThreads = 256;
 
 struct Ranks {
   const std::byte* in[kMaxRanks];

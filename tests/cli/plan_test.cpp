@@ -1,0 +1,188 @@
+// `pleat plan` and `pleat train` judge a configuration by the same rules and in the same words; and what help
+// and explanations show can be typed.
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "cli/process.h"
+
+namespace pleat {
+namespace {
+
+using testing::Ended;
+using Words = std::vector<std::string>;
+
+constexpr char kSmall[] = R"(
+[model]
+hidden_size = 32
+num_layers = 2
+num_heads = 4
+num_kv_heads = 2
+ffn_hidden_size = 16
+leading_dense_layers = 1
+[moe]
+num_experts = 4
+ffn_hidden_size = 16
+[train]
+steps = 2
+micro_batch = 2
+num_microbatches = 4
+seq_len = 32
+[data]
+tokenizer = "byte"
+)";
+
+class PlanCli : public ::testing::Test {
+ protected:
+  PlanCli() {
+    testing::write_text(config_, kSmall);
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += fmt::format("line {} of some text\n", i * i);
+    testing::write_text(folder_.at("text.txt"), text);
+  }
+
+  Ended run(Words arguments) { return testing::run_pleat(folder_.path(), arguments); }
+  Ended plan(const Words& more) {
+    Words all = {"plan", config_};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  }
+  Ended train(const Words& more) {
+    Words all = {"train", config_,
+                 "--set", "data.train=" + folder_.at("text.txt"),
+                 "--set", "log.run_dir=" + folder_.at("run")};
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all);
+  }
+
+  testing::TempFolder folder_;
+  const std::string config_ = folder_.at("config.toml");
+};
+
+TEST_F(PlanCli, WhatDiedInAKernelIsRefusedByPlanAndTrainInTheSameWords) {
+  const std::vector<Words> refused = {
+      {"--set", "model.head_dim=512"},
+      {"--set", "model.hidden_size=2048"},
+      {"--set", "moe.num_experts=8192"},
+      {"--set", "device.kind=cuda", "--set", "model.dtype=float64"},
+      {"--set", "device.kind=cuda", "--set", "moe.router_dtype=float64"},
+      {"--set", "model.dtype=bfloat16"},
+      {"--set", "device.kind=cuda", "--set", "moe.num_experts=64", "--set", "moe.num_groups=64", "--set",
+       "moe.group_topk=2"},
+      {"--ranks", "2", "--set", "device.kind=cuda", "--set", "moe.num_experts=64", "--set", "moe.top_k=33",
+       "--set", "parallel.ep=2"},
+      {"--set", "device.kind=cuda", "--set", "model.dtype=bfloat16", "--set", "moe.num_experts=416"},
+      {"--set", "comm.check=true"},
+      {"--set", "parallel.bucket_mib=1"},
+      {"--set", "parallel.pipeline_layout=EttttL"},
+      {"--ranks", "2", "--set", "device.kind=cuda", "--set", "device.graph=false"},
+      {"--ranks", "3", "--set", "parallel.tp=2"},
+      {"--ranks", "2", "--set", "parallel.pp=2", "--set", "recompute.modules=[\"shared_experts\"]"},
+  };
+  for (const Words& sets : refused) {
+    SCOPED_TRACE(::testing::PrintToString(sets));
+    const Ended planned = plan(sets), trained = train(sets);
+    EXPECT_EQ(planned.code, 65);
+    EXPECT_EQ(trained.code, 65);
+    EXPECT_EQ(planned.err, trained.err);
+    EXPECT_FALSE(std::filesystem::exists(folder_.at("run/metrics.jsonl")));
+  }
+}
+
+TEST_F(PlanCli, AFileForSeveralRanksIsPlannedWithoutBeingToldTheirNumber) {
+  const Words sets = {"--set", "parallel.pp=2", "--set", "parallel.ep=2", "--set", "comm.check=true"};
+  const Ended ended = plan(sets);
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  EXPECT_TRUE(ended.out.starts_with(
+      "--ranks is not given: 4, the fewest that [parallel] can be laid out on\n4 ranks"))
+      << ended.out;
+  Words json = sets;
+  json.push_back("--json");
+  EXPECT_EQ(nlohmann::json::parse(plan(json).out).at("ranks"), 4);
+}
+
+TEST_F(PlanCli, RanksThatCannotRunHereArePlannedWithANote) {
+  const Words sets = {"--ranks", "128", "--set", "device.kind=cuda", "--set", "train.num_microbatches=128"};
+  const Ended planned = plan(sets), trained = train(sets);
+  EXPECT_EQ(planned.code, 0);
+  const std::string words =
+      "128 ranks with device.kind = \"cuda\": they are threads that share one GPU, up to 64 of them";
+  EXPECT_EQ(planned.err, "note: `pleat train` would refuse this many ranks: " + words + "\n");
+  EXPECT_EQ(trained.code, 65);
+  EXPECT_EQ(trained.err, "pleat: " + words + "\n");
+}
+
+// The first of two pipeline stages has a dense layer only, as DeepSeek-V3's has three.
+TEST_F(PlanCli, ExpertRecomputeAndRerunOverADenseStageAreTakenByEveryCommand) {
+  const Words layout = {"--ranks", "4",
+                        "--set",   "parallel.pp=2",
+                        "--set",   "parallel.ep=2",
+                        "--set",   "moe.token_budget=1.01",
+                        "--set",   "moe.overflow=rerun",
+                        "--set",   "recompute.modules=[\"experts\"]"};
+  for (const char* command : {"plan", "explain", "simulate", "verify-layout"}) {
+    Words words = {command, config_};
+    words.insert(words.end(), layout.begin(), layout.end());
+    const Ended ended = run(words);
+    EXPECT_EQ(ended.code, 0) << command << ": " << ended.err;
+  }
+  const Ended trained = train(layout);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+}
+
+TEST_F(PlanCli, ReductionsOfMpiHaveNoEffectOnThreads) {
+  const Ended ended = train({"--ranks", "2", "--set", "comm.mpi_native=true"});
+  EXPECT_EQ(ended.code, 65);
+  EXPECT_NE(ended.err.find("comm.mpi_native = true has no effect here"), std::string::npos) << ended.err;
+}
+
+TEST_F(PlanCli, BenchStepTakesARunConfigurationAndAllCores) {
+  const Ended ended = run({"bench", "step", config_, "--steps", "1", "--out", folder_.at("result.json")});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const nlohmann::json result = nlohmann::json::parse(testing::read_text(folder_.at("result.json")));
+  EXPECT_EQ(result.at("config"), "config");
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  EXPECT_EQ(result.at("threads"), CPU_COUNT(&cores));
+  EXPECT_EQ(run({"bench", "step"}).code, 65);
+}
+
+// Every file below configs/ or bench/ that a --help shows is there.
+TEST_F(PlanCli, HelpNamesOnlyFilesThatExist) {
+  const std::regex file(R"(\b(configs|bench|data|docs|tools)/[A-Za-z0-9_./-]+\.(toml|json|md|py))");
+  const std::string all = run({"--help"}).out;
+  const std::regex word(R"(\n  ([a-z-]+) )");
+  int files = 0;
+  std::vector<Words> commands = {
+      {}, {"bench", "step"}, {"bench", "layer"}, {"data", "tokenize"}, {"data", "inspect"}};
+  for (std::sregex_iterator it(all.begin(), all.end(), word), end; it != end; ++it)
+    commands.push_back({(*it)[1]});
+  EXPECT_GT(commands.size(), 20U);
+  for (Words command : commands) {
+    command.push_back("--help");
+    const std::string help = run(command).out;
+    for (std::sregex_iterator it(help.begin(), help.end(), file), end; it != end; ++it) {
+      if ((*it)[1] == "data") continue;  // what a user makes
+      ++files;
+      EXPECT_TRUE(std::filesystem::exists(std::string(PLEAT_SOURCE_DIR) + "/" + it->str())) << it->str();
+    }
+  }
+  EXPECT_GT(files, 5);
+}
+
+TEST_F(PlanCli, TheExampleOfAPipelineLayoutIsAccepted) {
+  const std::string text = run({"explain-config", "parallel.pipeline_layout"}).out;
+  std::smatch found;
+  const std::string line = std::regex_replace(text, std::regex("\n"), " ");
+  ASSERT_TRUE(std::regex_search(
+      line, found, std::regex("As in (\"[^\"]+\") for ([0-9]+) layers with parallel.pp = ([0-9]+)")))
+      << text;
+  const Ended ended = plan({"--set", "parallel.pipeline_layout=" + found[1].str(), "--set",
+                            "model.num_layers=" + found[2].str(), "--set", "parallel.pp=" + found[3].str()});
+  EXPECT_EQ(ended.code, 0) << ended.err;
+}
+
+}  // namespace
+}  // namespace pleat

@@ -1,0 +1,51 @@
+// Keys that need several ranks, or one, have an effect or are refused: once the number of ranks is known.
+#include "config/rank_effect.h"
+
+#include "config/schema.h"
+#include "config_support.h"
+
+namespace pleat::config {
+namespace {
+
+std::string refused_on(int64_t num_ranks, const Words& sets) {
+  try {
+    require_rank_effects(parse(kMoe, sets, "test.toml"), num_ranks);
+  } catch (const base::Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ConfigRankEffect, OnOneRankKeysOfCommunicationWereTakenWithoutEffect) {
+  for (const char* set :
+       {"comm.mpi_native=true", "comm.check=true", "comm.timeout=60", "parallel.bucket_mib=64",
+        "parallel.optimizer_group=2", "parallel.order=\"tp-cp-ep-pp-dp\""}) {
+    const std::string path = std::string(set).substr(0, std::string(set).find('='));
+    EXPECT_TRUE(begins(refused_on(1, {set}), path + " = ")) << set;
+    EXPECT_TRUE(holds(refused_on(1, {set}),
+                      "has no effect here: it applies when the run has several ranks (now 1); "
+                      "change that or remove " +
+                          path));
+    EXPECT_EQ(refused_on(2, {set}), "") << set;
+    EXPECT_EQ(refusal(kMoe, {set}), "") << "a file may be meant for several ranks: " << set;
+    EXPECT_TRUE(holds(explain(path), "the run has several ranks")) << set;
+  }
+}
+
+TEST(ConfigRankEffect, ADefaultWrittenDownIsNoSetting) {
+  EXPECT_EQ(refused_on(1, {"comm.timeout=300", "parallel.bucket_mib=128", "comm.check=false"}), "");
+  // What a run writes down of itself holds every key, and is read again.
+  EXPECT_NO_THROW(require_rank_effects(parse(to_toml(resolve(parse(kMoe)))), 1));
+}
+
+TEST(ConfigRankEffect, AGraphIsOfOneRank) {
+  const Words off = {"device.kind=cuda", "device.graph=false"};
+  EXPECT_EQ(refused_on(1, off), "");
+  EXPECT_EQ(
+      refused_on(2, off),
+      "device.graph = false has no effect here: it applies when the run has one rank (now 2); change that or "
+      "remove device.graph");
+}
+
+}  // namespace
+}  // namespace pleat::config
