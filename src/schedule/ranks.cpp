@@ -95,8 +95,9 @@ std::vector<model::Role> roles_of(const config::Config& config) {
 }
 
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
-  RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, roles_of(config), {}};
+  RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, {}, {}};
   out.mesh = fitted_mesh(config, out.layout);
+  out.roles = roles_of(config);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
     out.programs.push_back(apply_passes(
