@@ -28,7 +28,7 @@ constexpr Published kPublished[] = {
     {"qwen3-235b-a22b", 148.03, 235, 22, 1},  {"deepseek-v2-lite", 16.39, 15.7, 0, 0.1},
     {"deepseek-v3", 259.99, 671, 37, 1},      {"kimi-k2", 204.48, 1026, 0, 1},
     {"gpt-oss-20b", 24.05, 20.9, 0, 0.1},     {"gpt-oss-120b", 0, 116.8, 0, 0.1},
-    {"deepseek-v2", 0, 236, 21, 1},
+    {"deepseek-v2", 0, 236, 21, 1},           {"olmoe-1b-7b", 0, 6.9, 1.3, 0.1},
 };
 
 config::Config make(const std::string& text, const std::vector<std::string>& sets = {}) {

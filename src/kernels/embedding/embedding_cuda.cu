@@ -7,6 +7,7 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/embedding/cluster_sort.cuh"
 #include "kernels/embedding/device_sort.cuh"
+#include "kernels/embedding/embedding.h"
 #include "kernels/embedding/sum_runs.cuh"
 #include "kernels/math/coords.h"
 #include "kernels/math/require.h"
