@@ -246,7 +246,7 @@ TEST(ConfigCombination, Run) {
           {"train.micro_batch = 65536\ntrain.seq_len = 65536",
            "is more than 1073741823 tokens; use more train.num_microbatches"},
           {"train.micro_batch = 8192\ntrain.seq_len = 65536\nmoe.num_experts = 8\nmoe.ffn_hidden_size = 8\n"
-           "moe.top_k = 4",
+           "model.moe_layer_freq = 2\nmoe.top_k = 4",
            "is more than 2147483647; use more train.num_microbatches"},
           {"train.loss_chunk = 129", "is more than the 128 tokens of a microbatch"},
           {"log.timeline_step = 101", "comes after the last step, train.steps = 100"},
