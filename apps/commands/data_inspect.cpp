@@ -50,12 +50,13 @@ Json header(const data::IndexedDataset& set) {
   return out;
 }
 
-void print_header(const data::IndexedDataset& set) {
+void print_header(const data::IndexedDataset& set, const data::TextTokenizer& tokenizer) {
   fmt::print("{}: {} documents, {} sequences, {} tokens ({})\n", set.prefix(), set.num_documents(),
              set.num_sequences(), set.num_tokens(), data::token_type_name(set.token_type()));
   if (!set.info()) return;
   fmt::print("tokenizer {} ({}), {} ids, {} ends a document\n", set.info()->tokenizer,
              set.info()->tokenizer_kind, set.info()->vocab_size, set.info()->end_of_document);
+  if (const std::string remark = tokenizer.not_applied(); !remark.empty()) fmt::print("note: {}\n", remark);
   if (set.info()->num_loss_tokens)
     fmt::print("loss mask: {} of {} tokens count\n", *set.info()->num_loss_tokens, set.num_tokens());
 }
@@ -120,7 +121,7 @@ int inspect(const DataInspectArguments& a) {
   const auto tokenizer = tokenizer_of(a, info);
   const data::IndexedDataset set(a.prefix, tokenizer->vocab_size());
   Json json = header(set);
-  if (!a.json) print_header(set);
+  if (!a.json) print_header(set, *tokenizer);
   if (a.sampler.seq_len == 0) {
     show_documents(a, set, *tokenizer, json);
   } else {

@@ -94,6 +94,8 @@ int tokenize(DataTokenizeArguments& a) {
   o.separator = unescaped(o.separator);
   const auto tokenizer = data::open_tokenizer(a.tokenizer, {.end_of_document = a.end_of_document});
   tokenizer->end_of_document();  // throws now rather than after the first batch
+  const std::string remark = tokenizer->not_applied();
+  if (!remark.empty() && !a.json) fmt::print("note: {}\n", remark);
   o.tokenizer_path = data::absolute_tokenizer(a.tokenizer);
   Meter meter;
   o.progress = [&](const data::PrepareProgress& p) {
@@ -116,6 +118,7 @@ int tokenize(DataTokenizeArguments& a) {
     out["vocab_size"] = tokenizer->vocab_size();
     out["end_of_document"] = tokenizer->end_of_document();
     out["tokenizer_sha256"] = tokenizer->tokenizer_hash();
+    if (!remark.empty()) out["note"] = remark;
     out["seconds"] = meter.seconds();
     fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return 0;

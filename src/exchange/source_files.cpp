@@ -57,7 +57,8 @@ std::vector<SmallFile> read_tokenizer_files(const std::string& folder) {
 }
 
 bool has_tokenizer(const std::vector<SmallFile>& files) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "qwen.tiktoken"})
+  for (const char* name :
+       {"tokenizer.json", "tokenizer.model", "tekken.json", "qwen.tiktoken", "tiktoken.model"})
     if (find(files, name)) return true;
   return false;
 }

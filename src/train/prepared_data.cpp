@@ -146,7 +146,8 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
     if (is_text(c.data.sources[i]))
       c.data.sources[i] = preparer.prepare(c.data.sources[i], fmt::format("source-{}", i), 0).first;
   if (is_text(c.data.valid)) c.data.valid = preparer.prepare(c.data.valid, "valid", 0).first;
-  check_tokenizer(c);
+  const std::string remark = check_tokenizer(c);
+  if (!quiet && !remark.empty()) fmt::print(stderr, "note: {}\n", remark);
   choose_packing(c);
   return c;
 }

@@ -31,7 +31,7 @@ config::Config with_vocabulary(const config::Config& config) {
   return c;
 }
 
-void check_tokenizer(const config::Config& c) {
+std::string check_tokenizer(const config::Config& c) {
   std::vector<std::pair<std::string, std::string>> named = {{"data.train", c.data.train},
                                                             {"data.valid", c.data.valid}};
   for (const std::string& source : c.data.sources) named.emplace_back("data.sources", source);
@@ -51,6 +51,7 @@ void check_tokenizer(const config::Config& c) {
           tokenizer->tokenizer_hash().substr(0, 16));
     check_fits(fmt::format("the tokenizer of {} = \"{}\"", key, prefix), info->vocab_size, c);
   }
+  return tokenizer ? tokenizer->not_applied() : std::string();
 }
 
 data::ChatTemplate chat_template_of(const config::ChatConfig& chat) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "config/config.h"
 #include "data/chat/chat_template.h"
@@ -19,8 +20,9 @@ config::Config with_vocabulary(const config::Config& config);
 
 // Throws when a dataset of the run (already prefixes of .bin/.idx) was tokenized with something else than
 // data.tokenizer, or with more ids than the model has. Datasets without a description cannot be asked; their
-// ids are checked as they are read.
-void check_tokenizer(const config::Config& config);
+// ids are checked as they are read. Returns a line about settings of the tokenizer's file that do not apply,
+// or nothing.
+std::string check_tokenizer(const config::Config& config);
 
 // What [chat] says; only where chat.template is not "none".
 data::ChatTemplate chat_template_of(const config::ChatConfig& chat);

@@ -51,34 +51,83 @@ TEST(TokenizerFiles, UnsupportedPartsAreNamed) {
                   }),
                   "normalizer \"Precompiled\""));
   EXPECT_TRUE(has(refused([](Json& j) {
-                    j["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+                    j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
                   }),
-                  "pre_tokenizer \"BertPreTokenizer\""));
+                  "pre_tokenizer \"UnicodeScripts\" is not supported; ByteLevel, Metaspace, Split"));
   EXPECT_TRUE(has(refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }), "decoder \"WordPiece\""));
   EXPECT_TRUE(has(refused([](Json& j) {
-                    j["post_processor"] = {{"type", "BertProcessing"}};
+                    j["post_processor"] = {{"type", "Other"}};
                   }),
-                  "post_processor \"BertProcessing\""));
-  EXPECT_TRUE(has(refused([](Json& j) { j["model"]["type"] = "Unigram"; }), "model \"Unigram\""));
+                  "post_processor \"Other\""));
+  for (const std::string model : {"Unigram", "WordPiece", "WordLevel"})
+    EXPECT_TRUE(
+        has(refused([&](Json& j) { j["model"]["type"] = model; }),
+            "model \"" + model + "\" is not supported: of tokenizer.json files those with a BPE model"));
   EXPECT_TRUE(has(refused([](Json& j) { j["model"]["dropout"] = 0.1; }), "dropout"));
   EXPECT_TRUE(has(refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }), "end_of_word_suffix"));
   EXPECT_TRUE(has(refused([](Json& j) { j["model"]["continuing_subword_prefix"] = "##"; }),
                   "continuing_subword_prefix"));
-  EXPECT_TRUE(has(refused([](Json& j) { j["truncation"] = {{"max_length", 5}}; }), "\"truncation\" is set"));
   EXPECT_TRUE(has(refused([](Json& j) { j["extra"] = 1; }), "key \"extra\""));
   EXPECT_TRUE(has(refused([](Json& j) { j["model"]["surprise"] = 1; }), "model: key \"surprise\""));
-  EXPECT_TRUE(has(refused([](Json& j) {
-                    const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
-                    j["pre_tokenizer"] = {
-                        {"type", "Sequence"},
-                        {"pretokenizers", {bytes, {{"type", "Digits"}, {"individual_digits", true}}}}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const Json first = {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "first"}};
+  EXPECT_TRUE(has(refused([&](Json& j) {
+                    j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {bytes, first}}};
                   }),
-                  "ByteLevel is supported as the last step only"));
+                  "\"first\" behind ByteLevel or Metaspace"));
+  EXPECT_TRUE(has(refused([&](Json& j) {
+                    j["pre_tokenizer"] = first;
+                    j["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", false}};
+                  }),
+                  "removes text before prepend_scheme \"first\""));
+  EXPECT_TRUE(has(refused([&](Json& j) {
+                    const Json spaces = {{"type", "WhitespaceSplit"}};
+                    j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {spaces, first}}};
+                    j["normalizer"] = {{"type", "NFD"}};
+                  }),
+                  "before a sequence that uses prepend_scheme \"first\""));
   EXPECT_TRUE(has(
       refused([](Json& j) {
-        j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "\\bx"}}}, {"behavior", "Isolated"}};
+        j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "\\Gx"}}}, {"behavior", "Isolated"}};
       }),
       "pre_tokenizer.pattern: pattern"));
+}
+
+// Published files often carry both blocks; they were refused.
+TEST(TokenizerFiles, TruncationAndPaddingAreAcceptedAndShownAsNotApplied) {
+  Json json = tiny();
+  EXPECT_EQ(HuggingFaceTokenizer(json.dump(), "t", "").not_applied(), "");
+  json["truncation"] = {
+      {"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  EXPECT_EQ(HuggingFaceTokenizer(json.dump(), "t", "").not_applied(),
+            "t: truncation is set; not applied: every text keeps its own length");
+  json["padding"] = {{"strategy", {{"Fixed", 8}}}, {"pad_id", 3}, {"pad_token", "<e>"}};
+  const HuggingFaceTokenizer t(json.dump(), "t", "");
+  EXPECT_EQ(t.not_applied(),
+            "t: truncation and padding are set; not applied: every text keeps its own length");
+  EXPECT_EQ(t.encode("abab"), (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(t.encode("abba<e>ab"), (std::vector<int32_t>{2, 1, 0, 3, 2}));
+}
+
+// Some byte-level files name an unknown token they lack, and never need one.
+TEST(TokenizerFiles, AnUnknownTokenThatIsNeverNeededMayBeMissing) {
+  Json json = Json::parse(read_file(tokenizer_data() + "gpt2.json"));
+  json["model"]["unk_token"] = "<none>";
+  EXPECT_EQ(HuggingFaceTokenizer(json.dump(), "t", "").id_of("<none>"), std::nullopt);
+}
+
+TEST(TokenizerFiles, TextsThatGrowWithoutBoundAreRefused) {
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  const Json spell = {{"type", "ByteLevel"}};
+  EXPECT_TRUE(
+      has(refused([&](Json& j) {
+            j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::vector<Json>(9, bytes)}};
+          }),
+          "8 ByteLevel steps before the last; at most 4"));
+  EXPECT_TRUE(has(refused([&](Json& j) {
+                    j["normalizer"] = {{"type", "Sequence"}, {"normalizers", std::vector<Json>(9, spell)}};
+                  }),
+                  "9 ByteLevel normalizers; at most 2"));
 }
 
 TEST(TokenizerFiles, HostileFilesAreRefused) {
@@ -119,6 +168,11 @@ TEST(TokenizerFiles, RankFiles) {
   EXPECT_NE(t->encode("<|im_start|>").size(), 1u);  // text never makes special tokens
   EXPECT_NE(read_tiktoken(ranks, "r", "llama3")->tokenizer_hash(), t->tokenizer_hash());
   EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks, "r", "gpt9"); }), "known are r50k"));
+  const auto harmony = read_tiktoken(ranks, "r", "o200k_harmony");
+  EXPECT_EQ(harmony->id_of("<|channel|>"), 200005);
+  EXPECT_EQ(harmony->id_of("<|reserved_201087|>"), 201087);
+  EXPECT_EQ(harmony->end_of_document(), 199999);
+  EXPECT_EQ(harmony->vocab_size(), 201088);
   EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "xx 1\n", "r", "qwen"); }),
                   "\"xx 1\" is not \"base64 rank\""));
   EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "AAAA 3\n", "r", "qwen"); }), "the same id 3"));
@@ -130,6 +184,39 @@ TEST(TokenizerFiles, RankFiles) {
   const auto partial = read_tiktoken(ranks, "r", letters);
   EXPECT_TRUE(has(error_of([&] { partial->encode("ab 1"); }), "leaves 2 bytes at 2 uncovered"));
   EXPECT_TRUE(has(error_of([&] { partial->end_of_document(); }), "which token ends a document"));
+}
+
+// Kimi's folder: ranks, and special tokens in another file; no tokenizer.json. It was refused.
+TEST(TokenizerFiles, AFolderWithTiktokenModelAndItsSettings) {
+  TemporaryFolder folder;
+  const std::string ranks = read_file(tokenizer_data() + "small.tiktoken");
+  const auto num = static_cast<int32_t>(std::count(ranks.begin(), ranks.end(), '\n'));
+  write_file(folder.path("tiktoken.model"), ranks);
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "name its family"));
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer("kimi:" + folder.path("")); }),
+                  "tokenizer_config.json is not there"));
+  Json settings = {{"tokenizer_class", "TikTokenTokenizer"}, {"bos_token", "[BOS]"}, {"eos_token", "[EOS]"}};
+  const auto name = [&](int32_t id, const char* content) {
+    settings["added_tokens_decoder"][std::to_string(num + id)] = {{"content", content}, {"special", true}};
+  };
+  name(0, "[BOS]"), name(1, "[EOS]"), name(3, "<|im_user|>"), name(11, "<|tool_calls_section_begin|>");
+  write_file(folder.path("tokenizer_config.json"), settings.dump());
+  const auto t = open_tokenizer(folder.path(""));
+  EXPECT_EQ(t->name(), folder.path("tiktoken.model"));
+  EXPECT_EQ(t->vocab_size(), num + 256);
+  EXPECT_EQ(t->end_of_document(), num + 1);
+  EXPECT_EQ(t->id_of("<|tool_calls_section_begin|>"), num + 11);
+  EXPECT_EQ(t->id_of(fmt::format("<|reserved_token_{}|>", num + 2)), num + 2);
+  const std::string text = "the<|im_user|>the";
+  const auto ids = t->encode(text);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), num + 3), 1);
+  EXPECT_EQ(t->decode(ids, DecodeOptions{}), text);
+  const auto plain = t->encode(text, EncodeOptions{.find_special_tokens = false});
+  EXPECT_EQ(std::count(plain.begin(), plain.end(), num + 3), 0);
+  EXPECT_EQ(t->decode(plain, DecodeOptions{}), text);
+  settings["added_tokens_decoder"]["x"] = {{"content", "y"}};
+  write_file(folder.path("tokenizer_config.json"), settings.dump());
+  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "\"x\" is no id"));
 }
 
 std::string tekken(const std::function<void(Json&)>& change = {}) {

@@ -55,16 +55,21 @@ BpeModel::BpeModel(const Json& json, bool bytes, const std::string& where)
     vocabulary_.add(item.key(), item.value().get<int64_t>(), where + ".vocab");
   }
   if (find(json, "unk_token") != nullptr) {
-    const std::string unknown = string_at(json, "unk_token", where);
-    unknown_id_ = vocabulary_.find(unknown);
-    if (unknown_id_ < 0) base::fail("{}.unk_token: the vocabulary lacks \"{}\"", where, shown(unknown));
+    unknown_id_ = vocabulary_.find(string_at(json, "unk_token", where));
   }
+  bool all_bytes = bytes_, all_fall_back = byte_fallback_;
   for (int b = 0; b < 256; ++b) {
     std::string character;
     append_code_point(character, byte_character(static_cast<unsigned char>(b)));
     byte_ids_[b] = vocabulary_.find(character);
     fallback_ids_[b] = vocabulary_.find(fmt::format("<0x{:02X}>", b));
+    all_bytes = all_bytes && byte_ids_[b] >= 0;
+    all_fall_back = all_fall_back && fallback_ids_[b] >= 0;
   }
+  // Some files name one they lack, and never need it.
+  if (find(json, "unk_token") != nullptr && unknown_id_ < 0 && !all_bytes && !all_fall_back)
+    base::fail("{}.unk_token: the vocabulary lacks \"{}\"", where,
+               shown(string_at(json, "unk_token", where)));
   read_merges(need(json, "merges", where), where + ".merges");
 }
 
@@ -97,7 +102,7 @@ void BpeModel::read_merges(const Json& merges, const std::string& where) {
     pairs_.set(part_ids[part_ids.size() - 2], part_ids.back(), {rank, merged_ids.back()});
     ++rank;
   }
-  if (!bytes_ && !ignore_merges_) find_cuts(merged_ids, part_ids);
+  if (!bytes_) find_cuts(merged_ids, part_ids);
 }
 
 void BpeModel::find_cuts(const std::vector<int32_t>& merged_ids, const std::vector<int32_t>& part_ids) {
@@ -147,6 +152,11 @@ void BpeModel::encode(std::string_view piece, std::vector<int32_t>& out, Workspa
     encode_cached(piece, out, workspace);
     return;
   }
+  if (ignore_merges_)
+    if (const int32_t id = vocabulary_.find(piece); id >= 0) {
+      out.push_back(id);
+      return;
+    }
   const auto known = [&](uint32_t c) { return (known_characters_[c / 64] >> c % 64 & 1) != 0; };
   size_t begin = 0, at = 0;
   uint32_t previous = 0;
@@ -182,7 +192,7 @@ void BpeModel::encode_cached(std::string_view piece, std::vector<int32_t>& out, 
 }
 
 void BpeModel::encode_new(std::string_view piece, std::vector<int32_t>& out, Workspace& workspace) const {
-  if (ignore_merges_) {
+  if (ignore_merges_ && !may_cut_) {
     workspace.spelled.clear();
     if (bytes_)
       append_byte_characters(workspace.spelled, piece);

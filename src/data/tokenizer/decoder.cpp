@@ -193,7 +193,7 @@ std::unique_ptr<TokenDecoder> make_decoder(const Json& json, const std::string& 
     return std::make_unique<StripDecoder>(json, where);
   }
   if (type == "Metaspace") {
-    only_keys(json, {"type", "replacement", "add_prefix_space", "prepend_scheme", "split"}, where);
+    only_keys(json, {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"}, where);
     return std::make_unique<MetaspaceDecoder>(json, where);
   }
   if (type == "Sequence") {
@@ -208,7 +208,10 @@ std::unique_ptr<TokenDecoder> make_decoder(const Json& json, const std::string& 
     }
     return std::make_unique<DecoderSequence>(std::move(parts));
   }
-  base::fail("{}: decoder \"{}\" is not supported", where, shown(type));
+  base::fail(
+      "{}: decoder \"{}\" is not supported; ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace and "
+      "Sequence are",
+      where, shown(type));
 }
 
 }  // namespace pleat::data

@@ -11,6 +11,7 @@ namespace pleat::data {
 namespace {
 
 const Json kNull;
+constexpr size_t kMaxByteSpellings = 2;
 
 const Json& part(const Json& file, const char* key) {
   const Json* found = find(file, key);
@@ -23,7 +24,11 @@ const Json& bpe_part(const Json& file, const std::string& path) {
   const std::string type = find(model, "type") != nullptr     ? type_of(model, path + ": model")
                            : find(model, "merges") != nullptr ? "BPE"
                                                               : "(unnamed)";
-  if (type != "BPE") base::fail("{}: model \"{}\" is not supported; BPE is", path, shown(type));
+  if (type != "BPE")
+    base::fail(
+        "{}: model \"{}\" is not supported: of tokenizer.json files those with a BPE model are, and "
+        "SentencePiece .model files of any kind",
+        path, shown(type));
   return model;
 }
 
@@ -50,11 +55,17 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(std::string_view file, const std::str
              "post_processor", "decoder", "model"},
             path);
   for (const char* key : {"truncation", "padding"})
-    if (find(json, key) != nullptr) base::fail("{}: \"{}\" is set, which is not supported", path, key);
+    if (find(json, key) != nullptr) not_applied_.emplace_back(key);
   normalizer_ = make_normalizer(part(json, "normalizer"), path + ": normalizer");
   pre_tokenizer_ = make_pre_tokenizer(part(json, "pre_tokenizer"), path + ": pre_tokenizer");
   if (normalizer_ && pre_tokenizer_ && normalizer_->may_remove_start() && pre_tokenizer_->asks_for_start())
     base::fail("{}: a normalizer that removes text before prepend_scheme \"first\" is not supported", path);
+  if (normalizer_ && pre_tokenizer_ && pre_tokenizer_->asks_for_start_of_parts())
+    base::fail("{}: a normalizer before a sequence that uses prepend_scheme \"first\" is not supported",
+               path);
+  if (normalizer_ && normalizer_->num_spellings() > kMaxByteSpellings)
+    base::fail("{}: {} ByteLevel normalizers; at most {} are supported", path, normalizer_->num_spellings(),
+               kMaxByteSpellings);
   decoder_ = make_decoder(part(json, "decoder"), path + ": decoder");
   frame_ = read_post_processor(part(json, "post_processor"), path + ": post_processor");
   model_ = std::make_unique<BpeModel>(bpe_part(json, path), pre_tokenizer_ && pre_tokenizer_->ends_in_bytes(),
@@ -163,6 +174,12 @@ std::vector<int32_t> HuggingFaceTokenizer::encode(std::string_view bytes,
       });
   if (options.add_special_tokens) ids.insert(ids.end(), frame_.after.begin(), frame_.after.end());
   return ids;
+}
+
+std::string HuggingFaceTokenizer::not_applied() const {
+  if (not_applied_.empty()) return {};
+  return fmt::format("{}: {} {} set; not applied: every text keeps its own length", path_,
+                     fmt::join(not_applied_, " and "), not_applied_.size() == 1 ? "is" : "are");
 }
 
 bool HuggingFaceTokenizer::wanted(int32_t id, const EncodeOptions& options) const {

@@ -1,5 +1,5 @@
 // Hugging Face's tokenizer.json with a BPE model: byte-level (GPT-2, Llama 3, Qwen, DeepSeek) and
-// SentencePiece-like with byte fallback (Llama 2, Mixtral).
+// SentencePiece-like with byte fallback (Llama 2, Mixtral, Gemma).
 //
 // Ids equal those of Hugging Face's `tokenizers`. Parts that are not supported are an error when the file is
 // read.
@@ -35,6 +35,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   std::string tokenizer_hash() const override { return hash_; }
   std::vector<SpecialToken> special_tokens() const override { return added_list_; }
   std::optional<int32_t> id_of(std::string_view token) const override;
+  std::string not_applied() const override;
 
   using TextTokenizer::decode;
   using TextTokenizer::encode;
@@ -75,6 +76,7 @@ class HuggingFaceTokenizer final : public TextTokenizer {
   std::unordered_map<int32_t, std::string> respelled_;
   std::vector<bool> special_;  // by id, vocab_size() of them
   std::vector<SpecialToken> added_list_;
+  std::vector<std::string> not_applied_;  // keys that are set and have no effect here
   std::optional<int32_t> end_of_document_;
   mutable WorkspacePool<Workspace> pool_;
 };

@@ -2,7 +2,6 @@
 
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
-#include <unicode/uchar.h>
 #include <unicode/uniset.h>
 #include <unicode/unistr.h>
 
@@ -11,6 +10,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/tokenizer/character_sets.h"
+#include "data/tokenizer/text_filters.h"
 #include "data/tokenizer/text_pattern.h"
 #include "data/tokenizer/utf8.h"
 
@@ -81,7 +82,7 @@ class Lowercase final : public Normalizer {
       if (c == 0x130) {
         out += "i\xcc\x87";  // the only character whose full mapping is longer
       } else {
-        append_code_point(out, static_cast<uint32_t>(u_tolower(static_cast<UChar32>(c))));
+        append_code_point(out, to_lower_case(c));
       }
     }
     text = std::move(out);
@@ -133,6 +134,11 @@ class NormalizerSequence final : public Normalizer {
       if (part->may_remove_start()) return true;
     return false;
   }
+  size_t num_spellings() const override {
+    size_t sum = 0;
+    for (const auto& part : parts_) sum += part->num_spellings();
+    return sum;
+  }
 
  private:
   std::vector<std::unique_ptr<Normalizer>> parts_;
@@ -171,7 +177,11 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
     }
     return std::make_unique<NormalizerSequence>(std::move(parts));
   }
-  base::fail("{}: normalizer \"{}\" is not supported", where, shown(type));
+  if (auto filter = make_text_filter(type, json, where)) return filter;
+  base::fail(
+      "{}: normalizer \"{}\" is not supported; NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace, Strip, "
+      "StripAccents, ByteLevel and Sequence are",
+      where, shown(type));
 }
 
 }  // namespace pleat::data

@@ -17,6 +17,8 @@ class Normalizer {
   virtual void apply(std::string& text, Regex::Workspace& workspace) const = 0;
   // True when the first character may be removed, so that what is left no longer starts where the text does.
   virtual bool may_remove_start() const { return false; }
+  // How many times the text is spelled in GPT-2's alphabet, which may double it each time.
+  virtual size_t num_spellings() const { return 0; }
 };
 
 // Null for JSON null. Throws, naming the part, for what is not supported.

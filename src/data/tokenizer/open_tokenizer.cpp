@@ -9,6 +9,7 @@
 #include "data/mapped_file.h"
 #include "data/tokenizer/hugging_face_tokenizer.h"
 #include "data/tokenizer/json_fields.h"
+#include "data/tokenizer/kimi_files.h"
 #include "data/tokenizer/rank_files.h"
 #include "data/tokenizer/sentencepiece_tokenizer.h"
 #include "data/tokenizer/utf8.h"
@@ -36,7 +37,7 @@ bool is_file(const fs::path& path) {
 
 // The file a folder's tokenizer is in.
 std::string file_in(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json"})
+  for (const char* name : {"tokenizer.json", "tokenizer.model", "tekken.json", "tiktoken.model"})
     if (is_file(folder / name)) return (folder / name).string();
   std::vector<std::string> ranks;
   std::error_code error;
@@ -48,7 +49,8 @@ std::string file_in(const fs::path& folder) {
   if (ranks.size() == 1) return ranks[0];
   if (ranks.size() > 1)
     base::fail("{}: holds {} rank files; name one of them", folder.string(), ranks.size());
-  base::fail("{}: holds no tokenizer.json, tokenizer.model, tekken.json or .tiktoken file", folder.string());
+  base::fail("{}: holds no tokenizer.json, tokenizer.model, tekken.json, tiktoken.model or .tiktoken file",
+             folder.string());
 }
 
 // A token as Hugging Face's settings write it: its spelling, or an object with "content".
@@ -90,15 +92,21 @@ std::string end_token_beside(std::string_view file, const std::string& path) {
   return token_with_id(file, id->get<int64_t>(), path);
 }
 
+std::string settings_beside(const std::string& path) {
+  return (fs::path(path).parent_path() / "tokenizer_config.json").string();
+}
+
 std::string family_by_name(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
+  const std::string settings = settings_beside(path);
+  if (name == "tiktoken.model" && is_file(settings) && is_kimi_settings(read_whole(settings), settings))
+    return "kimi";
   if (name == "qwen.tiktoken") return "qwen";
   if (name == "cl100k_base.tiktoken") return "cl100k";
   if (name == "o200k_base.tiktoken") return "o200k";
   if (name == "r50k_base.tiktoken" || name == "gpt2.tiktoken") return "r50k";
-  base::fail(
-      "{}: a rank file does not say how it cuts text; name its family: r50k, cl100k, o200k, qwen or llama3",
-      path);
+  base::fail("{}: a rank file does not say how it cuts text; name its family ({}) in front, as in qwen:{}",
+             path, fmt::join(kRankFileFamilies, ", "), path);
 }
 
 // "family:path" where the part in front is a family of rank files.
@@ -106,7 +114,7 @@ void split_family(std::string& path, std::string& family) {
   const size_t colon = path.find(':');
   if (colon == std::string::npos || !family.empty()) return;
   const std::string front = path.substr(0, colon);
-  for (const char* known : {"r50k", "cl100k", "o200k", "qwen", "llama3"})
+  for (const std::string_view known : kRankFileFamilies)
     if (front == known) {
       family = front;
       path.erase(0, colon + 1);
@@ -114,14 +122,24 @@ void split_family(std::string& path, std::string& family) {
     }
 }
 
+std::unique_ptr<TextTokenizer> open_ranks(const std::string& file, const std::string& path,
+                                          const std::string& family) {
+  if (family != "kimi") return read_tiktoken(file, path, family);
+  const std::string settings = settings_beside(path);
+  if (!is_file(settings))
+    base::fail("{}: {} is not there to name the special tokens of this rank file", path, settings);
+  return read_tiktoken(file, path, kimi_family(read_whole(settings), settings, num_ranks(file, path)));
+}
+
 std::unique_ptr<TextTokenizer> open_file(const std::string& path, const std::string& rank_family,
                                          bool end_is_asked) {
   const std::string extension = fs::path(path).extension().string();
-  const bool ranks = extension == ".tiktoken" || (!rank_family.empty() && extension != ".json");
+  const bool ranks = extension == ".tiktoken" || fs::path(path).filename() == "tiktoken.model" ||
+                     (!rank_family.empty() && extension != ".json");
   if (!ranks && !rank_family.empty())
     base::fail("{}: is no rank file, but the family \"{}\" is given", path, shown(rank_family));
   const std::string file = read_whole(path);
-  if (ranks) return read_tiktoken(file, path, rank_family.empty() ? family_by_name(path) : rank_family);
+  if (ranks) return open_ranks(file, path, rank_family.empty() ? family_by_name(path) : rank_family);
   if (extension == ".json") {
     if (fs::path(path).filename().string().starts_with("tekken")) return read_tekken(file, path);
     return std::make_unique<HuggingFaceTokenizer>(

@@ -14,13 +14,15 @@ struct OpenTokenizerOptions {
   // it, in this order).
   std::string end_of_document = {};
   // Pattern and special tokens of a rank file (rank_files.h lists the families). Empty: by the file's name,
-  // which must then be one of those its publishers use (qwen.tiktoken, cl100k_base.tiktoken, ...).
+  // which must then be one of those its publishers use (qwen.tiktoken, cl100k_base.tiktoken, ...), or by the
+  // tokenizer_config.json beside it, as Kimi's has one.
   std::string rank_family = {};
 };
 
-// "byte", a file, or a folder that holds tokenizer.json, tokenizer.model, tekken.json or one *.tiktoken file,
-// looked for in this order. Files are told apart by name: tekken*.json, other .json, .model (anything may
-// follow), .tiktoken. "FAMILY:PATH" names the family of a rank file.
+// "byte", a file, or a folder that holds tokenizer.json, tokenizer.model, tekken.json, tiktoken.model or one
+// *.tiktoken file, looked for in this order. Files are told apart by name: tekken*.json, other .json,
+// tiktoken.model, other .model (anything may follow), .tiktoken. "FAMILY:PATH" names the family of a rank
+// file.
 std::unique_ptr<TextTokenizer> open_tokenizer(const std::string& path,
                                               const OpenTokenizerOptions& options = {});
 

@@ -39,6 +39,15 @@ SpecialFrame read_template(const Json& json, const std::string& where) {
   return frame;
 }
 
+// ["[CLS]", 101] under `key`.
+int32_t named_id(const Json& json, const char* key, const std::string& where) {
+  const Json& pair = need(json, key, where);
+  if (!pair.is_array() || pair.size() != 2 || !pair[0].is_string() || !pair[1].is_number_integer() ||
+      pair[1].get<int64_t>() < 0 || pair[1].get<int64_t>() > INT32_MAX)
+    base::fail("{}.{}: a token and its id are needed", where, key);
+  return pair[1].get<int32_t>();
+}
+
 }  // namespace
 
 SpecialFrame read_post_processor(const Json& json, const std::string& where) {
@@ -53,6 +62,11 @@ SpecialFrame read_post_processor(const Json& json, const std::string& where) {
     only_keys(json, {"type", "single", "pair", "special_tokens"}, where);
     return read_template(json, where);
   }
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    // The last two concern positions in the text only.
+    only_keys(json, {"type", "sep", "cls", "trim_offsets", "add_prefix_space"}, where);
+    return {.before = {named_id(json, "cls", where)}, .after = {named_id(json, "sep", where)}};
+  }
   if (type == "Sequence") {
     only_keys(json, {"type", "processors"}, where);
     const Json& list = need(json, "processors", where);
@@ -65,7 +79,10 @@ SpecialFrame read_post_processor(const Json& json, const std::string& where) {
     }
     return frame;
   }
-  base::fail("{}: post_processor \"{}\" is not supported", where, shown(type));
+  base::fail(
+      "{}: post_processor \"{}\" is not supported; ByteLevel, TemplateProcessing, BertProcessing, "
+      "RobertaProcessing and Sequence are",
+      where, shown(type));
 }
 
 }  // namespace pleat::data

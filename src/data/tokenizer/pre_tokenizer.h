@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "data/tokenizer/json_fields.h"
 #include "data/tokenizer/regex.h"
@@ -30,12 +31,21 @@ class PreTokenizer {
   virtual bool ends_in_bytes() const { return false; }
   // Whether at_start changes anything.
   virtual bool asks_for_start() const { return false; }
+  // Whether it does so for a part of what run() was given.
+  virtual bool asks_for_start_of_parts() const { return false; }
+  // Whether what comes out may no longer tell where the text began.
+  virtual bool moves_start() const { return false; }
+  // How many times text is spelled in GPT-2's alphabet before a later step sees it.
+  virtual size_t num_spellings() const { return 0; }
   // Levels of calls a piece goes through.
   virtual size_t num_steps() const { return 1; }
 };
 
 // Null for JSON null. Throws, naming the part, for what is not supported.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const Json& json, const std::string& where);
+
+// The steps one after the other, each over the pieces of the one before.
+std::unique_ptr<PreTokenizer> make_pre_tokenizer_sequence(std::vector<std::unique_ptr<PreTokenizer>> steps);
 
 // What `ByteLevel` cuts with.
 extern const std::string_view kGpt2Pattern;

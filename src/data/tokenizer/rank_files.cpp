@@ -26,6 +26,14 @@ constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
     R"(|\s+(?!\S)|\s+)";
 
+// Runs of Han characters stand alone, and no other word holds one.
+constexpr std::string_view kKimiPattern =
+    R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 int base64_digit(char c) {
   if (c >= 'A' && c <= 'Z') return c - 'A';
   if (c >= 'a' && c <= 'z') return c - 'a' + 26;
@@ -111,6 +119,19 @@ Specials llama3_specials(int64_t first) {
   return numbered(std::move(names), first);
 }
 
+// Of the two names published for 200018 the one of the chat format's own file.
+Specials harmony_specials() {
+  Specials specials;
+  for (int32_t id = 199998; id < 201088; ++id) specials.emplace_back(fmt::format("<|reserved_{}|>", id), id);
+  const std::pair<int32_t, const char*> names[] = {{199998, "<|startoftext|>"}, {199999, "<|endoftext|>"},
+                                                   {200002, "<|return|>"},      {200003, "<|constrain|>"},
+                                                   {200005, "<|channel|>"},     {200006, "<|start|>"},
+                                                   {200007, "<|end|>"},         {200008, "<|message|>"},
+                                                   {200012, "<|call|>"},        {200018, "<|endofprompt|>"}};
+  for (const auto& [id, name] : names) specials[static_cast<size_t>(id - 199998)].first = name;
+  return specials;
+}
+
 }  // namespace
 
 RankFileFamily rank_file_family(std::string_view name, int64_t num_ranks) {
@@ -130,6 +151,13 @@ RankFileFamily rank_file_family(std::string_view name, int64_t num_ranks) {
   } else if (name == "o200k") {
     family.pattern = kO200kPattern;
     family.special_tokens = {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}};
+  } else if (name == "o200k_harmony") {
+    family.pattern = kO200kPattern;
+    family.special_tokens = harmony_specials();
+  } else if (name == "kimi") {
+    family.pattern = kKimiPattern;
+    family.end_of_document.clear();
+    family.text_makes_special_tokens = true;
   } else if (name == "qwen") {
     family.pattern = kQwenPattern;
     family.special_tokens = qwen_specials(num_ranks);
@@ -139,15 +167,19 @@ RankFileFamily rank_file_family(std::string_view name, int64_t num_ranks) {
     family.begin_of_text = "<|begin_of_text|>";
     family.end_of_document = "<|end_of_text|>";
   } else {
-    base::fail("\"{}\" is no family of rank files; known are r50k, cl100k, o200k, qwen and llama3",
-               shown(name));
+    base::fail("\"{}\" is no family of rank files; known are {}", shown(name),
+               fmt::join(kRankFileFamilies, ", "));
   }
   return family;
 }
 
+int64_t num_ranks(std::string_view file, const std::string& path) {
+  return read_ranks(file, path).num_tokens();
+}
+
 std::unique_ptr<RankTokenizer> read_tiktoken(std::string_view file, const std::string& path,
                                              std::string_view family) {
-  return read_tiktoken(file, path, rank_file_family(family, read_ranks(file, path).num_tokens()));
+  return read_tiktoken(file, path, rank_file_family(family, num_ranks(file, path)));
 }
 
 std::unique_ptr<RankTokenizer> read_tiktoken(std::string_view file, const std::string& path,
@@ -165,6 +197,7 @@ std::unique_ptr<RankTokenizer> read_tiktoken(std::string_view file, const std::s
   parts.special_tokens = std::move(family.special_tokens);
   parts.begin_of_text = std::move(family.begin_of_text);
   parts.end_of_document = std::move(family.end_of_document);
+  parts.text_makes_special_tokens = family.text_makes_special_tokens;
   return std::make_unique<RankTokenizer>(std::move(parts));
 }
 

@@ -26,6 +26,18 @@ RankTokenizer::RankTokenizer(RankTokenizerParts parts)
                  shown(token), id);
     special_.add(token, id, parts_.path);
   }
+  if (parts_.text_makes_special_tokens) {
+    std::vector<AddedToken> tokens;
+    std::vector<std::string> spellings;
+    for (const auto& [token, id] : parts_.special_tokens) {
+      tokens.push_back({.id = id, .content = token, .normalized = false, .special = true});
+      spellings.push_back(token);
+      if (token.size() > kMaxAddedTokenBytes)
+        base::fail("{}: special token \"{}\" has {} bytes; at most {} are supported", parts_.path,
+                   shown(token), token.size(), kMaxAddedTokenBytes);
+    }
+    matcher_ = std::make_unique<AddedTokenMatcher>(tokens, spellings);
+  }
   vocab_size_ = std::max(special_.max_id(), ranks.max_id() + parts_.id_shift) + 1;
   if (vocab_size_ > INT32_MAX) base::fail("{}: a vocabulary of {} ids", parts_.path, vocab_size_);
   if (!parts_.begin_of_text.empty()) begin_of_text_ = special_id(parts_.begin_of_text);
@@ -58,13 +70,32 @@ std::vector<int32_t> RankTokenizer::encode(std::string_view bytes, const EncodeO
   const std::string_view text = as_valid_utf8(bytes, replaced);
   std::vector<int32_t> ids;
   if (options.add_special_tokens && begin_of_text_ >= 0) ids.push_back(begin_of_text_);
-  for_each_part(regex_, text, workspace->regex, [&](size_t begin, size_t end, bool is_match) {
+  if (!matcher_ || !options.find_special_tokens) {
+    encode_text(text, ids, *workspace);
+    return ids;
+  }
+  matcher_->for_each_part(
+      text,
+      [&](int32_t id) {
+        return std::find(options.never.begin(), options.never.end(), id) == options.never.end();
+      },
+      [&](size_t begin, size_t end, int32_t id) {
+        if (id >= 0)
+          ids.push_back(id);
+        else
+          encode_text(text.substr(begin, end - begin), ids, *workspace);
+      });
+  return ids;
+}
+
+void RankTokenizer::encode_text(std::string_view text, std::vector<int32_t>& out,
+                                Workspace& workspace) const {
+  for_each_part(regex_, text, workspace.regex, [&](size_t begin, size_t end, bool is_match) {
     if (!is_match)
       base::fail("{}: the pattern leaves {} bytes at {} uncovered; they would be lost", parts_.path,
                  end - begin, begin);
-    if (end > begin) encode_piece(text.substr(begin, end - begin), ids, *workspace);
+    if (end > begin) encode_piece(text.substr(begin, end - begin), out, workspace);
   });
-  return ids;
 }
 
 void RankTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& out,

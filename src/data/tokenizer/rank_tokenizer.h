@@ -1,7 +1,7 @@
 // Byte-pair encoding by ranks, as tiktoken does it: the bytes of a token are their own merge rule, and of all
 // neighbours the pair whose bytes have the lowest rank is merged first.
 //
-// Special tokens are never made from text; id_of gives their ids.
+// Special tokens are made from text only where the parts say so; id_of gives their ids.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/tokenizer/added_tokens.h"
 #include "data/tokenizer/bpe_merge.h"
 #include "data/tokenizer/piece_cache.h"
 #include "data/tokenizer/regex.h"
@@ -29,6 +30,7 @@ struct RankTokenizerParts {
   std::vector<std::pair<std::string, int32_t>> special_tokens = {};  // ids as they are
   std::string begin_of_text = {};                                    // put in front on request; empty: none
   std::string end_of_document = {};                                  // empty: none
+  bool text_makes_special_tokens = false;                            // where it spells one
 };
 
 class RankTokenizer final : public TextTokenizer {
@@ -58,12 +60,14 @@ class RankTokenizer final : public TextTokenizer {
     PieceCache cache = {};
     std::vector<BpeSymbol> symbols = {};
   };
+  void encode_text(std::string_view text, std::vector<int32_t>& out, Workspace& workspace) const;
   void encode_piece(std::string_view piece, std::vector<int32_t>& out, Workspace& workspace) const;
   int32_t special_id(std::string_view name) const;
 
   RankTokenizerParts parts_;
   Regex regex_;
   TokenTable special_{0};
+  std::unique_ptr<AddedTokenMatcher> matcher_;  // null: text makes no special tokens
   size_t longest_token_ = 0;
   int64_t vocab_size_ = 0;
   int32_t begin_of_text_ = -1;

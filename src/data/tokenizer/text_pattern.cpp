@@ -6,7 +6,7 @@
 
 namespace pleat::data {
 
-TextPattern::TextPattern(const Json& json, const std::string& where) {
+TextPattern::TextPattern(const Json& json, const std::string& where, Empty empty) {
   only_keys(json, {"String", "Regex"}, where);
   if (json.size() != 1) base::fail("{}: a pattern is either a String or a Regex", where);
   if (json.contains("Regex")) {
@@ -14,7 +14,8 @@ TextPattern::TextPattern(const Json& json, const std::string& where) {
     return;
   }
   literal_ = string_at(json, "String", where);
-  if (literal_.empty()) base::fail("{}: an empty pattern string", where);
+  if (literal_.empty() && empty == Empty::Refused) base::fail("{}: an empty pattern string", where);
+  if (literal_.empty()) regex_ = std::make_unique<Regex>("", PatternDialect::Oniguruma, where);
 }
 
 }  // namespace pleat::data

@@ -12,8 +12,11 @@ namespace pleat::data {
 
 class TextPattern {
  public:
+  // What the string "" means.
+  enum class Empty { Refused, FitsEverywhere };
+
   // From {"String": "..."} or {"Regex": "..."}.
-  TextPattern(const Json& json, const std::string& where);
+  TextPattern(const Json& json, const std::string& where, Empty empty = Empty::Refused);
 
   // visit(begin, end, is_match) over the whole text.
   template <class Visit>

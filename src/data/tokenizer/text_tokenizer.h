@@ -55,6 +55,9 @@ class TextTokenizer : public Tokenizer {
   // Tokens that stand for themselves and are not put together from text, whether or not text may spell them.
   virtual std::vector<SpecialToken> special_tokens() const = 0;
 
+  // One line about settings of the file that have no effect here; empty where there are none.
+  virtual std::string not_applied() const { return {}; }
+
   // False where neither the file nor the user names the token; end_of_document() throws then.
   bool has_end_of_document() const { return asked_end_ || own_end_of_document(); }
   int32_t end_of_document() const final;
