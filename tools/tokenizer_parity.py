@@ -16,6 +16,7 @@ import argparse
 import glob
 import gettext
 import gzip
+import hashlib
 import json
 import os
 import random
@@ -31,22 +32,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import tiktoken
 import tiktoken.load
 import tokenizers
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer
 
-GPT2_SPECIAL = "<|endoftext|>"
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-QWEN = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-DEEPSEEK = ["\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
-            "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-            "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"]
-CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$"
-          r"|\s*[\r\n]|\s+(?!\S)|\s")
-O200K_WORD = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-O200K = "|".join([
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + O200K_WORD,
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*" + O200K_WORD,
-    r"\p{N}{1,3}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", r"\s*[\r\n]+", r"\s+(?!\S)", r"\s+"])
+from tokenizer_families import CL100K, FAMILIES, KIMI, LLAMA3, Models, O200K, QWEN
+from tokenizer_steps import write_steps
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -103,7 +92,7 @@ def generated(rng):
         "marks": "".join(rng.choice(["e\u0301", "é", "\u0301", "ﬁ", "Å", "A\u030a", "각", "각", "²", "½", "ß", "İ", " "])
                          for _ in range(60000)),
         "specials": "".join(rng.choice(["<|endoftext|>", "<|im_start|>", "  ", "\n", "hello", "<s>", "</s>", "▁", "<pad>",
-                                        "MASK", "aMASK", "<0x41>", "<|endoftext", "word", " [X] ", "é", "<unk>"])
+                                        "MASK", "aMASK", "<|channel|>", "<|im_user|>", "<|tool_call_begin|>", "[EOS]", "<|assistant|>", "   ", "<0x41>", "<|endoftext", "word", " [X] ", "é", "<unk>"])
                             for _ in range(80000)),
     }
     whitespace = [chr(c) for c in (9, 10, 11, 12, 13, 32, 0x85, 0xA0, 0x1680, 0x180E, 0x2003, 0x2028, 0x202F, 0x3000)]
@@ -120,7 +109,8 @@ def broken(rng, text):
     return bytes(data) + b"\xf0\x9f\x98"
 
 
-def make_documents(folder):
+def make_documents(folder, megabytes):
+    """All text there is, or about so many megabytes: what is generated, and of each language and program a part."""
     path = os.path.join(folder, "documents.bin")
     rng = random.Random(7)
     lib = os.path.dirname(os.__file__)
@@ -132,7 +122,11 @@ def make_documents(folder):
                                   "/usr/share/man/man[1-8]/*.gz"], 5_000_000)
     texts["python"] = file_text([lib + "/*.py", lib + "/*/*.py"], 3_000_000)
     texts["c"] = file_text(["/usr/include/*.h", "/usr/include/*/*.h", "/usr/include/c++/**/*"], 2_000_000)
-    texts.update(generated(rng))
+    made = generated(rng)
+    if megabytes:
+        share = max(0.05, (megabytes * 1.02e6 - sum(map(len, made.values())) - 1.3e6) / sum(map(len, texts.values())))
+        texts = {name: text[:int(share * len(text))] for name, text in texts.items()}
+    texts.update(made)
     texts["broken_de"] = broken(rng, texts["de"][:500_000])
     texts["broken_zh"] = broken(rng, texts["zh_CN"][:500_000])
     texts["noise"] = rng.randbytes(300_000)
@@ -155,78 +149,10 @@ def make_documents(folder):
 
 # ---- tokenizers ----------------------------------------------------------------------------------------------------
 
-ADDED = [AddedToken("MASK", lstrip=True, special=True), AddedToken("[X]", rstrip=True, single_word=True),
-         AddedToken("<pad>", special=True), AddedToken("word", single_word=True, normalized=True),
-         AddedToken("é", normalized=True), AddedToken("<|im_start|>", special=True)]
-
-
-def byte_level(pre_tokenizer, normalizer=None, ignore_merges=False, template=None, size=8000):
-    def build(sample):
-        tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
-        if normalizer:
-            tokenizer.normalizer = normalizer
-        tokenizer.pre_tokenizer = pre_tokenizer
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[GPT2_SPECIAL], show_progress=False,
-                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-        tokenizer.train_from_iterator(sample, trainer)
-        tokenizer.add_tokens(ADDED)
-        if template:
-            tokenizer.post_processor = processors.Sequence([
-                processors.ByteLevel(trim_offsets=False),
-                processors.TemplateProcessing(single=f"{GPT2_SPECIAL} $A", special_tokens=[(GPT2_SPECIAL, 0)])])
-        return tokenizer
-    return build
-
-
-def byte_fallback(style):
-    """SentencePiece-like: 'llama' (normalizer, no pre-tokenizer), 'metaspace' or 'first'."""
-    def build(sample):
-        tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
-        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-        scheme = "first" if style == "first" else "always"
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=True)
-        trainer = trainers.BpeTrainer(vocab_size=8000, special_tokens=tokens, limit_alphabet=1500, show_progress=False)
-        tokenizer.train_from_iterator(sample, trainer)
-        data = json.loads(tokenizer.to_str())
-        data["added_tokens"] = [t for t in data["added_tokens"] if t["id"] < 3]
-        tokenizer = Tokenizer.from_str(json.dumps(data))
-        if style == "llama":
-            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-            tokenizer.pre_tokenizer = None
-            tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                                   decoders.Strip(" ", 1, 0)])
-        else:
-            tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme=scheme)])
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-        tokenizer.add_tokens(ADDED[:3])
-        return tokenizer
-    return build
-
-
-def sequence(*patterns):
-    steps = [pre_tokenizers.Split(Regex(p), "isolated") for p in patterns]
-    return pre_tokenizers.Sequence(steps + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
-
-
-STYLES = {
-    "gpt2": byte_level(pre_tokenizers.ByteLevel(add_prefix_space=False)),
-    "gpt2_prefix": byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True), normalizers.NFKC()),
-    "llama3": byte_level(sequence(LLAMA3), ignore_merges=True, template=True, size=16000),
-    "qwen": byte_level(sequence(QWEN), normalizers.NFC(), size=16000),
-    "deepseek": byte_level(sequence(*DEEPSEEK)),
-    "digits": byte_level(pre_tokenizers.Sequence([pre_tokenizers.Digits(True),
-                                                  pre_tokenizers.ByteLevel(add_prefix_space=False)]), normalizers.NFD()),
-    "llama2": byte_fallback("llama"),
-    "metaspace": byte_fallback("metaspace"),
-    "metaspace_first": byte_fallback("first"),
-}
-
-
-def hf_case(name, folder, sample):
+def hf_case(name, folder, base):
     path = os.path.join(folder, name + ".tokenizer.json")
     if not os.path.exists(path):
-        STYLES[name](sample).save(path)
+        FAMILIES[name](base).save(path)
     return file_case(path)
 
 
@@ -254,7 +180,7 @@ def package_cases(folder):
         cases["tekken"] = (path, "-", lambda texts: [tekken.encode(t, bos=False, eos=False) for t in texts], None)
     path = os.path.join(os.path.dirname(dashscope.__file__), "resources", "qwen.tiktoken")
     ranks = tiktoken.load.load_tiktoken_bpe(path)
-    for family, pattern in (("qwen", QWEN), ("cl100k", CL100K), ("o200k", O200K), ("llama3", LLAMA3)):
+    for family, pattern in (("qwen", QWEN), ("cl100k", CL100K), ("o200k", O200K), ("o200k_harmony", O200K), ("llama3", LLAMA3)):
         encoding = tiktoken.Encoding(family, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
         # The ranks are Qwen's; the special tokens of other families would collide with them.
         link = os.path.join(folder, f"{family}.tiktoken")
@@ -266,7 +192,31 @@ def package_cases(folder):
             encoding = tiktoken.Encoding(family, pat_str=pattern, mergeable_ranks=cut, special_tokens={})
         cases["tiktoken:" + family] = (link, family, lambda texts, e=encoding: [e.encode_ordinary(t) for t in texts],
                                        lambda ids, e=encoding: e.decode(ids, errors="replace"))
+    cases["tiktoken:kimi"] = kimi_case(folder, ranks, path)
     return cases
+
+
+KIMI_NAMES = ["[BOS]", "[EOS]", "<|im_end|>", "<|im_user|>", "<|im_assistant|>", None, "<|im_start|>", "<|endoftext|>", None, "[EOT]",
+              "<|im_system|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_begin|>"]
+
+
+def kimi_settings(num_ranks):
+    """A tokenizer_config.json like Kimi's, and all special tokens it leads to."""
+    named = {num_ranks + i: name for i, name in enumerate(KIMI_NAMES) if name}
+    settings = {"tokenizer_class": "TikTokenTokenizer", "bos_token": "[BOS]", "eos_token": "[EOS]",
+                "added_tokens_decoder": {str(i): {"content": name, "special": True} for i, name in named.items()}}
+    return settings, {named.get(i, f"<|reserved_token_{i}|>"): i for i in range(num_ranks, num_ranks + 256)}
+
+
+def kimi_case(folder, ranks, path):
+    """A folder as Kimi publishes it: ranks and settings, no tokenizer.json. Text makes special tokens."""
+    settings, specials = kimi_settings(len(ranks))
+    os.makedirs(os.path.join(folder, "kimi"), exist_ok=True)
+    shutil.copyfile(path, os.path.join(folder, "kimi", "tiktoken.model"))
+    json.dump(settings, open(os.path.join(folder, "kimi", "tokenizer_config.json"), "w"))
+    encoding = tiktoken.Encoding("kimi", pat_str=KIMI, mergeable_ranks=ranks, special_tokens=specials)
+    return (os.path.join(folder, "kimi"), "-", lambda texts: [encoding.encode(t, allowed_special="all") for t in texts],
+            lambda ids: encoding.decode(ids, errors="replace"))
 
 
 # ---- fixtures for the tests ----------------------------------------------------------------------------------------
@@ -278,32 +228,36 @@ FIXTURE_TEXT = ("The quick brown fox can't jump over 12345 lazy dogs; they'll tr
 FIXTURE_PROBES = [
     b"", b" ", b"a", FIXTURE_TEXT[:len(FIXTURE_TEXT) // 3].encode(), "Hello  world!\n\n  it's 2024\u00a0x".encode(), "été e\u0301 ﬁ ² Å".encode(),
     b"<|endoftext|>the fox<|endoftext|>  MASK  the [X]  word swords <s>x</s>", "中文😀👩\u200d👩 🩷🫨\U00031350".encode(),
-    b"^" * 150, b"  \n \t\n  the   dog  ", b"broken \xf0\x9f\x98 \xff\xc3( \xed\xa0\x80 \xe2\x82", b"they'LL we'Ve I'\xc5\xbf",
+    b"^" * 150, "<|channel|>a<|im_user|>b [EOS] MASK\u3000x  ÀÉ 12345,6789 (a.b) don't DON'T".encode(), b"  \n \t\n  the   dog  ", b"broken \xf0\x9f\x98 \xff\xc3( \xed\xa0\x80 \xe2\x82", b"they'LL we'Ve I'\xc5\xbf",
     "a\u180eb\u0085c\u2028d".encode(), bytes(range(1, 128)), "<0x41> <unk> ▁the▁ ▁".encode(), b"\0\0x",
 ]
+
+
+NUM_OWN_FILES = 9  # gpt2 to metaspace_first
 
 
 def make_fixtures(folder):
     import base64
     import sentencepiece
     os.makedirs(folder, exist_ok=True)
-    cases = []
+    rows = []
 
     def add(name, family, encode, framed, decode):
+        cases, whole = [], framed("a")
+        at = next(i for i in range(len(whole)) if whole[i:i + len(encode("a"))] == encode("a"))
+        before, after = whole[:at], whole[at + len(encode("a")):]
         for probe in FIXTURE_PROBES:
             text = probe.decode("utf-8", errors="replace")
             ids = encode(text)
-            case = {"file": name, "family": family, "text": probe.hex(), "ids": ids}
-            if framed(text) != ids:
-                case["framed"] = framed(text)
-            if decode(ids) != text:
-                case["decoded"] = decode(ids).encode().hex()
-            cases.append(case)
+            assert framed(text) == before + ids + after
+            cases.append({"ids": ids} if decode(ids) == text else {"ids": ids, "decoded": decode(ids)})
+        rows.append({"file": name, "family": family, "before": before, "after": after, "cases": cases})
+
+    base = Models([FIXTURE_TEXT] * 2)
 
     def small(style):
-        tokenizer = STYLES[style]([FIXTURE_TEXT])
-        data = json.loads(tokenizer.to_str())
-        keep = len(data["added_tokens"]) + (360 if "BPE" == data["model"]["type"] else 0)
+        data = json.loads(FAMILIES[style](base).to_str())
+        keep = 440 if "<0x00>" in data["model"]["vocab"] else 340
         kept = {t: i for t, i in data["model"]["vocab"].items() if i < keep}
         kept.update({t["content"]: t["id"] for t in data["added_tokens"] if t["content"] in data["model"]["vocab"]})
         merges = [m for m in data["model"]["merges"] if m[0] in kept and m[1] in kept and "".join(m) in kept]
@@ -316,13 +270,25 @@ def make_fixtures(folder):
             data["model"]["merges"] = [" ".join(m) for m in merges]
         return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
-    for style in STYLES:
+    # Some are files of their own; the others stand in one file, each vocabulary once.
+    shared = {"models": {}, "families": {}}
+    for number, style in enumerate(FAMILIES):
         text = small(style)
         tokenizer = Tokenizer.from_str(text)
-        name = style + ".json"
-        open(os.path.join(folder, name), "w").write(text + "\n")
+        name = style + ".json" if number < NUM_OWN_FILES else style
+        if number < NUM_OWN_FILES:
+            open(os.path.join(folder, name), "w").write(text + "\n")
+        else:
+            data = json.loads(text)
+            model = {key: data["model"].pop(key) for key in ("vocab", "merges")}
+            data["vocabulary"] = hashlib.sha256(json.dumps(model).encode()).hexdigest()[:8]
+            shared["models"][data["vocabulary"]] = model
+            shared["families"][style] = data
         add(name, "", lambda t: tokenizer.encode(t, add_special_tokens=False).ids, lambda t: tokenizer.encode(t).ids,
             lambda ids: tokenizer.decode(ids, skip_special_tokens=False))
+    with open(os.path.join(folder, "families.json"), "w") as f:
+        f.write('{"models":' + json.dumps(shared["models"], ensure_ascii=False, separators=(",", ":")) + ',"families":{\n' + ",\n".join(
+            json.dumps(k) + ":" + json.dumps(v, ensure_ascii=False, separators=(",", ":")) for k, v in shared["families"].items()) + "\n}}\n")
     ranks = {bytes([b]): b for b in range(256)}
     for token, _ in sorted(json.loads(small("qwen"))["model"]["vocab"].items(), key=lambda item: item[1]):
         unprintable = {chr(c): b for b, c in zip(range(256), byte_characters())}
@@ -335,6 +301,9 @@ def make_fixtures(folder):
         begin = [len(ranks)] if family == "llama3" else []
         add("small.tiktoken", family, encoding.encode_ordinary, lambda t: begin + encoding.encode_ordinary(t),
             lambda ids: encoding.decode(ids, errors="replace"))
+    _, _, encode, decode = kimi_case(folder, ranks, os.path.join(folder, "small.tiktoken"))
+    add("kimi", "", lambda t: encode([t])[0], lambda t: encode([t])[0], decode)
+    write_steps(os.path.join(folder, "steps.json"))
     source = os.path.join(folder, "source.txt")
     open(source, "w").write(FIXTURE_TEXT)
     sentencepiece.SentencePieceTrainer.train(
@@ -345,7 +314,8 @@ def make_fixtures(folder):
     processor = sentencepiece.SentencePieceProcessor(model_file=os.path.join(folder, "small.model"))
     add("small.model", "", processor.encode, lambda t: processor.encode(t, add_bos=True), processor.decode)
     with open(os.path.join(folder, "cases.json"), "w") as f:
-        f.write("[\n" + ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "\n]\n")
+        f.write('{"texts":' + json.dumps([probe.hex() for probe in FIXTURE_PROBES]) + ',"tokenizers":[\n')
+        f.write(",\n".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows) + "\n]}\n")
 
 
 def byte_characters():
@@ -377,7 +347,7 @@ def compare(name, case, cli, documents_path, documents, folder):
     ids_path, text_path = os.path.join(folder, "ids.bin"), os.path.join(folder, "decoded.bin")
     run = subprocess.run([cli, path, family, documents_path, ids_path, text_path], capture_output=True, text=True)
     if run.returncode != 0:
-        print(f"{name:44} FAILED: {run.stderr.strip()}")
+        print(f"| {name} | FAILED: {run.stderr.strip()} |")
         return False
     ours = json.loads(run.stdout)
     texts = [text.decode("utf-8", errors="replace") for _, text in documents]
@@ -413,10 +383,10 @@ def compare(name, case, cli, documents_path, documents, folder):
                     print(f"  document {i} ({documents[i][0]}) decodes differently: {text[:60]!r}")
     our_speed, their_speed = ordinary_bytes / our_seconds / 1e6, ordinary_bytes / their_seconds / 1e6
     good = not wrong and not decode_wrong
-    print(f"{name:44} {'same ids' if not wrong else str(len(wrong)) + ' documents differ':20}"
-          f"{'same text' if not decode_wrong else str(decode_wrong) + ' texts differ':16} {num_bytes / 1e6:6.1f} MB "
-          f"{ours['tokens']:9d} tokens  not round: {ours['not_round']:5d}  {our_speed:7.1f} MB/s  theirs {their_speed:6.1f} MB/s"
-          f"  x{our_speed / their_speed:.1f}", flush=True)
+    print(f"| {name} | {num_bytes / 1e6:.1f} | {len(documents)} | {ours['tokens']} | "
+          f"{'equal' if not wrong else str(len(wrong)) + ' documents differ'} | "
+          f"{'equal' if not decode_wrong else str(decode_wrong) + ' differ'} | {our_speed:.1f} | {their_speed:.1f} | "
+          f"{our_speed / their_speed:.1f} |", flush=True)
     return good
 
 
@@ -425,7 +395,8 @@ def main():
     parser.add_argument("--cli")
     parser.add_argument("--work")
     parser.add_argument("--fixtures", help="write the tests' small files into this folder and stop")
-    parser.add_argument("--only", help="run only the tokenizers whose name contains this")
+    parser.add_argument("--only", help="run only the tokenizers whose name contains one of these, with commas between")
+    parser.add_argument("--megabytes", type=float, help="compare on about so much text; everything otherwise")
     parser.add_argument("--file", help="compare this tokenizer.json alone, such as one of `pleat data train-tokenizer`")
     options = parser.parse_args()
     if options.fixtures:
@@ -434,22 +405,24 @@ def main():
     if not options.cli or not options.work:
         parser.error("--cli and --work are needed")
     os.makedirs(options.work, exist_ok=True)
-    documents_path, documents, summary = make_documents(options.work)
+    documents_path, documents, summary = make_documents(options.work, options.megabytes)
     total = sum(summary.values())
     print("bytes of text:", summary, "together", total, "in", len(documents), "documents")
     if total < 20_000_000:
         sys.exit("this system has too little text for the comparison; 20 MB are needed")
     print("tokenizers", tokenizers.__version__, "tiktoken", tiktoken.__version__)
+    print("| tokenizer | MB | documents | tokens | ids | texts | ours, MB/s | theirs, MB/s | times |\n" + "|---" * 9 + "|", flush=True)
     rng = random.Random(3)
     sample = [t.decode("utf-8", errors="replace")[:4000] for name, t in rng.sample(documents, min(900, len(documents)))
               if name not in ("every", "noise", "carets", "spaces", "letters", "random", "cjk")]
     if options.file:
         sys.exit(0 if compare(options.file, file_case(options.file), options.cli, documents_path, documents, options.work) else 1)
-    cases = {name: (lambda name=name: hf_case(name, options.work, sample)) for name in STYLES}
+    base = Models(sample)
+    cases = {name: (lambda name=name: hf_case(name, options.work, base)) for name in FAMILIES}
     cases.update({name: (lambda case=case: case) for name, case in package_cases(options.work).items()})
     good = True
     for name, make in cases.items():
-        if options.only and options.only not in name:
+        if options.only and not any(part == name if part in cases else part in name for part in options.only.split(",")):
             continue
         good = compare(name, make(), options.cli, documents_path, documents, options.work) and good
     sys.exit(0 if good else 1)

@@ -206,7 +206,7 @@ TEST(TokenizerFiles, AFolderWithTiktokenModelAndItsSettings) {
   EXPECT_EQ(t->vocab_size(), num + 256);
   EXPECT_EQ(t->end_of_document(), num + 1);
   EXPECT_EQ(t->id_of("<|tool_calls_section_begin|>"), num + 11);
-  EXPECT_EQ(t->id_of(fmt::format("<|reserved_token_{}|>", num + 2)), num + 2);
+  EXPECT_EQ(t->id_of("<|reserved_token_" + std::to_string(num + 2) + "|>"), num + 2);
   const std::string text = "the<|im_user|>the";
   const auto ids = t->encode(text);
   EXPECT_EQ(std::count(ids.begin(), ids.end(), num + 3), 1);
