@@ -36,7 +36,7 @@ bool is_punctuation(uint32_t c) {
 }
 
 bool is_combining_mark(uint32_t c) {
-  static const icu::UnicodeSet& set = frozen_set("[[[:M:]&[:age=9.0:]]\\x{1cf2}\\x{1cf3}-[\\x{111c9}]]");
+  static const icu::UnicodeSet& set = frozen_set("[[[[:M:]&[:age=9.0:]]\\x{1cf2}\\x{1cf3}]-[\\x{111c9}]]");
   return set.contains(static_cast<UChar32>(c));
 }
 
