@@ -61,6 +61,41 @@ void print_header(const data::IndexedDataset& set, const data::TextTokenizer& to
     fmt::print("loss mask: {} of {} tokens count\n", *set.info()->num_loss_tokens, set.num_tokens());
 }
 
+// Stretches of a document that count in the loss, or do not; without a mask one that does.
+std::vector<data::SampleRun> loss_runs(const data::IndexedDataset& set, int64_t document,
+                                       std::span<const int32_t> ids, const data::TextTokenizer& tokenizer) {
+  std::vector<uint8_t> mask(ids.size(), 1);
+  if (set.has_loss_mask()) set.read_loss_mask(set.document_begin(document), mask);
+  std::vector<data::SampleRun> runs;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const bool counts = mask[i] != 0;
+    if (runs.empty() || runs.back().counts != counts)
+      runs.push_back({.begin = int64_t(i), .document = document, .position = int64_t(i), .counts = counts});
+    runs.back().end = int64_t(i) + 1;
+  }
+  for (data::SampleRun& run : runs)
+    run.text =
+        tokenizer.decode(ids.subspan(size_t(run.begin), size_t(run.end - run.begin)), data::DecodeOptions{});
+  return runs;
+}
+
+Json runs_json(const std::vector<data::SampleRun>& all) {
+  Json runs = Json::array();
+  for (const data::SampleRun& run : all)
+    runs.push_back({{"begin", run.begin},
+                    {"end", run.end},
+                    {"document", run.document},
+                    {"position", run.position},
+                    {"loss", run.counts},
+                    {"text", run.text}});
+  return runs;
+}
+
+void print_run(const data::SampleRun& run) {
+  fmt::print("  {:>6}..{:<6} {}  {}\n", run.begin, run.end - 1, run.counts ? "loss" : " -  ",
+             quoted_text(run.text));
+}
+
 void show_documents(const DataInspectArguments& a, const data::IndexedDataset& set,
                     const data::TextTokenizer& tokenizer, Json& json) {
   for (int64_t d = 0; d < std::min(a.documents, set.num_documents()); ++d) {
@@ -68,23 +103,22 @@ void show_documents(const DataInspectArguments& a, const data::IndexedDataset& s
     std::vector<int32_t> ids(static_cast<size_t>(std::min(a.tokens, end - begin)));
     set.read(begin, ids);
     const std::string text = tokenizer.decode(ids, data::DecodeOptions{});
-    if (a.json)
+    const std::vector<data::SampleRun> runs = loss_runs(set, d, ids, tokenizer);
+    if (a.json) {
       json["shown"].push_back(
           {{"document", d}, {"begin", begin}, {"num_tokens", end - begin}, {"tokens", ids}, {"text", text}});
+      if (set.has_loss_mask()) json["shown"].back()["runs"] = runs_json(runs);
+      continue;
+    }
+    fmt::print("document {}: {} tokens from {}\n", d, end - begin, begin);
+    if (!set.has_loss_mask())
+      fmt::print("  {}\n", quoted_text(text));
     else
-      fmt::print("document {}: {} tokens from {}\n  {}\n", d, end - begin, begin, quoted_text(text));
+      for (const data::SampleRun& run : runs) print_run(run);
   }
 }
 
 Json sample_json(const data::InspectedSample& s, int64_t ordinal) {
-  Json runs = Json::array();
-  for (const data::SampleRun& run : s.runs)
-    runs.push_back({{"begin", run.begin},
-                    {"end", run.end},
-                    {"document", run.document},
-                    {"position", run.position},
-                    {"loss", run.counts},
-                    {"text", run.text}});
   return {{"sample", ordinal},
           {"window", s.window},
           {"first_token", s.first_token},
@@ -95,7 +129,7 @@ Json sample_json(const data::InspectedSample& s, int64_t ordinal) {
           {"loss_mask", s.sample.loss_mask},
           {"positions", s.sample.positions},
           {"doc_start", s.sample.doc_start},
-          {"runs", runs}};
+          {"runs", runs_json(s.runs)}};
 }
 
 void print_sample(const data::InspectedSample& s, int64_t ordinal, bool whole) {
@@ -111,8 +145,7 @@ void print_sample(const data::InspectedSample& s, int64_t ordinal, bool whole) {
       fmt::print("  -- document {}, positions from {}{}\n", run.document, run.position,
                  run.begin == 0 && s.continues ? " (it began before this sample)" : "");
     document = run.document;
-    fmt::print("  {:>6}..{:<6} {}  {}\n", run.begin, run.end - 1, run.counts ? "loss" : " -  ",
-               quoted_text(run.text));
+    print_run(run);
   }
 }
 

@@ -380,6 +380,10 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
   for (const char* word : {"loss mask", "40 whole documents in ", "places filled"})
     EXPECT_NE(shown.out.find(word), std::string::npos) << word << "\n" << shown.out << shown.err;
 
+  const Ended documents = run({"data", "inspect", folder_.at("run/data/train"), "--documents", "1"});
+  EXPECT_NE(documents.out.find(" -    \"<|im_start|>user"), std::string::npos) << documents.out;
+  EXPECT_NE(documents.out.find("loss  \"sentence 0 is a short one."), std::string::npos) << documents.out;
+
   // The same data under another tokenizer, or a model with fewer ids, is refused by name.
   const auto with = [&](const std::string& set) {
     return std::vector<std::string>{"train", config_,
@@ -391,6 +395,18 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
   std::vector<std::string> few = command;
   few.insert(few.end(), {"--set", "model.vocab_size=299"});
   expect_refused(few, {"data.tokenizer", "300", "299"});
+}
+
+TEST_F(Cli, AParquetFileIsNoTrainingData) {
+  write_text(folder_.at("table.parquet"), "PAR1" + std::string(100, '\0') + "PAR1");
+  expect_refused({"train", config_, "--set", "data.train=" + folder_.at("table.parquet")},
+                 {"a Parquet file", "pyarrow", "table.jsonl"});
+  expect_refused(
+      {"data", "tokenize", folder_.at("table.parquet"), "--tokenizer", "byte", "--out", folder_.at("t")},
+      {"a Parquet file"});
+  write_text(folder_.at("notes.md"), "some text");
+  expect_refused({"train", config_, "--set", "data.train=" + folder_.at("notes.md")},
+                 {"notes.md", "rename it"});
 }
 
 TEST_F(Cli, TrainReportGenerate) {
