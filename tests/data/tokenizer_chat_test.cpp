@@ -93,6 +93,36 @@ TEST(TokenizerChat, APromptThatSaysMoreThanOldTurnsDo) {
             "<|im_start|>user\nSo?<|im_end|>\n<|im_start|>assistant\n<think>\n[[b</think>\nNo<|im_end|>]]\n");
 }
 
+TEST(TokenizerChat, ALoopOverNumbersThatTakesItsMessage) {
+  const ChatFolder numbers(
+      "{% for i in range(messages | length) %}{% set m = messages[i] %}{{ '<|im_start|>' + m.role + '\n' + "
+      "m.content }}"
+      "<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
+  EXPECT_EQ(numbers.shown_mask(kTwoTurns),
+            "<|im_start|>user\nHi<|im_end|><|im_start|>assistant\n[[Yes<|im_end|>]]"
+            "<|im_start|>user\nSo?<|im_end|><|im_start|>assistant\n[[<|im_end|>]]");
+}
+
+// The tokenizer composes letters and accents, so its tokens are not the text's own bytes.
+TEST(TokenizerChat, PlacesOfTokensInTextThatIsComposed) {
+  const auto tokenizer = open_tokenizer(std::filesystem::path(tokenizer_data()).parent_path().parent_path() /
+                                        "template_data/qwen3/tokenizer.json");
+  const TokenPlacer placer(*tokenizer);
+  const std::string text =
+      "cafe\xcc\x81 e\xcc\x81"
+      "e\xcc\x81 x<|im_end|> ne\xcc\x81!";
+  const std::vector<int32_t> ids = tokenizer->encode(text);
+  const std::vector<TokenPlace> places = placer.places(text, ids);
+  ASSERT_EQ(places.size(), ids.size());
+  size_t reached = 0;
+  for (const TokenPlace& place : places) {
+    EXPECT_TRUE(place.certain);
+    EXPECT_LE(place.begin, reached) << "no gap";
+    reached = std::max(reached, place.end);
+  }
+  EXPECT_EQ(reached, text.size());
+}
+
 TEST(TokenizerChat, MarksOfTheTemplateDecide) {
   const ChatFolder marked(
       "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}!"

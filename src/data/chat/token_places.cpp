@@ -1,5 +1,8 @@
 #include "data/chat/token_places.h"
 
+#include <unicode/unorm2.h>
+#include <unicode/ustring.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -17,6 +20,57 @@ size_t over_blanks(std::string_view text, size_t at) {
     at = next;
   }
   return at;
+}
+
+// The composed form of a text, and where each of its bytes was.
+struct Composed {
+  std::string text = {};
+  std::vector<size_t> begins = {}, ends = {};  // of the characters it is made from; begins has one more
+};
+
+Composed compose(std::string_view text) {
+  UErrorCode status = U_ZERO_ERROR;
+  const UNormalizer2* const nfc = unorm2_getNFCInstance(&status);
+  if (U_FAILURE(status)) base::fail("Unicode normalization: {}", u_errorName(status));
+  Composed out;
+  for (size_t at = 0; at < text.size();) {
+    // One character and those that may combine with it.
+    const size_t begin = at;
+    next_code_point(text, at);
+    while (at < text.size()) {
+      size_t next = at;
+      if (unorm2_hasBoundaryBefore(nfc, static_cast<UChar32>(next_code_point(text, next)))) break;
+      at = next;
+    }
+    std::string part(text.substr(begin, at - begin));
+    const bool alone = part.size() == 1;
+    if (!alone) {
+      std::vector<UChar> in(part.size() + 1), composed(3 * part.size() + 1);
+      int32_t length = 0, bytes = 0;
+      u_strFromUTF8(in.data(), static_cast<int32_t>(in.size()), &length, part.data(),
+                    static_cast<int32_t>(part.size()), &status);
+      const int32_t count = unorm2_normalize(nfc, in.data(), length, composed.data(),
+                                             static_cast<int32_t>(composed.size()), &status);
+      std::string changed(static_cast<size_t>(count) * 3, '\0');
+      u_strToUTF8(changed.data(), static_cast<int32_t>(changed.size()), &bytes, composed.data(), count,
+                  &status);
+      if (U_FAILURE(status)) base::fail("Unicode normalization: {}", u_errorName(status));
+      changed.resize(static_cast<size_t>(bytes));
+      if (changed != part) {
+        out.begins.insert(out.begins.end(), changed.size(), begin);
+        out.ends.insert(out.ends.end(), changed.size(), at);
+        out.text += changed;
+        continue;
+      }
+    }
+    for (size_t i = begin; i < at; ++i) {
+      out.begins.push_back(i);
+      out.ends.push_back(i + 1);
+    }
+    out.text += part;
+  }
+  out.begins.push_back(text.size());
+  return out;
 }
 
 }  // namespace
@@ -75,6 +129,22 @@ size_t TokenPlacer::match(std::string_view text, size_t at, int32_t id, size_t& 
 }
 
 std::vector<TokenPlace> TokenPlacer::places(std::string_view text, std::span<const int32_t> ids) const {
+  std::vector<TokenPlace> out = walk(text, ids);
+  const auto is_certain = [](const TokenPlace& place) { return place.certain; };
+  if (std::all_of(out.begin(), out.end(), is_certain)) return out;
+  const Composed composed = compose(text);
+  std::vector<TokenPlace> other = walk(composed.text, ids);
+  if (std::count_if(other.begin(), other.end(), is_certain) <=
+      std::count_if(out.begin(), out.end(), is_certain))
+    return out;
+  for (TokenPlace& place : other) {
+    place.end = place.begin < place.end ? composed.ends[place.end - 1] : composed.begins[place.begin];
+    place.begin = composed.begins[place.begin];
+  }
+  return other;
+}
+
+std::vector<TokenPlace> TokenPlacer::walk(std::string_view text, std::span<const int32_t> ids) const {
   std::vector<TokenPlace> out(ids.size());
   size_t at = 0;
   for (size_t i = 0; i < ids.size();) {

@@ -1,8 +1,10 @@
 // Where each token of an encoded text stands in it.
 //
 // Tokenizers give ids only. The bytes a token stands for are known, so the places are found again by walking
-// through the text: a token whose bytes stand at the place reached has its place there. Where a normalizer
-// changed the text, the tokens up to the next token with a certain place share what lies between.
+// through the text: a token whose bytes stand at the place reached has its place there. Where the text is not
+// in Unicode's composed form (NFC), which some tokenizers bring it into, the walk goes through that form.
+// Where something else was changed, the tokens up to the next one with a certain place share what lies
+// between.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,7 @@ class TokenPlacer {
   std::vector<TokenPlace> places(std::string_view text, std::span<const int32_t> ids) const;
 
  private:
+  std::vector<TokenPlace> walk(std::string_view text, std::span<const int32_t> ids) const;
   // The number of bytes of `text` at `at` that the token stands for; npos when it does not stand there.
   size_t match(std::string_view text, size_t at, int32_t id, size_t& begin) const;
 

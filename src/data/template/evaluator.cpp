@@ -201,7 +201,9 @@ Evaluator::Flow Evaluator::run_for(const Statement& s) {
     // The outermost loop over messages says whose turn it is.
     if (outer_turn == TextMark::kNoTurn && item.dict() != nullptr && item.dict()->message >= 0)
       turn_ = item.dict()->message;
+    ++loops_;
     const Flow flow = run(s.body);
+    --loops_;
     turn_ = outer_turn;
     if (flow == Flow::Break) break;
   }
@@ -247,6 +249,9 @@ void Evaluator::assign(const Target& target, const Value& value) {
     return;
   }
   if (target.member.empty()) {
+    // A loop over numbers takes its message by one of them: from there on it is that message's round.
+    if (loops_ > 0 && turn_ == TextMark::kNoTurn && value.dict() != nullptr && value.dict()->message >= 0)
+      turn_ = value.dict()->message;
     scope_->set(target.name, value);
     return;
   }
@@ -282,15 +287,16 @@ Value Evaluator::call_macro(const Function& function, CallArguments& arguments) 
   inner->parent = function.scope;
   scope_ = inner;
   const int line = line_;
+  std::vector<const Parameter*> open;
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& p = macro.parameters[i];
-    if (const Value* given = arguments.get(i, p.name))
-      inner->set(p.name, *given);
-    else if (p.otherwise)
-      inner->set(p.name, evaluate(*p.otherwise));
-    else
-      inner->set(p.name, make_undefined(fmt::format("parameter '{}' was not provided", shown(p.name))));
+    const Value* given = arguments.get(i, p.name);
+    inner->set(p.name, given != nullptr
+                           ? *given
+                           : make_undefined(fmt::format("parameter '{}' was not provided", shown(p.name))));
+    if (given == nullptr && p.otherwise) open.push_back(&p);
   }
+  for (const Parameter* p : open) inner->set(p->name, evaluate(*p->otherwise));
   line_ = line;
   if (const Value* caller = arguments.named("caller")) {
     if (!macro.uses_caller) fail(fmt::format("macro {} does not use its caller", shown(macro.name)));

@@ -111,6 +111,7 @@ class Evaluator {
   int64_t steps_ = 0;
   size_t text_bytes_ = 0;
   int32_t turn_ = TextMark::kNoTurn;
+  int loops_ = 0;  // being run
   TracedText* out_ = nullptr;
   std::shared_ptr<Scope> globals_, scope_;
   // What could refer to itself: emptied at the end.

@@ -152,6 +152,7 @@ Value int_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   const int64_t radix = base == nullptr ? 10 : e.integer(*base, "int");
   if (radix < 2 || radix > 36) e.fail("the filter int needs a base from 2 to 36");
   int64_t out = 0;
+  if (const Undefined* undefined = value.undefined()) e.fail(undefined->why);
   if (value.as_integer(out)) return out;
   double real = 0;
   if (const double* d = value.real()) return to_integer(e, *d, otherwise);
@@ -160,8 +161,9 @@ Value int_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   return parse_real(value.text()->bytes(), real) ? to_integer(e, real, otherwise) : otherwise;
 }
 
-Value float_filter(Evaluator&, const Value& value, CallArguments& arguments) {
+Value float_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   const Value* given = arguments.get(0, "default");
+  if (const Undefined* undefined = value.undefined()) e.fail(undefined->why);
   double out = 0;
   if (value.as_real(out)) return out;
   if (value.text() != nullptr && parse_real(value.text()->bytes(), out)) return out;
