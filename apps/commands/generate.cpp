@@ -101,11 +101,11 @@ class Generator {
 
   void open_chat() {
     if (!vocabulary_) base::fail("--chat needs text, and there is no tokenizer");
-    const bool own = source_.is_run && source_.config.chat.template_name != "none";
+    std::optional<data::ChatTemplate> own;
+    if (source_.is_run) own = train::run_chat_template(source_.config);
     if (source_.is_run && !own)
       fmt::print(stderr, "the run was not trained on conversations; the tokenizer's own template is used\n");
-    const data::ChatTemplate t =
-        own ? train::chat_template_of(source_.config.chat) : data::chat_preset(data::kTokenizersOwn);
+    const data::ChatTemplate t = own ? *own : data::chat_preset(data::kTokenizersOwn);
     chat_ = std::make_unique<train::ChatPrompt>(t, vocabulary_->tokenizer());
   }
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "data/byte_tokenizer.h"
 #include "data/chat/open_chat.h"
-#include "data/dataset_info.h"
 #include "data/tokenizer/open_tokenizer.h"
 #include "exchange/byte_tokenizer_files.h"
 #include "exchange/jinja_template.h"
@@ -17,29 +16,6 @@ namespace pleat::exchange {
 namespace {
 
 using nlohmann::ordered_json;
-
-// What the datasets of the run say they were made with; those of other programs say nothing.
-std::vector<data::DatasetInfo> datasets_of(const config::DataConfig& d) {
-  std::vector<std::string> prefixes = d.sources;
-  if (!d.train.empty()) prefixes.push_back(d.train);
-  std::vector<data::DatasetInfo> out;
-  for (const std::string& prefix : prefixes)
-    if (const auto info = data::read_dataset_info(prefix)) out.push_back(*info);
-  return out;
-}
-
-// What the run's conversations were written with; nothing where there were none.
-std::optional<data::ChatTemplate> template_of(const config::Config& c) {
-  const auto is_preset = [](const std::string& name) {
-    return name == "chatml" || name == "llama3" || name == "plain" || name == data::kTokenizersOwn;
-  };
-  if (c.chat.template_name != "none") return train::chat_template_of(c.chat);
-  // Tokenized beforehand.
-  std::optional<data::ChatTemplate> out;
-  for (const data::DatasetInfo& info : datasets_of(c.data))
-    if (is_preset(info.chat_template)) out = data::chat_preset(info.chat_template);
-  return out;
-}
 
 std::string spelling_of(const data::TextTokenizer& tokenizer, int32_t id) {
   for (const data::SpecialToken& token : tokenizer.special_tokens())
@@ -137,7 +113,7 @@ void write_tokenizer_settings(const data::TextTokenizer& tokenizer, const Ends& 
 // "byte" is also what a run has when nobody named a tokenizer.
 bool is_byte_model(const config::Config& c) {
   if (c.model.vocab_size < data::ByteTokenizer::kVocabSize) return false;
-  const std::vector<data::DatasetInfo> all = datasets_of(c.data);
+  const std::vector<data::DatasetInfo> all = train::described_datasets(c.data);
   if (all.empty()) return c.model.vocab_size == data::ByteTokenizer::kVocabSize;
   return std::all_of(all.begin(), all.end(),
                      [](const data::DatasetInfo& info) { return info.tokenizer_kind == "byte"; });
@@ -159,12 +135,12 @@ std::vector<std::string> complete_companion_files(const CompanionRequest& reques
   try {
     tokenizer = data::open_tokenizer(request.tokenizer, {.end_of_document = c.data.end_of_document});
   } catch (const base::Error& e) {
-    if (request.keeps_source_ids && !template_of(c)) return {};
+    if (request.keeps_source_ids && !train::run_chat_template(c)) return {};
     return {fmt::format("the ids that begin and end a text are not known: {}", e.what())};
   }
   if (is_byte)
     for (SmallFile& file : byte_tokenizer_files(c.train.seq_len)) put(files, std::move(file));
-  const std::optional<data::ChatTemplate> chat = template_of(c);
+  const std::optional<data::ChatTemplate> chat = train::run_chat_template(c);
   const Ends ends = ends_of(*tokenizer, chat);
   if (!request.keeps_source_ids) {
     config_json["bos_token_id"] = ends.begin ? ordered_json(*ends.begin) : ordered_json(nullptr);

@@ -70,4 +70,22 @@ data::ChatTemplate chat_template_of(const config::ChatConfig& chat) {
   return t;
 }
 
+std::vector<data::DatasetInfo> described_datasets(const config::DataConfig& d) {
+  std::vector<std::string> prefixes = d.sources;
+  if (!d.train.empty()) prefixes.push_back(d.train);
+  std::vector<data::DatasetInfo> out;
+  for (const std::string& prefix : prefixes)
+    if (const auto info = data::read_dataset_info(prefix)) out.push_back(*info);
+  return out;
+}
+
+std::optional<data::ChatTemplate> run_chat_template(const config::Config& c) {
+  if (c.chat.template_name != "none") return chat_template_of(c.chat);
+  std::optional<data::ChatTemplate> out;
+  for (const data::DatasetInfo& info : described_datasets(c.data))
+    if (!info.chat_template.empty() && info.chat_template != "custom")
+      out = data::chat_preset(info.chat_template);
+  return out;
+}
+
 }  // namespace pleat::train

@@ -6,6 +6,7 @@
 
 #include "config/config.h"
 #include "data/chat/chat_template.h"
+#include "data/dataset_info.h"
 #include "data/tokenizer/text_tokenizer.h"
 
 namespace pleat::train {
@@ -26,5 +27,12 @@ std::string check_tokenizer(const config::Config& config);
 
 // What [chat] says; only where chat.template is not "none".
 data::ChatTemplate chat_template_of(const config::ChatConfig& chat);
+
+// What the run's training datasets say they were made with; those of other programs say nothing.
+std::vector<data::DatasetInfo> described_datasets(const config::DataConfig& data);
+
+// How the run's conversations are written: by [chat], or as its datasets say, which may have been tokenized
+// beforehand (not by strings of their own, which a dataset does not keep). Nothing where there are none.
+std::optional<data::ChatTemplate> run_chat_template(const config::Config& config);
 
 }  // namespace pleat::train

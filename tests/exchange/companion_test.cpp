@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "data/byte_tokenizer.h"
-#include "data/chat/chat_template.h"
+#include "data/chat/open_chat.h"
 #include "data/tokenizer/open_tokenizer.h"
 #include "data/tokenizer/train_bpe.h"
 #include "exchange/describe.h"
@@ -106,13 +106,25 @@ TEST_F(Companions, TheByteTokenizersFileHasItsIds) {
   EXPECT_EQ(import_model({at("out"), at("again"), {}}).tokenizer_note, "");
 }
 
-TEST_F(Companions, DataTokenizedBeforehandKeepsItsTemplateToo) {
+TEST_F(Companions, AModelTrainedOnConversationsCarriesItsTemplate) {
   write_tokenizer("tok");
   train("first", "[data]\ntokenizer = \"" + at("tok") + "\"\ntrain = \"" + write_chat() +
                      "\"\n[chat]\ntemplate = \"chatml\"\n");
   train("run", "[data]\ntokenizer = \"" + at("tok") + "\"\ntrain = \"" + at("first/data/train") + "\"\n");
-  write("run", "out");
+  EXPECT_TRUE(write("run", "out").notes.empty());
+  EXPECT_EQ(read("out/config.json").at("eos_token_id"), 0);
+  EXPECT_EQ(read("out/generation_config.json").at("eos_token_id"), json::array({2, 0})) << "<|im_end|> too";
   EXPECT_EQ(text_of_file(at("out/chat_template.jinja")), jinja_template(data::chat_preset("chatml")));
+  EXPECT_EQ(read("out/tokenizer_config.json").at("chat_template"),
+            text_of_file(at("out/chat_template.jinja")));
+  EXPECT_EQ(read("out/tokenizer_config.json").at("eos_token"), "<|endoftext|>");
+
+  // After an import it is the source's.
+  import_model({at("out"), at("tuned"), {}});
+  write("tuned", "same");
+  for (const char* name :
+       {"config.json", "generation_config.json", "chat_template.jinja", "tokenizer_config.json"})
+    EXPECT_EQ(text_of_file(at("same/") + name), text_of_file(at("out/") + name)) << name;
 }
 
 TEST_F(Companions, IdsOfUnknownDataAreNotMadeUp) {
@@ -129,6 +141,34 @@ TEST(DemoModel, CanBeExported) {
   const config::Config c =
       config::resolve(config::load(std::string(PLEAT_SOURCE_DIR) + "/configs/demo.toml"));
   EXPECT_EQ(describe(c).model.family->model_type, "qwen3_moe");
+}
+
+// The tokens an export's template gives are those the model was trained on.
+TEST_F(Companions, TheJinjaTemplateGivesTheTokensOfTheStrings) {
+  write_tokenizer("tok");
+  data::ChatTemplate custom;
+  custom.name = "custom";
+  custom.begin = "<|endoftext|>it's \\ a\nstart ";
+  custom.end = "\nthe end";
+  custom.roles = {
+      {"system", {"[", "]"}}, {"user", {"<|im_start|>", ""}}, {"assistant", {"\t{{ '", "<|im_end|>\n"}}};
+  for (const data::ChatTemplate& t : {data::chat_preset("chatml"), data::chat_preset("plain"), custom}) {
+    std::ofstream(at("tok/chat_template.jinja")) << jinja_template(t);
+    const auto tokenizer = data::open_tokenizer(at("tok"));
+    const auto strings = data::open_chat(t, *tokenizer),
+               jinja = data::open_chat(data::chat_preset(data::kTokenizersOwn), *tokenizer);
+    data::Conversation c;
+    c.messages = {{.role = "system", .content = "This is it."},
+                  {.role = "user", .content = "What is next?"},
+                  {.role = "assistant", .content = "This {{ is }}, 'and' \\n."},
+                  {.role = "user", .content = "And this?"}};
+    EXPECT_EQ(jinja->encode_prompt(c, "here"), strings->encode_prompt(c, "here")) << t.name;
+    c.messages.push_back({.role = "assistant", .content = "It is."});
+    EXPECT_EQ(jinja->encode(c, "here").tokens, strings->encode(c, "here").tokens) << t.name;
+    EXPECT_EQ(jinja->end_of_answer(), strings->end_of_answer()) << t.name;
+    c.messages.push_back({.role = "judge", .content = "It is."});
+    EXPECT_NE(message_of([&] { jinja->encode(c, "here"); }), "") << t.name;
+  }
 }
 
 TEST(JinjaTemplate, SaysWhatTheStringsSay) {
