@@ -16,7 +16,7 @@ config::Config ConfigArgument::load() const { return config::load(path, sets); }
 config::Config ConfigArgument::resolved() const { return config::resolve(train::with_vocabulary(load())); }
 
 void add_config_argument(CLI::App& command, ConfigArgument& argument) {
-  command.add_option("config", argument.path, "Run configuration (TOML)")->required();
+  command.add_option("config", argument.path, "Run configuration (TOML), or the folder of a run")->required();
   command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")
       ->allow_extra_args(false);
 }
@@ -30,6 +30,7 @@ void add_model_argument(CLI::App& command, ModelArgument& a) {
   command.add_option("source", a.folder, "Run folder (log.run_dir) or Hugging Face model folder")->required();
   command.add_option("--tokenizer", a.options.tokenizer,
                      "'byte', a tokenizer file or a folder with one (default: the source's own)");
+  command.add_option("--step", a.options.step, "Checkpoint of a run: a step, best, or newest (the default)");
   command.add_option("--dtype", a.options.dtype, "f32 or f64 (default: the run's, f32 for a model folder)")
       ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}}))
       ->check(CLI::IsMember({"float32", "float64"}));

@@ -57,6 +57,8 @@ class Evaluation {
  public:
   explicit Evaluation(const EvalArguments& a)
       : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
+    if (!a.quiet)
+      for (const std::string& remark : source_.remarks) fmt::print(stderr, "{}\n", remark);
     if (!source_.tokenizer.empty()) vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
     seq_len_ = a.seq_len > 0 ? a.seq_len : source_.max_context;
     if (seq_len_ <= 0) base::fail("the model states no context length; give --seq-len");

@@ -19,10 +19,12 @@ void add_export(CLI::App& command, Action& chosen) {
       ->check(CLI::PositiveNumber);
   c->add_flag("--check", o->check, "Read everything back and compare every tensor bit for bit");
   c->add_flag("--without-mtp", o->without_mtp, "Leave layers of multi-token prediction out");
+  c->add_option("--step", o->step, "Checkpoint: a step, best, or newest (the default)");
   add_example(*c, "pleat export runs/tuned --out my-model --dtype bf16 --check");
   c->callback([o, &chosen] {
     chosen = [o] {
       const exchange::ExportResult r = exchange::export_model(*o);
+      for (const std::string& remark : r.remarks) fmt::print(stderr, "{}\n", remark);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
       fmt::print("{} of step {} ({}): {} tensors as {}, {} in {} file{}\n", r.model_type, r.step,
                  r.checkpoint_path, r.num_tensors, r.dtype, report::format_bytes(double(r.num_bytes)),

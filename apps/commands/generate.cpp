@@ -47,6 +47,7 @@ class Generator {
  public:
   Generator(GenerateArguments& a)
       : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
+    for (const std::string& remark : source_.remarks) fmt::print(stderr, "{}\n", remark);
     if (!source_.tokenizer.empty() && !a.ids)
       vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
   }

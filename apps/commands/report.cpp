@@ -15,7 +15,8 @@ void add_report(CLI::App& command, Action& chosen) {
   c->callback([run, out, &chosen] {
     chosen = [run, out] {
       const std::string page = out->empty() ? *run + "/report.html" : *out;
-      report::write_report(*run, page);
+      const int64_t step = report::write_report(*run, page);
+      fmt::print(stderr, "using the log up to step {}\n", step);
       fmt::print("{}\n", page);
       return 0;
     };

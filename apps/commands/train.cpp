@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 
+#include "base/error.h"
 #include "command.h"
+#include "exchange/initial_weights.h"
 #include "train/loop.h"
 
 namespace pleat::apps {
@@ -10,11 +12,23 @@ void add_train(CLI::App& command, Action& chosen) {
     ConfigArgument config;
     train::LoopOptions options;
     int64_t fault_step = 0;
+    exchange::InitOptions init;
   };
   auto a = std::make_shared<TrainArguments>();
   CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_flag("--quiet", a->options.quiet, "Print nothing; files are written all the same");
+  c->add_flag("--verbose", a->options.verbose,
+              "Print every setting with what was asked, what is used and why, and the classes of parameters");
+  c->add_flag("--allow-change", a->options.allow_change,
+              "Go on although settings changed that decide how the run trains (explain-config says which)");
+  c->add_option("--init", a->init.source,
+                "Start a new run from the weights of a run folder or a Hugging Face model folder; model and "
+                "tokenizer come from there where CONFIG leaves them out");
+  c->add_option("--step", a->init.step, "With --init RUN: a step, best, or newest, as without it");
+  c->add_flag(
+      "!--no-lock", a->options.lock,
+      "Do not lock the run folder: for file systems without locks, where nobody else may train in it");
   c->add_option(
        "--ranks", a->options.ranks,
        "Run this many ranks as threads of this process, laid out by [parallel]. Without it the world is "
@@ -28,7 +42,14 @@ void add_train(CLI::App& command, Action& chosen) {
   c->callback([a, &chosen] {
     chosen = [a] {
       if (a->fault_step > 0) a->options.fault_step = a->fault_step;
-      return static_cast<int>(train::run_training(a->config.load(), a->options).code);
+      if (a->init.source.empty() && !a->init.step.empty())
+        base::fail("--step {} chooses the weights of --init, which is not given", a->init.step);
+      if (a->init.source.empty())
+        return static_cast<int>(train::run_training(a->config.load(), a->options).code);
+      const exchange::InitialWeights weights(a->init, a->config.path, a->config.sets);
+      if (!a->options.quiet) fmt::print(stderr, "{}\n", weights.remark());
+      a->options.write_start = [&](const config::Config& used) { weights.write(used); };
+      return static_cast<int>(train::run_training(weights.config(), a->options).code);
     };
   });
 }

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -165,5 +166,27 @@ std::optional<FileStat> PosixVfs::stat(const std::string& path) {
 }
 
 void PosixVfs::drop_cached(int file) { static_cast<void>(::posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED)); }
+
+Lock PosixVfs::try_lock(const std::string& path, LockKind kind) {
+  // Over NFS the kernel turns flock into a lock that needs a file open for writing when exclusive.
+  const int mode = kind == LockKind::Exclusive ? O_RDWR : O_RDONLY;
+  const int file =
+      uninterrupted([&] { return ::open(path.c_str(), mode | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); });
+  if (file < 0) return {errno == ENOENT || errno == ENOTDIR ? Lock::Missing : Lock::Unsupported, -1};
+  const int operation = (kind == LockKind::Exclusive ? LOCK_EX : LOCK_SH) | LOCK_NB;
+  if (uninterrupted([&] { return ::flock(file, operation); }) != 0) {
+    const bool busy = errno == EWOULDBLOCK;
+    ::close(file);
+    return {busy ? Lock::Busy : Lock::Unsupported, -1};
+  }
+  // Whoever removes a file holds its lock while it does so: this one may be gone from here by now.
+  struct stat mine, now;
+  if (::fstat(file, &mine) != 0 || ::lstat(path.c_str(), &now) != 0 || mine.st_ino != now.st_ino ||
+      mine.st_dev != now.st_dev) {
+    ::close(file);
+    return {Lock::Missing, -1};
+  }
+  return {Lock::Held, file};
+}
 
 }  // namespace pleat::base

@@ -25,6 +25,7 @@ class PosixVfs : public Vfs {
   std::vector<std::string> list(const std::string& path) override;
   std::optional<FileStat> stat(const std::string& path) override;
   void drop_cached(int file) override;
+  Lock try_lock(const std::string& path, LockKind kind) override;
 
  protected:
   // Seams for tests: the boundary before each operation, and the two calls that may do less than asked.

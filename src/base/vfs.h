@@ -54,6 +54,13 @@ struct FileStat {
   int64_t size;
 };
 
+// A lock of the kernel on a file. It goes when its holder does, however that ends.
+enum class LockKind { Shared, Exclusive };
+struct Lock {
+  enum Outcome { Held, Busy, Missing, Unsupported } outcome = Unsupported;
+  int file = -1;  // where held: close() lets go
+};
+
 class Vfs {
  public:
   virtual ~Vfs() = default;
@@ -84,6 +91,10 @@ class Vfs {
   virtual std::optional<FileStat> stat(const std::string& path) = 0;
   // Asks that the next read of the file come from the disk and not from memory. A wish, not a promise.
   virtual void drop_cached(int file) { static_cast<void>(file); }
+
+  // Takes a lock on a regular file without waiting for whoever holds another. Unsupported: here there are no
+  // locks.
+  virtual Lock try_lock(const std::string& path, LockKind kind);
 
   // Removes a file or a directory with all it holds, never following links.
   void remove_all(const std::string& path);

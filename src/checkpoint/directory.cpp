@@ -21,7 +21,7 @@ bool is_leftover(std::string_view name) {
   const size_t mark = name.find(".tmp-");
   if (mark == std::string_view::npos) return false;
   const std::string_view stem = name.substr(0, mark);
-  return stem == kLatestName || step_of(stem).has_value();
+  return stem == kLatestName || stem == kBestName || step_of(stem).has_value();
 }
 
 Listing list_checkpoints(base::Vfs& vfs, const std::string& directory) {

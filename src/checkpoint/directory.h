@@ -1,5 +1,5 @@
-// Names in a directory of checkpoints: step-N is a committed one; step-N.tmp-I and LATEST.tmp-I are what a
-// save or a removal left behind when it was cut short, and are worth nothing.
+// Names in a directory of checkpoints: step-N is a committed one; step-N.tmp-I, LATEST.tmp-I and BEST.tmp-I
+// are what a save or a removal left behind when it was cut short, and are worth nothing.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 namespace pleat::checkpoint {
 
 inline constexpr char kLatestName[] = "LATEST";
+inline constexpr char kBestName[] = "BEST";
 
 std::string step_name(int64_t step);
 // Nothing unless `name` is exactly what step_name gives for some step.

@@ -18,10 +18,21 @@ std::string free_leftover_name(const std::string& stem, std::vector<std::string>
 void remove_leftovers(base::Vfs& vfs, const std::string& directory, const std::vector<std::string>& names,
                       std::vector<std::string>& warnings);
 
+// Replaces the small file `name`, which only points at a checkpoint. A failure is a warning.
+void replace_hint(base::Vfs& vfs, const std::string& directory, const std::string& name,
+                  const std::string& text, std::vector<std::string>& taken,
+                  std::vector<std::string>& warnings);
+
 // Removes checkpoints older than the newest `keep - 1` verified ones before `step`, which was itself just
 // verified. One of those is read in full and the others down to lengths; if fewer verify, nothing is removed.
+// The best (best.h) stays, and so does what somebody reads (choose.h), until the next call.
 // Returns the removed steps.
 std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
                                 std::vector<std::string>& warnings);
+
+// What a stop between a save and its tidying up left: leftovers, and one checkpoint more than are kept. `step`
+// is the newest one that verifies.
+void tidy(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
+          std::vector<std::string>& warnings);
 
 }  // namespace pleat::checkpoint

@@ -1,11 +1,13 @@
 #include "checkpoint/save.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 
 #include "base/crc32c.h"
 #include "base/hash.h"
+#include "checkpoint/best.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/load.h"
 #include "checkpoint/manifest.h"
@@ -159,7 +161,9 @@ class Saver {
       throw;
     }
     commit(temporary);
-    point_latest(listing.leftovers);
+    replace_hint(vfs_, directory_, kLatestName, step_name(manifest_.step) + "\n", listing.leftovers,
+                 result_.warnings);
+    point_best(listing.leftovers);
     remove_leftovers(vfs_, directory_, replaced, result_.warnings);
     result_.removed_steps = remove_old(vfs_, directory_, manifest_.step, options_.keep, result_.warnings);
     return std::move(result_);
@@ -294,18 +298,11 @@ class Saver {
     }
   }
 
-  void point_latest(std::vector<std::string>& taken) {
-    const std::string text = step_name(manifest_.step) + "\n";
-    const std::string temporary = in_directory(free_leftover_name(kLatestName, taken));
-    try {
-      base::File file = base::File::create(vfs_, temporary);
-      file.write(std::as_bytes(std::span(text)));
-      file.fsync();
-      file.close();
-      vfs_.rename(temporary, in_directory(kLatestName));
-    } catch (const base::Error& error) {
-      result_.warnings.push_back(fmt::format("{} not updated: {}", kLatestName, error.what()));
-    }
+  void point_best(std::vector<std::string>& taken) {
+    if (!options_.valid_loss || !std::isfinite(*options_.valid_loss)) return;
+    const std::optional<Best> best = read_best(vfs_, directory_);
+    if (best && best->step < manifest_.step && best->loss <= *options_.valid_loss) return;
+    write_best(vfs_, directory_, {manifest_.step, *options_.valid_loss}, taken, result_.warnings);
   }
 
   base::Vfs& vfs_;

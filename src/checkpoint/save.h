@@ -5,13 +5,15 @@
 //    directory is fsynced. Checksums come from live memory.
 // 2. All of it is read back and verified.
 // 3. It is renamed to step-N and the parent is fsynced: the commit point.
-// 4. LATEST is replaced: a hint for people, nothing reads it to decide.
+// 4. LATEST is replaced: a hint for people, nothing reads it to decide. BEST too, if this one is.
 // 5. Old checkpoints go: renamed away, fsynced, then removed, so that a step-N never shows in part.
 //
 // A failed fsync is never repeated on the same file: the file is abandoned and a new one written from memory.
 // What fails before the commit point throws and leaves the older checkpoints as they were; what fails after
 // it is a warning, because the new checkpoint stands. One process at a time may save into a directory.
 #pragma once
+
+#include <optional>
 
 #include "base/vfs.h"
 #include "checkpoint/state.h"
@@ -23,6 +25,8 @@ struct SaveOptions {
   int64_t max_shard_bytes = int64_t{1} << 30;  // of tensor data in one file
   int64_t block_bytes = int64_t{1} << 20;      // of tensor data under one checksum
   int max_file_attempts = 3;                   // new files tried after a failed fsync or close
+  // Of this state, where the best one is to be kept: it becomes the best (best.h) if it is less than that's.
+  std::optional<double> valid_loss = {};
 };
 
 struct SaveResult {

@@ -39,6 +39,7 @@ std::string explain_key(const Key& key) {
     out += fmt::format("  allowed   {}\n", allowed);
   const std::string applies = key.applies_when();
   out += fmt::format("  applies   {}{}\n", applies.empty() ? "always" : "when ", applies);
+  out += fmt::format("  resume    {}\n", text_of(*key.resume));
   if (!key.related.empty()) out += fmt::format("  related   {}\n", fmt::join(key.related, ", "));
   return out;
 }

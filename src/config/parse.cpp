@@ -20,6 +20,7 @@ struct TomlAssertion : std::runtime_error {
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
@@ -27,7 +28,9 @@ struct TomlAssertion : std::runtime_error {
 #include "base/error.h"
 #include "config/config.h"
 #include "config/quote.h"
+#include "config/run_files.h"
 #include "config/schema.h"
+#include "config/validate.h"
 
 namespace pleat::config {
 
@@ -267,24 +270,21 @@ void drop_keys_left_behind(Config& config, const Config& file, const std::set<st
   }
 }
 
-}  // namespace
-
-Config parse(std::string_view toml_text, const std::vector<std::string>& sets, std::string_view source_name) {
-  if (toml_text.size() > kMostBytes)
-    base::fail("{}: {} bytes of configuration; at most {} are allowed", source_name, toml_text.size(),
-               kMostBytes);
-  Config config;
-  walk(config, parse_toml(toml_text, source_name), "", source_name);
-  const Config file = config;
-  std::set<std::string> seen;
-  for (const std::string& set : sets) apply_set(config, set, seen);
-  drop_keys_left_behind(config, file, seen);
-  drop_empty_groups(config);
-  validate(config);
-  return config;
+// A run started with the settings of another one keeps its checkpoints to itself.
+void leave_the_original(Config& config, const Config& file, const std::set<std::string>& sets) {
+  namespace fs = std::filesystem;
+  const auto place = [](const std::string& path) { return fs::weakly_canonical(fs::absolute(path) / "."); };
+  if (place(config.log.run_dir) == place(file.log.run_dir)) return;
+  config.notes.push_back(
+      fmt::format("{} is a run of its own with the settings of {}, but not its weights; --init {} starts one "
+                  "from those",
+                  config.log.run_dir, file.log.run_dir, file.log.run_dir));
+  if (sets.contains("checkpoint.dir")) return;
+  config.checkpoint.dir.clear();
+  config.asked.erase("checkpoint.dir");
 }
 
-Config load(const std::string& path, const std::vector<std::string>& sets) {
+std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) base::fail("cannot open the configuration file {}", quote(path));
   std::string text(kMostBytes + 1, '\0');
@@ -293,7 +293,68 @@ Config load(const std::string& path, const std::vector<std::string>& sets) {
     base::fail_with(base::ExitCode::Storage, "cannot read the configuration file {}", quote(path));
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMostBytes) base::fail("{}: larger than the {} bytes allowed", quote(path), kMostBytes);
-  return parse(text, sets, path);
+  return text;
+}
+
+// `folder`: of the run whose asked.toml the text is; empty: a file of its own.
+Config read(std::string_view toml_text, const std::vector<std::string>& sets, std::string_view source_name,
+            const std::string& folder) {
+  if (toml_text.size() > kMostBytes)
+    base::fail("{}: {} bytes of configuration; at most {} are allowed", source_name, toml_text.size(),
+               kMostBytes);
+  Config config;
+  walk(config, parse_toml(toml_text, source_name), "", source_name);
+  if (!folder.empty()) config = from_folder(std::move(config), folder);
+  const Config file = config;
+  std::set<std::string> seen;
+  for (const std::string& set : sets) apply_set(config, set, seen);
+  drop_keys_left_behind(config, file, seen);
+  if (!folder.empty()) leave_the_original(config, file, seen);
+  drop_empty_groups(config);
+  return config;
+}
+
+}  // namespace
+
+Config parse(std::string_view toml_text, const std::vector<std::string>& sets, std::string_view source_name) {
+  Config config = read(toml_text, sets, source_name, "");
+  validate(config);
+  return config;
+}
+
+Config parse_record(std::string_view toml_text, const std::vector<std::string>& sets,
+                    std::string_view source_name) {
+  Config config = read(toml_text, sets, source_name, "");
+  config.asked.clear();
+  validate_record(config);
+  return config;
+}
+
+Config read_unchecked(const std::string& path, const std::vector<std::string>& sets) {
+  const std::string folder = run_folder_of(path);
+  if (folder.empty()) return read(read_text(path), sets, path, "");
+  const std::string asked = folder + "/" + kAskedName;
+  const std::string text = read_text(asked);
+  require_whole(text, asked);
+  return read(text, sets, asked, folder);
+}
+
+Config load(const std::string& path, const std::vector<std::string>& sets) {
+  Config config = read_unchecked(path, sets);
+  validate(config);
+  return config;
+}
+
+Config read_record(const std::string& folder, const std::vector<std::string>& sets) {
+  const std::string path = folder + "/" + kRecordName;
+  const std::string text = read_text(path);
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
+    base::fail_with(base::ExitCode::Storage, "{} is empty: the record of the run was lost{}", quote(path),
+                    std::filesystem::exists(folder + "/" + kAskedName)
+                        ? "; `pleat train " + folder + "` writes it again"
+                        : "");
+  if (text.starts_with(kRecordHead)) require_whole(text, path);
+  return placed(parse_record(text, sets, path), folder);
 }
 
 }  // namespace pleat::config

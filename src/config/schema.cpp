@@ -147,6 +147,35 @@ Key& Key::see(std::initializer_list<std::string> keys) {
   return *this;
 }
 
+Key& Key::names_file() {
+  is_path = true;
+  return *this;
+}
+
+Key& Key::on_resume(OnResume rule) {
+  resume = rule;
+  return *this;
+}
+
+std::string_view text_of(OnResume rule) {
+  switch (rule) {
+    case OnResume::Free:
+      return "may change";
+    case OnResume::MayGrow:
+      return "may grow; less needs --allow-change";
+    case OnResume::WithFlag:
+      return "may change with --allow-change";
+    case OnResume::SameTokens:
+      return "may change while the tokens stay the same; other tokens need --allow-change and are read from "
+             "their start";
+    case OnResume::Never:
+      return "may not change; start a new run from the weights with --init";
+    case OnResume::SameModel:
+      return "may not change: it would be another model";
+  }
+  return "";
+}
+
 Value Key::default_value() const {
   static const Config defaults;
   return get(defaults);
@@ -186,8 +215,17 @@ const Condition* Key::unmet(const Config& config) const {
 const std::vector<Key>& schema() {
   static const std::vector<Key> table = [] {
     std::vector<Key> keys;
-    for (auto* part : {&model_keys, &moe_keys, &optimizer_keys, &run_keys, &parallel_keys})
-      for (Key& key : (*part)()) keys.push_back(std::move(key));
+    // What holds for a section where a key says nothing else.
+    const std::pair<std::vector<Key> (*)(), OnResume> parts[] = {{&model_keys, OnResume::SameModel},
+                                                                 {&moe_keys, OnResume::SameModel},
+                                                                 {&optimizer_keys, OnResume::WithFlag},
+                                                                 {&run_keys, OnResume::Free},
+                                                                 {&parallel_keys, OnResume::Free}};
+    for (const auto& [part, rule] : parts)
+      for (Key& key : part()) {
+        if (!key.resume) key.resume = rule;
+        keys.push_back(std::move(key));
+      }
     return keys;
   }();
   return table;

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,6 +32,19 @@ struct Condition {
   RankCount ranks = RankCount::Any;
 };
 
+// What a run that goes on from its checkpoint may do with a key. SameModel keys make the model: a run started
+// from weights takes them from there.
+enum class OnResume : uint8_t {
+  Free,        // may change
+  MayGrow,     // may grow; less needs the flag
+  WithFlag,    // changes how it trains: needs the flag
+  SameTokens,  // may change as long as it gives the same tokens; others need the flag
+  Never,       // the place in the data, or the state, would mean something else
+  SameModel,   // it would be another model
+};
+inline constexpr char kAllowChange[] = "--allow-change";
+std::string_view text_of(OnResume rule);  // completes "on resume: ..."
+
 struct Key {
   std::string path;
   std::string meaning;
@@ -45,7 +59,9 @@ struct Key {
   std::vector<std::string> choices;
   std::vector<Condition> conditions;
   std::vector<std::string> related;
-  bool line_breaks = false;  // text may hold newlines and tabs
+  bool line_breaks = false;        // text may hold newlines and tabs
+  bool is_path = false;            // names a file or folder (config/run_files.h)
+  std::optional<OnResume> resume;  // always there in schema()
 
   Key& range(double lo, double hi);
   Key& above(double lo, double hi);  // lo itself excluded
@@ -54,6 +70,8 @@ struct Key {
   Key& when(Condition condition);
   Key& with_line_breaks();
   Key& see(std::initializer_list<std::string> keys);
+  Key& names_file();
+  Key& on_resume(OnResume rule);
 
   Value default_value() const;
   std::string type_name() const;
@@ -80,6 +98,14 @@ bool is_section(std::string_view path);
 // The key or section closest to a wrong name; never empty.
 std::string nearest_key(std::string_view path);
 const std::vector<std::string>& group_names();
+
+struct Change {
+  const Key* key;
+  std::string before, after;
+  std::string text() const;  // "key: before -> after"
+};
+// Every key whose value differs, in schema order.
+std::vector<Change> changes(const Config& before, const Config& after);
 
 // A value as TOML.
 std::string to_text(const Value& value);

@@ -38,12 +38,14 @@ void add_data_keys(std::vector<Key>& keys) {
       key("train", &D::train,
           "Training data: the path of a .bin/.idx pair without its ending, or a .txt or .jsonl file (.gz or "
           ".zst may follow) that is tokenized first. Needed to train, not to plan.")
+          .names_file()
           .see({"data.sources", "data.valid", "data.tokenizer"}));
   keys.push_back(
       key("sources", &D::sources,
           "Training data from several places at once, each named as in data.train, which then stays empty. "
           "Sequences are taken so that after each one every source is as close to its share as whole "
           "sequences allow; each source has epochs of its own.")
+          .names_file()
           .see({"data.weights", "data.train"}));
   keys.push_back(
       key("weights", &D::weights,
@@ -54,12 +56,15 @@ void add_data_keys(std::vector<Key>& keys) {
                  [](const Config& c) { return !c.data.sources.empty(); }})
           .see({"data.sources"}));
   keys.push_back(key("valid", &D::valid, "Validation data, as data.train. Empty: see data.valid_split.")
+                     .names_file()
+                     .on_resume(OnResume::Free)
                      .see({"data.valid_split", "train.eval_every"}));
   keys.push_back(
       key("tokenizer", &D::tokenizer,
           "How text becomes tokens. byte: one token per byte. Otherwise the path of a tokenizer.json, a "
           "SentencePiece .model, a tekken.json, a .tiktoken file, or a folder that holds one; a rank file "
           "whose name does not tell its family takes it in front, as in llama3:path/tokenizer.model.")
+          .names_file()
           .see({"model.vocab_size", "data.end_of_document"}));
   keys.push_back(
       key("end_of_document", &D::end_of_document,
@@ -86,15 +91,18 @@ void add_data_keys(std::vector<Key>& keys) {
           "left of a sequence is padding that counts nowhere; a document longer than a sequence stops the "
           "run. whole_drop: as whole, but longer documents are left out and counted. Where nothing is asked: "
           "whole if all training data are conversations, else stream.")
+          .on_resume(OnResume::Never)
           .one_of({"stream", "whole", "whole_drop"})
           .see({"train.seq_len", "data.isolate_documents"}));
   keys.push_back(
       key("shuffle", &D::shuffle,
           "Samples come in a random order keyed by train.seed, another one in each epoch; otherwise in "
           "file order.")
+          .on_resume(OnResume::Never)
           .see({"train.seed"}));
   keys.push_back(key("isolate_documents", &D::isolate_documents,
-                     "Tokens attend within their own document only, and positions start again with each."));
+                     "Tokens attend within their own document only, and positions start again with each.")
+                     .on_resume(OnResume::WithFlag));
   keys.push_back(
       key("valid_split", &D::valid_split, "Share of data.train held out for validation. 0 holds nothing out.")
           .below(0, 1)
@@ -147,6 +155,8 @@ std::vector<Key> data_keys() {
   std::vector<Key> keys;
   add_data_keys(keys);
   add_chat_keys(keys);
+  for (Key& key : keys)
+    if (!key.resume) key.resume = OnResume::SameTokens;
   return keys;
 }
 

@@ -43,6 +43,7 @@ std::vector<Key> model_keys() {
           "moves float32 weights: beside each bfloat16 weight the 16 bits it leaves out are kept. The "
           "CPU runs float32 and float64, a GPU bfloat16 and float32.")
           .one_of({"float32", "float64", "bfloat16"})
+          .on_resume(OnResume::Free)
           .see({"moe.router_dtype", "device.kind"}));
   keys.push_back(
       key("vocab_size", &M::vocab_size,

@@ -150,6 +150,7 @@ void add_router_keys(std::vector<Key>& keys) {
           "Type of router logits, scores and probabilities. A float64 model always has a float64 router. "
           "float64 "
           "is for the CPU.")
+          .on_resume(OnResume::WithFlag)
           .one_of({"float32", "float64"})
           .when(has_experts())
           .when(
@@ -163,6 +164,7 @@ void add_router_keys(std::vector<Key>& keys) {
           .when(has_experts()));
   keys.push_back(key("input_jitter", &M::input_jitter,
                      "In training, the router's input is multiplied by U(1 - x, 1 + x). 0 turns it off.")
+                     .on_resume(OnResume::WithFlag)
                      .below(0, 1)
                      .when(has_experts()));
 }
@@ -175,6 +177,7 @@ void add_balance_keys(std::vector<Key>& keys) {
           "each sequence. global_aux: with counts of the global batch. bias: DeepSeek-V3's bias on the "
           "choice, "
           "moved once per step. sinkhorn: balanced assignment, alone only. none: nothing, alone only.")
+          .on_resume(OnResume::Never)
           .one_of({"none", "aux", "seq_aux", "global_aux", "sinkhorn", "bias"})
           .when(has_experts())
           .see({"moe.aux_coef", "moe.bias_update_rate", "moe.global_aux_form", "moe.aux_convention"}));
@@ -182,6 +185,7 @@ void add_balance_keys(std::vector<Key>& keys) {
       key("aux_coef", &M::aux_coef,
           "Weight of each auxiliary loss: one number per aux, seq_aux and global_aux in the order of "
           "moe.load_balancing.")
+          .on_resume(OnResume::WithFlag)
           .range(0, 1e3)
           .when(has_experts())
           .when({"moe.load_balancing holds \"aux\", \"seq_aux\" or \"global_aux\" (without them only 0)",
@@ -194,6 +198,7 @@ void add_balance_keys(std::vector<Key>& keys) {
   keys.push_back(key("global_aux_form", &M::global_aux_form,
                      "Counts of global_aux. running: mean over the microbatches seen so far in this step "
                      "(Megatron's). exact: of the whole global batch; needs train.order = \"gpipe\".")
+                     .on_resume(OnResume::WithFlag)
                      .one_of({"running", "exact"})
                      .when(has_experts())
                      .when(balanced_by("global_aux"))
@@ -202,6 +207,7 @@ void add_balance_keys(std::vector<Key>& keys) {
       key("bias_update_rate", &M::bias_update_rate,
           "How far the balancing bias of an expert moves per step, up when it had fewer tokens than the "
           "mean, down when more. 0 leaves the bias where it is, as transformers does with an imported model.")
+          .on_resume(OnResume::WithFlag)
           .range(0, 1)
           .when(has_experts())
           .when(balanced_by("bias"))
@@ -210,6 +216,7 @@ void add_balance_keys(std::vector<Key>& keys) {
       key("z_coef", &M::z_coef,
           "Weight of the mean squared logsumexp of the router's logits, which keeps them small. 0 turns "
           "it off; 1e-3 is usual.")
+          .on_resume(OnResume::WithFlag)
           .range(0, 1e3)
           .when(has_experts()));
   keys.push_back(
@@ -217,6 +224,7 @@ void add_balance_keys(std::vector<Key>& keys) {
           "Scale of the aux loss. switch: Switch and Megatron, divided by top_k, one loss per layer. hf: "
           "transformers' load_balancing_loss_func, over all layers together; with load_balancing = "
           "\"aux\" only.")
+          .on_resume(OnResume::WithFlag)
           .one_of({"switch", "hf"})
           .when(has_experts())
           .when(has_aux())
@@ -229,12 +237,14 @@ void add_capacity_keys(std::vector<Key>& keys) {
       key("capacity_factor", &M::capacity_factor,
           "An expert takes at most ceil(tokens * top_k / num_experts * factor) tokens of a microbatch and "
           "the rest are dropped. 0 is dropless.")
+          .on_resume(OnResume::WithFlag)
           .range(0, 65536)
           .when(has_experts())
           .see({"moe.drop_policy", "moe.pad_to_capacity"}));
   keys.push_back(
       key("drop_policy", &M::drop_policy,
           "Which tokens a full expert keeps: those with the highest probability, or the first ones.")
+          .on_resume(OnResume::WithFlag)
           .one_of({"probs", "position"})
           .when(has_experts())
           .when({"moe.capacity_factor > 0 or moe.overflow = \"drop\"",
@@ -243,6 +253,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
           .see({"moe.capacity_factor", "moe.overflow"}));
   keys.push_back(key("pad_to_capacity", &M::pad_to_capacity,
                      "Every expert works on exactly its capacity, with rows of probability 0 as filling.")
+                     .on_resume(OnResume::WithFlag)
                      .when(has_experts())
                      .when(has_capacity())
                      .see({"moe.capacity_factor"}));
@@ -250,6 +261,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
       key("token_budget", &M::token_budget,
           "Memory for routed rows of one expert rank, as a multiple of the balanced share. 0 reserves "
           "the worst case.")
+          .on_resume(OnResume::Free)
           .range(0, 65536)
           .when(has_experts())
           .when(spread_experts())
@@ -259,6 +271,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
           "A step in which an expert rank needs more rows than moe.token_budget has room for: stop the run, "
           "saying which budget would do; drop the rows that are too many, as moe.drop_policy says, from the "
           "fullest experts first; or rerun the step with room for all rows, experts recomputed.")
+          .on_resume(OnResume::WithFlag)
           .one_of({"stop", "drop", "rerun"})
           .when(has_experts())
           .when({"moe.token_budget > 0",
@@ -270,6 +283,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
           "For benchmarks only: logits are replaced by noise. balanced: all experts alike. skewed: plus a "
           "random bias per expert of standard deviation force_bias_std. loaded: one expert of each layer "
           "gets force_load times the mean, the others share the rest alike.")
+          .on_resume(OnResume::WithFlag)
           .one_of({"none", "balanced", "skewed", "loaded"})
           .when(has_experts())
           .see({"moe.force_bias_std", "moe.force_load"}));
@@ -277,6 +291,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
       key("force_bias_std", &M::force_bias_std,
           "Standard deviation of the forced per-expert bias; negative draws it once per layer for the "
           "whole run.")
+          .on_resume(OnResume::WithFlag)
           .range(-1e3, 1e3)
           .when(has_experts())
           .when({"moe.force_routing = \"skewed\"",
@@ -287,6 +302,7 @@ void add_capacity_keys(std::vector<Key>& keys) {
       key("force_load", &M::force_load,
           "Rows the loaded expert of a layer gets on average, over the mean of all experts. 1 is balanced; "
           "at moe.num_experts / moe.top_k every token chooses it.")
+          .on_resume(OnResume::WithFlag)
           .range(1, 4096)
           .when(has_experts())
           .when({"moe.force_routing = \"loaded\"",

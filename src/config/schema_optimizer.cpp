@@ -129,12 +129,14 @@ std::vector<Key> optimizer_keys() {
           "Element type of the gradients of weights. bfloat16 halves their memory; sums over microbatches "
           "are then rounded once per microbatch.")
           .one_of({"float32", "bfloat16"})
+          .on_resume(OnResume::Free)
           .when(narrow)
           .see({"optimizer.moment_dtype", "model.dtype"}));
   keys.push_back(key("moment_dtype", &O::moment_dtype,
                      "Element type of AdamW's two moments. The weights it moves stay float32: the bfloat16 "
                      "weight and the 16 bits it leaves out.")
                      .one_of({"float32", "bfloat16"})
+                     .on_resume(OnResume::Free)
                      .when(narrow)
                      .see({"optimizer.grad_dtype", "model.dtype"}));
   keys.push_back(

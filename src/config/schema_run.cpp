@@ -10,16 +10,19 @@ void add_train_keys(std::vector<Key>& keys) {
   const auto key = [](const char* name, auto T::*field, std::string meaning) {
     return make_key(std::string("train.") + name, &Config::train, field, std::move(meaning));
   };
-  keys.push_back(key("steps", &T::steps, "Optimizer steps of the run.").range(1, 1e12));
+  keys.push_back(
+      key("steps", &T::steps, "Optimizer steps of the run.").range(1, 1e12).on_resume(OnResume::MayGrow));
   keys.push_back(key("micro_batch", &T::micro_batch, "Sequences in one microbatch.").range(1, 1 << 20));
   keys.push_back(key("num_microbatches", &T::num_microbatches,
                      "Microbatches whose gradients are summed before each optimizer step.")
                      .range(1, 1 << 20)
                      .see({"train.order"}));
-  keys.push_back(key("seq_len", &T::seq_len, "Tokens in one sequence.").range(1, 1 << 24));
+  keys.push_back(
+      key("seq_len", &T::seq_len, "Tokens in one sequence.").range(1, 1 << 24).on_resume(OnResume::Never));
   keys.push_back(
       key("seed", &T::seed, "Seed of everything random: weights, data order, jitter, forced routing.")
-          .range(0, 9.2e18));
+          .range(0, 9.2e18)
+          .on_resume(OnResume::Never));
   keys.push_back(
       key("order", &T::order,
           "Order of microbatches. 1f1b: the backward of each follows its forward. gpipe: all forwards "
@@ -51,6 +54,7 @@ void add_train_keys(std::vector<Key>& keys) {
                      "this; each is "
                      "a mean over the tokens that depth predicts in the whole step.")
                      .above(0, 100)
+                     .on_resume(OnResume::WithFlag)
                      .when(has_mtp_layers())
                      .see({"model.num_mtp_layers"}));
 }
@@ -61,6 +65,7 @@ void add_checkpoint_keys(std::vector<Key>& keys) {
     return make_key(std::string("checkpoint.") + name, &Config::checkpoint, field, std::move(meaning));
   };
   keys.push_back(key("dir", &C::dir, "Folder of the checkpoints. Empty: checkpoints inside log.run_dir.")
+                     .names_file()
                      .see({"log.run_dir"}));
   keys.push_back(key("every", &C::every, "Steps between checkpoints. 0 saves at the end only.")
                      .range(0, 1e12)
@@ -68,6 +73,12 @@ void add_checkpoint_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("keep", &C::keep, "Verified checkpoints kept; older ones are removed. Never fewer than 2.")
           .range(2, 1e6));
+  keys.push_back(
+      key("keep_best", &C::keep_best,
+          "Also keep the checkpoint with the least validation loss, whatever its age; --step best uses it. "
+          "Checkpoints count that were saved after a step with an evaluation.")
+          .when(has_validation_data())
+          .see({"train.eval_every", "checkpoint.every", "checkpoint.keep"}));
   keys.push_back(key("save_at_end", &C::save_at_end, "Also save after the last step."));
   keys.push_back(key("resume", &C::resume,
                      "auto: go on from the newest verified checkpoint if there is one. never: start anew. "
@@ -81,6 +92,7 @@ void add_log_keys(std::vector<Key>& keys) {
     return make_key(std::string("log.") + name, &Config::log, field, std::move(meaning));
   };
   keys.push_back(key("run_dir", &L::run_dir, "Folder of the run: metrics, summary, event files, report.")
+                     .names_file()
                      .see({"checkpoint.dir"}));
   keys.push_back(
       key("console_every", &L::console_every, "Steps between progress lines. 0 prints none.").range(0, 1e12));
@@ -154,6 +166,7 @@ void add_device_keys(std::vector<Key>& keys) {
           "The matmul_choices.json of another run: dense products take the algorithms it measured, so that "
           "this run can have the bits of that one. Empty, or a product it does not hold: measured. A "
           "checkpoint, and an earlier start in log.run_dir, come first.")
+          .names_file()
           .see({"log.run_dir"})
           .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
                    return c.device.kind == "cuda";

@@ -37,12 +37,20 @@ std::string to_toml(const Config& config) {
 
 std::string digest(const Config& config) { return base::to_hex(base::sha256(to_toml(config))); }
 
+std::string Change::text() const { return key->path + ": " + before + " -> " + after; }
+
+std::vector<Change> changes(const Config& before, const Config& after) {
+  std::vector<Change> out;
+  for (const Key& key : schema()) {
+    std::string left = shown(key, before), right = shown(key, after);
+    if (left != right) out.push_back({&key, std::move(left), std::move(right)});
+  }
+  return out;
+}
+
 std::vector<std::string> differences(const Config& a, const Config& b) {
   std::vector<std::string> out;
-  for (const Key& key : schema()) {
-    const std::string left = shown(key, a), right = shown(key, b);
-    if (left != right) out.push_back(key.path + ": " + left + " -> " + right);
-  }
+  for (const Change& change : changes(a, b)) out.push_back(change.text());
   return out;
 }
 

@@ -119,9 +119,8 @@ void check_groups(const Config& c) {
                  nearest_word(std::string_view(name).substr(0, 96), group_names()));
 }
 
-}  // namespace
-
-void validate(const Config& config) {
+// What each value may be, and the structures conditions rely on.
+void check_values(const Config& config) {
   check_groups(config);
   for (const Key& key : schema()) {
     const Value value = key.get(config);
@@ -132,12 +131,24 @@ void validate(const Config& config) {
   check_no_repeats("moe.load_balancing", config.moe.load_balancing);
   check_no_repeats("recompute.modules", config.recompute.modules);
   check_no_repeats("optimizer.freeze", config.optimizer.freeze);
+}
+
+}  // namespace
+
+void validate(const Config& config) {
+  check_values(config);
   for (const Key& key : schema()) check_effect(key, config);
   validate_model(config);
   if (config.moe.num_experts > 0) validate_moe(config);
   validate_run(config);
   validate_parallel(config);
   validate_device(config);
+}
+
+void validate_record(const Config& config) {
+  check_values(config);
+  validate_model(config);
+  if (config.moe.num_experts > 0) validate_moe(config);
 }
 
 }  // namespace pleat::config

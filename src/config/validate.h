@@ -12,5 +12,7 @@ void validate_run(const Config& config);
 void validate_parallel(const Config& config);
 // What the kernels of device.kind do not take (program/limits.h).
 void validate_device(const Config& config);
+// What must hold of a record, which nobody asked for: values in range, and a model that can be.
+void validate_record(const Config& config);
 
 }  // namespace pleat::config

@@ -34,7 +34,7 @@ int64_t compare(const std::string& path, TrainedModel& source) {
 
 ExportResult export_model(const ExportOptions& o) {
   require_new_folder(o.model_folder, "an export");
-  TrainedModel source(o.run_folder, o.dtype, o.without_mtp);
+  TrainedModel source(o.run_folder, o.dtype, o.without_mtp, o.step);
   std::vector<safetensors::TensorSpec> specs;
   for (const NamedTensor& t : source.tensors()) specs.push_back(t.spec);
 
@@ -54,6 +54,7 @@ ExportResult export_model(const ExportOptions& o) {
   write_small_file(o.model_folder, {"config.json", source.config_json()});
   if (o.check) out.num_checked = compare(o.model_folder, source);
 
+  out.remarks = source.remarks();
   out.checkpoint_path = source.checkpoint().path();
   out.model_type = source.model().family->model_type;
   out.dtype = source.dtype();

@@ -16,6 +16,7 @@ struct ExportOptions {
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
   bool check = false;        // read everything back and compare bit for bit
   bool without_mtp = false;  // leave layers of multi-token prediction out
+  std::string step = {};     // which checkpoint (checkpoint::parse_which)
 };
 
 struct ExportResult {
@@ -23,9 +24,10 @@ struct ExportResult {
   int64_t step = 0, num_tensors = 0, num_shards = 0, num_bytes = 0;
   int64_t num_checked = 0;  // tensors compared; 0 without check
   std::vector<std::string> notes;
+  std::vector<std::string> remarks;  // the step used, and what was passed over
 };
 
-// From the newest checkpoint that verifies. The config.json is the source's where the run was imported (with
+// From one checkpoint. The config.json is the source's where the run was imported (with
 // another dtype when asked for) and must still describe the model; else one that does is made
 // (exchange/describe.h). Correction biases stay F32. A number that is not finite in the dtype asked for is an
 // error. Memory: one parameter and one tensor.

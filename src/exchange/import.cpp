@@ -4,70 +4,20 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "base/posix_vfs.h"
-#include "checkpoint/save.h"
+#include "config/run_files.h"
 #include "config/schema.h"
 #include "exchange/balancing.h"
 #include "exchange/source_files.h"
+#include "exchange/start_state.h"
 #include "exchange/weights.h"
 #include "model/decoder.h"
 #include "model/parameters.h"
-#include "schedule/build.h"
 #include "train/run_tokenizer.h"
-#include "train/trainer.h"
 
 namespace pleat::exchange {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Memory for what comes from the folder; everything else of the state is zero and shares one buffer.
-struct State {
-  std::vector<std::vector<std::byte>> owned;
-  std::vector<std::byte> zeros;
-  std::vector<checkpoint::Target> targets;  // weights, what narrow ones leave, correction biases
-  checkpoint::StateView view;
-};
-
-void lay_out(const config::Config& c, const std::vector<model::Parameter>& table, State& s) {
-  const program::Program program = schedule::build_training_step(c, table);
-  std::vector<const program::Value*> zero;
-  for (const program::Value& v : program.values) {
-    // The rule of train::Programs::targets.
-    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs ||
-        v.view_of != program::kNoValue)
-      continue;
-    const size_t size = static_cast<size_t>(program::num_bytes(v));
-    if (model::find_parameter(table, v.name) < 0 && !v.name.ends_with(".router.expert_bias") &&
-        !v.name.ends_with(model::kRest)) {
-      zero.push_back(&v);
-      if (s.zeros.size() < size) s.zeros.resize(size);
-      continue;
-    }
-    s.owned.emplace_back(size);
-    s.targets.push_back({v.name, v.dtype, v.shape, s.owned.back()});
-    s.view.tensors.push_back({v.name, v.dtype, v.shape, s.owned.back()});
-  }
-  for (const program::Value* v : zero)
-    s.view.tensors.push_back(
-        {v->name, v->dtype, v->shape, std::span(s.zeros).first(static_cast<size_t>(program::num_bytes(*v)))});
-}
-
-// Only what differs from the defaults: a key written out would be refused as soon as another one (data.train,
-// say) takes its effect away.
-std::string sparse_toml(const config::Config& c) {
-  std::string out, open_section;
-  for (const config::Key& key : config::schema()) {
-    if (!key.present(c) || key.unmet(c) || key.get(c) == key.default_value()) continue;
-    const size_t dot = key.path.rfind('.');
-    if (const std::string section = key.path.substr(0, dot); section != open_section) {
-      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
-      open_section = section;
-    }
-    out += fmt::format("{} = {}\n", key.path.substr(dot + 1), config::to_text(key.get(c)));
-  }
-  return out;
-}
 
 // What stands between the run's config and training on text; empty when nothing does. `own`: data.tokenizer
 // is the copy of the folder's, which is not there yet.
@@ -119,22 +69,19 @@ ImportResult import_model(const ImportOptions& o) {
   model.config = c;
 
   const std::vector<model::Parameter> table = model::make_parameters(c);
-  State state;
-  lay_out(c, table, state);
-  const LoadReport loaded = load_weights(folder, model, table, state.targets);
+  StartState state(c, table);
+  const LoadReport loaded = load_weights(folder, model, table, state.targets());
 
-  state.view.step = 0;
-  state.view.integers = {
-      {"data.epoch", 0}, {"data.next_sample", 0}, {"refused_in_row", 0}, {"refused_total", 0}};
-  state.view.texts = {{"config", config::to_toml(c)}, {"data", train::kImportedData}};
-
-  fs::create_directories(c.checkpoint.dir);
   fs::create_directories(copied_files_folder(o.run_folder));
   for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
-  base::PosixVfs vfs;
-  const checkpoint::SaveResult saved = checkpoint::save(vfs, c.checkpoint.dir, state.view, {});
-  // As asked: what is derived from train.steps and the like is derived again by the run.
-  write_small_file(o.run_folder, {"config.toml", sparse_toml(asked)});
+  const checkpoint::SaveResult saved = state.save();
+  // Only what differs from the defaults counts as asked: a key written out would be refused as soon as another
+  // one (data.train, say) takes its effect away.
+  for (const config::Key& key : config::schema())
+    if (!key.present(asked) || key.unmet(asked) || key.get(asked) == key.default_value())
+      asked.asked.erase(key.path);
+  write_small_file(o.run_folder, {config::kAskedName, config::asked_text(asked)});
+  write_small_file(o.run_folder, {config::kRecordName, config::record_text(asked, c)});
 
   ImportResult out;
   out.model_type = model.family->model_type;

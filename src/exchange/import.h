@@ -24,7 +24,7 @@ struct ImportResult {
 
 // Writes run_folder/source/ (config.json, generation_config.json, tokenizer files),
 // run_folder/checkpoints/step-0 (weights in the model's dtype, moments zero, the routers' correction biases)
-// and, last, run_folder/config.toml, whose data.tokenizer is run_folder/source where that holds one. Nothing
+// and, last, asked.toml and config.toml, whose data.tokenizer is run_folder/source where that holds one. Nothing
 // is written before every tensor has been read. Memory: the weights, one tensor, and zeros as long as the
 // largest parameter.
 ImportResult import_model(const ImportOptions& options);

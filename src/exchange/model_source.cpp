@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/posix_vfs.h"
+#include "config/run_files.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
 #include "safetensors/convert.h"
@@ -69,11 +69,14 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   ModelSource out;
   out.folder = folder;
   out.is_run = true;
-  const std::string path = folder + "/config.toml";
-  config::Config asked = config::load(path, overrides(o, config::load(path)));
+  out.reading = std::make_shared<const checkpoint::Reading>(config::read_record(folder).checkpoint.dir,
+                                                            checkpoint::parse_which(o.step));
+  out.remarks = out.reading->chosen.remarks();
+  const checkpoint::Loaded& loaded = out.reading->chosen.loaded;
+  const std::string path = loaded.path() + " (saved config)", &text = loaded.text("config");
+  config::Config asked = config::placed(
+      config::parse_record(text, overrides(o, config::parse_record(text, {}, path)), path), folder);
   asked.model.num_mtp_layers = 0;  // they serve training
-  // The folder may have been moved since.
-  if (asked.checkpoint.dir.empty()) asked.checkpoint.dir = folder + "/checkpoints";
   out.config = config::resolve(asked);
   out.max_context = out.config.train.seq_len;
   out.max_context_key = "train.seq_len of " + path;
@@ -93,6 +96,7 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
 }
 
 ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) {
+  if (!o.step.empty()) base::fail("--step {}: '{}' is no run folder and has no checkpoints", o.step, folder);
   ModelSource out;
   out.folder = folder;
   config::Config plain = family::read_model_config(folder).config;
@@ -110,28 +114,26 @@ void converted(tensor::Dtype type, std::span<const std::byte> from, std::span<st
 }
 
 std::string load_run(const ModelSource& source, train::Inference& model) {
-  base::PosixVfs vfs;
-  const checkpoint::Found found = checkpoint::find_newest(vfs, source.config.checkpoint.dir);
-  if (!found.newest) base::fail("'{}' holds no checkpoint that verifies", source.config.checkpoint.dir);
+  const checkpoint::Loaded& loaded = source.reading->chosen.loaded;
   std::vector<std::byte> raw;
   for (const checkpoint::Target& t : model.targets()) {
-    const checkpoint::TensorEntry& entry = found.newest->tensor(t.name);
+    const checkpoint::TensorEntry& entry = loaded.tensor(t.name);
     if (entry.shape != t.shape || !tensor::is_float(entry.dtype))
-      base::fail("tensor '{}' of {} has another shape or type than the model of {}/config.toml", t.name,
-                 found.newest->path(), source.folder);
+      base::fail("tensor '{}' of {} has another shape or type than its saved config says", t.name,
+                 loaded.path());
     if (entry.dtype == t.dtype) {
-      found.newest->read_tensor(t.name, t.bytes);
+      loaded.read_tensor(t.name, t.bytes);
       continue;
     }
     raw.resize(t.bytes.size() / static_cast<size_t>(tensor::size_of(t.dtype)) *
                static_cast<size_t>(tensor::size_of(entry.dtype)));
-    found.newest->read_tensor(t.name, raw);
+    loaded.read_tensor(t.name, raw);
     if (t.dtype == tensor::Dtype::F64)
       converted<double>(entry.dtype, raw, t.bytes);
     else
       converted<float>(entry.dtype, raw, t.bytes);
   }
-  return fmt::format("checkpoint of step {}", found.newest->step());
+  return fmt::format("checkpoint of step {}", loaded.step());
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "checkpoint/choose.h"
 #include "train/inference.h"
 
 namespace pleat::exchange {
@@ -15,6 +17,7 @@ struct ModelSourceOptions {
   std::string dtype;
   int64_t threads = 0;    // 0: all cores
   std::string tokenizer;  // "byte", a file or a folder; empty: what the source says
+  std::string step = {};  // of a run: which checkpoint (checkpoint::parse_which)
 };
 
 struct ModelSource {
@@ -25,13 +28,18 @@ struct ModelSource {
   std::string max_context_key;      // where that number comes from, for messages
   std::string tokenizer;            // for train::Vocabulary; empty: the source has none
   std::vector<int32_t> end_tokens;  // of generation_config.json
+  // Of a run: the checkpoint, held against pruning as long as this lives.
+  std::shared_ptr<const checkpoint::Reading> reading;
+  // For the console: the step used, and what was passed over.
+  std::vector<std::string> remarks;
 
-  // Reads the newest checkpoint that verifies, or the model's tensors, into `model`, which must have been
-  // made from `config`. Returns what was read, for the console.
+  // Reads the checkpoint, or the model's tensors, into `model`, which must have been made from `config`.
+  // Returns what was read, for the console.
   std::string load(train::Inference& model) const;
 };
 
-// Reads no weights. Throws when the folder is neither.
+// Chooses and verifies the checkpoint of a run; otherwise reads no weights. The model of a run is the one its
+// checkpoint was saved with. Throws when the folder is neither.
 ModelSource open_model_source(const std::string& folder, const ModelSourceOptions& options = {});
 
 }  // namespace pleat::exchange

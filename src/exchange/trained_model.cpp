@@ -6,8 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/posix_vfs.h"
-#include "checkpoint/load.h"
+#include "config/run_files.h"
 #include "exchange/companion_files.h"
 #include "model/parameters.h"
 #include "safetensors/convert.h"
@@ -69,20 +68,14 @@ std::string replace_tokenizer(const std::string& tokenizer, std::vector<SmallFil
 
 }  // namespace
 
-struct TrainedModel::Files {
-  base::PosixVfs vfs;
-  checkpoint::Found found;
-};
-
-TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp)
-    : found_(std::make_unique<Files>()) {
-  const config::Config run = config::resolve(config::load(run_folder + "/config.toml"));
-  found_->found = checkpoint::find_newest(found_->vfs, run.checkpoint.dir);
-  if (!found_->found.newest) base::fail("'{}' holds no checkpoint that verifies", run.checkpoint.dir);
+TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp,
+                           const std::string& step)
+    : reading_(std::make_unique<const checkpoint::Reading>(config::read_record(run_folder).checkpoint.dir,
+                                                           checkpoint::parse_which(step))) {
   const checkpoint::Loaded& loaded = checkpoint();
   // The config the weights were trained with, whatever the file says now.
-  config::Config trained =
-      config::resolve(config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)"));
+  config::Config trained = config::resolve(config::placed(
+      config::parse_record(loaded.text("config"), {}, loaded.path() + " (saved config)"), run_folder));
   if (without_mtp && trained.model.num_mtp_layers == 0)
     base::fail("{} has no layers of multi-token prediction to leave out", loaded.path());
   if (without_mtp) trained.model.num_mtp_layers = 0;
@@ -90,7 +83,7 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
   const std::string copied = copied_files_folder(run_folder);
   if (std::filesystem::exists(copied)) files_ = read_small_files(copied);
   const std::string& tokenizer = trained.data.tokenizer;
-  const bool tokenizer_is_copied = tokenizer == copied_files_folder(trained.log.run_dir);
+  const bool tokenizer_is_copied = tokenizer == copied_files_folder(run_folder);
   if (tokenizer != "byte" && !tokenizer_is_copied) tokenizer_note_ = replace_tokenizer(tokenizer, files_);
   Description description;
   if (const SmallFile* source = find(files_, "config.json")) {
@@ -136,7 +129,9 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
 
 TrainedModel::~TrainedModel() = default;
 
-const checkpoint::Loaded& TrainedModel::checkpoint() const { return *found_->found.newest; }
+const checkpoint::Loaded& TrainedModel::checkpoint() const { return reading_->chosen.loaded; }
+
+std::vector<std::string> TrainedModel::remarks() const { return reading_->chosen.remarks(); }
 
 void TrainedModel::read(const NamedTensor& t, std::vector<std::byte>& out) {
   std::vector<std::string> names;

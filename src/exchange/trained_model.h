@@ -1,4 +1,4 @@
-// The newest checkpoint of a run as the Hugging Face model it is: a config.json that describes it and its
+// A checkpoint of a run as the Hugging Face model it is: a config.json that describes it and its
 // tensors under their names on disk. What an export writes and an upcycle starts from.
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/choose.h"
 #include "exchange/describe.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
@@ -16,12 +17,13 @@ namespace pleat::exchange {
 
 class TrainedModel {
  public:
-  // The newest checkpoint that verifies. The config.json is the source's where the run was imported (with
+  // `step`: which checkpoint (checkpoint::parse_which); it is held against pruning. The config.json is the source's where the run was imported (with
   // another dtype when asked for) and must still describe the model; else one that does is made
   // (exchange/describe.h). dtype: bf16 | f16 | f32; empty: what the source's config.json says, f32 for a
   // model from scratch. Correction biases stay F32. without_mtp leaves out layers of multi-token prediction,
   // which must be there.
-  TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp = false);
+  TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp = false,
+               const std::string& step = "");
   ~TrainedModel();
   TrainedModel(const TrainedModel&) = delete;
   TrainedModel& operator=(const TrainedModel&) = delete;
@@ -36,6 +38,8 @@ class TrainedModel {
   }  // what files() lacks and why; or empty
   const std::string& dtype() const { return dtype_; }
   const checkpoint::Loaded& checkpoint() const;
+  // The step used, and what was passed over.
+  std::vector<std::string> remarks() const;
   const std::vector<model::Parameter>& parameters() const { return table_; }
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
 
@@ -43,8 +47,7 @@ class TrainedModel {
   void read(const NamedTensor& tensor, std::vector<std::byte>& out);
 
  private:
-  struct Files;
-  std::unique_ptr<Files> found_;
+  std::unique_ptr<const checkpoint::Reading> reading_;
   family::FamilyConfig model_;
   std::string json_, dtype_, tokenizer_note_;
   std::vector<SmallFile> files_;

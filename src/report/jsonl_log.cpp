@@ -115,6 +115,10 @@ void JsonlLog::append(const StepRecord& record) {
                   std::strerror(error), undone ? "" : " (a torn line is left at its end)");
 }
 
+void JsonlLog::sync() {
+  if (::fsync(fd_) != 0) io_failed("sync", path_);
+}
+
 JsonlTail for_each_record(const std::string& path, const std::function<void(const StepRecord&)>& each) {
   return scan(path, [&](std::string_view, const StepRecord& record) { each(record); });
 }

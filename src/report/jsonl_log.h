@@ -27,6 +27,8 @@ class JsonlLog {
   // The line is with the kernel when this returns. A failed write throws ExitCode::Storage and leaves no
   // part of the line behind where the file system lets us take it back.
   void append(const StepRecord& record);
+  // What was appended is on the disk when this returns.
+  void sync();
 
  private:
   JsonlLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}

@@ -90,6 +90,7 @@ struct StepRecord {
   double hardware_tflops = kUnknown;  // with recompute and padding
   double percent_of_gemm = kUnknown;  // hardware rate in percent of the GEMM rate measured at start
   double step_seconds = kUnknown;
+  double wall_seconds = kUnknown;           // of all processes of the run so far, lost work included
   int64_t refused_steps = 0;                // refused so far in this run
   std::map<std::string, double> breakdown;  // ms by class of work; only on steps that were timed so
   std::optional<EvalRecord> eval;

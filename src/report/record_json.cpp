@@ -144,6 +144,7 @@ std::string to_json_line(const StepRecord& record) {
   out["hardware_tflops"] = number(record.hardware_tflops);
   out["percent_of_gemm"] = number(record.percent_of_gemm);
   out["step_seconds"] = number(record.step_seconds);
+  if (!std::isnan(record.wall_seconds)) out["wall_seconds"] = number(record.wall_seconds);
   out["refused_steps"] = record.refused_steps;
   for (const auto& [name, ms] : record.breakdown) out["breakdown"][name] = number(ms);
   if (record.eval) {
@@ -173,6 +174,7 @@ StepRecord record_from_json_line(std::string_view line, std::string_view where) 
   fields.read("hardware_tflops", record.hardware_tflops);
   fields.read("percent_of_gemm", record.percent_of_gemm);
   fields.read("step_seconds", record.step_seconds);
+  fields.read("wall_seconds", record.wall_seconds);
   fields.read("refused_steps", record.refused_steps);
   fields.read("aux", record.aux);
   fields.read("breakdown", record.breakdown);

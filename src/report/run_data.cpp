@@ -144,7 +144,27 @@ void add_record(RunData& run, const StepRecord& record) {
     run.health = record.health;
     run.health_step = record.step;
   }
+  if (std::isfinite(record.step_seconds) && std::isfinite(record.tokens_per_s)) {
+    run.step_seconds += record.step_seconds;
+    run.step_tokens += record.tokens_per_s * record.step_seconds;
+  }
   run.last = record;
+}
+
+// A summary is written when a process ends: of a run that went on since, the log knows better.
+void bring_up_to_date(RunData& run) {
+  if (!run.summary || !run.last) return;
+  RunSummary& summary = *run.summary;
+  const std::optional<double> steps = summary.number("steps");
+  if (!steps || static_cast<double>(run.last->step) <= *steps) return;
+  summary.numbers["steps"] = static_cast<double>(run.last->step);
+  summary.numbers["tokens"] = static_cast<double>(run.last->tokens);
+  summary.numbers["final_loss"] = run.last->loss;
+  if (!std::isnan(run.last->wall_seconds)) summary.numbers["wall_seconds"] = run.last->wall_seconds;
+  if (run.step_seconds > 0) summary.numbers["tokens_per_s"] = run.step_tokens / run.step_seconds;
+  for (const char* former : {"state_sha256", "sample"}) summary.texts.erase(former);
+  for (const char* former : {"bits_per_byte", "model_tflops", "hardware_tflops"})
+    summary.numbers.erase(former);
 }
 
 }  // namespace
@@ -176,6 +196,7 @@ RunData read_run(const std::string& folder) {
     run.torn_log = tail.torn;
     run.num_records = tail.num_records;
   }
+  bring_up_to_date(run);
   if (!run.summary && !run.timeline && !run.has_metrics)
     base::fail("{} holds no metrics.jsonl, summary.json or timeline.json: not the folder of a run", folder);
   return run;

@@ -57,11 +57,13 @@ struct RunData {
   int64_t num_records = 0;
   RunCurves curves;
   std::optional<StepRecord> last;
+  double step_seconds = 0, step_tokens = 0;  // of the steps in the log
   std::vector<RouterHealth> health;  // the last ones logged
   int64_t health_step = 0;
   std::optional<std::vector<TimelineEvent>> timeline;
 };
 
+// A summary older than the log (a run that is under way) gets its numbers from there.
 // Throws base::Error when the folder does not exist or holds none of the three files.
 RunData read_run(const std::string& folder);
 

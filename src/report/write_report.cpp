@@ -11,8 +11,9 @@
 
 namespace pleat::report {
 
-void write_report(const std::string& run_dir, const std::string& out_html) {
-  const std::string page = html::page(read_run(run_dir));
+int64_t write_report(const std::string& run_dir, const std::string& out_html) {
+  const RunData run = read_run(run_dir);
+  const std::string page = html::page(run);
   const std::string temporary = out_html + ".tmp";
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
@@ -26,6 +27,7 @@ void write_report(const std::string& run_dir, const std::string& out_html) {
   }
   if (std::rename(temporary.c_str(), out_html.c_str()) != 0)
     base::fail_with(base::ExitCode::Storage, "cannot write {}: {}", out_html, std::strerror(errno));
+  return run.last ? run.last->step : 0;
 }
 
 }  // namespace pleat::report

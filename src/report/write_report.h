@@ -1,13 +1,14 @@
 // `pleat report RUN`: a run folder in, one HTML file out.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace pleat::report {
 
 // Reads what read_run (report/run_data.h) describes; a missing file leaves a section that says what is
 // missing and how to get it, a malformed one throws base::Error naming file and line. The page appears whole
-// or not at all (temporary file, then rename).
-void write_report(const std::string& run_dir, const std::string& out_html);
+// or not at all (temporary file, then rename). Returns the last step in the log.
+int64_t write_report(const std::string& run_dir, const std::string& out_html);
 
 }  // namespace pleat::report

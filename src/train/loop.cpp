@@ -3,31 +3,33 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/posix_vfs.h"
-#include "checkpoint/load.h"
+#include "base/replace_file.h"
+#include "checkpoint/best.h"
+#include "checkpoint/retain.h"
 #include "checkpoint/save.h"
 #include "comm/inject.h"
+#include "config/run_files.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
 #include "kernels/cuda/choices.h"
 #include "report/console.h"
-#include "report/format.h"
 #include "report/jsonl_log.h"
-#include "report/table.h"
 #include "report/tensorboard.h"
 #include "report/time_shares.h"
-#include "schedule/pass/freeze.h"
+#include "run/origin.h"
+#include "train/announce.h"
 #include "train/bigram.h"
 #include "train/generate.h"
 #include "train/launch.h"
 #include "train/matmul_choices.h"
 #include "train/memory.h"
+#include "train/own_tokenizer.h"
 #include "train/run_tokenizer.h"
+#include "train/start.h"
 #include "train/step_breakdown.h"
 #include "train/stop_signal.h"
 
@@ -44,45 +46,39 @@ double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void write_file(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out << text;
-    if (!out.flush()) base::fail_with(base::ExitCode::Storage, "cannot write '{}'", path);
-  }
-  fs::rename(temporary, path);
-}
-
 // The pieces a run writes to, opened in the right place after resume is settled.
 class Run {
  public:
   // `carrier` says what the ranks are, for people.
-  Run(const config::Config& config, const LoopOptions& options, Crew& crew, std::string carrier)
+  Run(const config::Config& config, const LoopOptions& options, Crew& crew, std::string carrier, Start start)
       : options_(options),
         crew_(crew),
         carrier_(std::move(carrier)),
-        asked_(prepared(config, options.quiet, crew)),
+        start_(std::move(start)),
+        named_(own(config)),
+        asked_(prepared()),
         config_(config::resolve(asked_)),
-        start_(find_start()),
         choices_line_(take_choices()),
         trainer_(config_, choice(), hooks(), &crew) {
     if (!crew_.leads()) options_.quiet = true;
-    if (crew_.leads()) fs::create_directories(config_.log.run_dir);
-    if (!options_.quiet) announce();
+    if (!options_.quiet) announce(named_, trainer_, carrier_, options_.verbose);
+    if (!options_.quiet && !choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
     resume();
     if (!crew_.leads()) return;
+    recall_wall_time();
     log_.emplace(trainer_.run_state().step > 0
                      ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
                      : fresh_log());
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
-    save_resolved();
-    if (trainer_.programs().machine()) write_file(path(kMatmulChoicesFile), to_json(current_choices()));
+    base::replace_file(path(config::kAskedName), config::asked_text(named_));
+    base::replace_file(path(config::kRecordName), config::record_text(asked_, config_));
+    if (trainer_.programs().machine())
+      base::replace_file(path(kMatmulChoicesFile), to_json(current_choices()));
+    tidy();
   }
 
   LoopResult run() {
-    const double start = steady_now();
     report::Progress progress(config_.train.steps, report::Progress::mode_of_stderr(),
                               options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0,
                               report::terminal_width());
@@ -114,9 +110,15 @@ class Run {
       const bool last = step == config_.train.steps;
       const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 &&
                             step % config_.train.eval_every == 0;
-      if (evaluate) add_eval(outcome.record, trainer_.evaluate(config_.train.eval_batches));
+      std::optional<double> valid_loss;  // of the same part of the data each time, to find the best
+      if (evaluate || (last && trainer_.has_validation() && config_.train.eval_every > 0)) {
+        const EvalOutcome eval = trainer_.evaluate(config_.train.eval_batches);
+        valid_loss = eval.loss;
+        add_eval(outcome.record, eval);
+      }
       if (last && trainer_.has_validation() && config_.train.eval_batches > 0) {
         final_eval_ = trainer_.evaluate(0);
+        if (!valid_loss) valid_loss = final_eval_->loss;
         add_eval(outcome.record, *final_eval_);
       }
       note(outcome.record);
@@ -131,7 +133,7 @@ class Run {
       }
       const bool stop = (stop_asked() || step == options_.stop_after) && !last;
       const bool due = config_.checkpoint.every > 0 && step % config_.checkpoint.every == 0;
-      if (due || stop || (last && config_.checkpoint.save_at_end)) save(progress);
+      if (due || stop || (last && config_.checkpoint.save_at_end)) save(progress, valid_loss);
       if (stop) {
         progress.message(
             fmt::format("asked to stop: saved step {}, run the same command again to go on", step));
@@ -140,16 +142,28 @@ class Run {
       }
     }
     progress.finish();
-    return finish(code, steady_now() - start);
+    return finish(code);
   }
 
  private:
-  // Text becomes a dataset once; whoever comes later finds it.
-  static config::Config prepared(const config::Config& config, bool quiet, const Crew& crew) {
+  // The leader writes; whoever comes later finds it.
+  config::Config own(const config::Config& config) const {
     config::Config out;
-    if (crew.leads()) out = with_prepared_data(config, quiet);
-    crew.wait_for_all("start.data");
-    return crew.leads() ? out : with_prepared_data(config, true);
+    if (crew_.leads()) out = with_own_tokenizer(config, true);
+    crew_.wait_for_all("start.tokenizer");
+    return crew_.leads() ? out : with_own_tokenizer(config, false);
+  }
+
+  // Text becomes a dataset once. What a run has been trained on stays as it is.
+  config::Config prepared() const {
+    PreparedData how;
+    how.quiet = options_.quiet;
+    how.keep = start_.from && !is_unseen(*start_.from) && !options_.allow_change;
+    config::Config out;
+    if (crew_.leads()) out = with_prepared_data(named_, how);
+    crew_.wait_for_all("start.data");
+    how.quiet = true;
+    return crew_.leads() ? out : with_prepared_data(named_, how);
   }
 
   ProgramChoice choice() const {
@@ -179,92 +193,6 @@ class Run {
     return report::JsonlLog::fresh(path("metrics.jsonl"));
   }
 
-  void announce() {
-    const model::ParameterCount count = model::count_parameters(config_, trainer_.programs().table());
-    const interpret::Plan& plan = trainer_.programs().train_plan().plan;
-    fmt::print(stderr,
-               "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
-               report::format_count(double(count.total)), report::format_count(double(count.active)),
-               report::format_bytes(double(plan.arena_bytes)), trainer_.gemm_rate() / 1e9,
-               crew_.num_threads() * crew_.setup().world(), device::blas_description());
-    if (!crew_.alone()) {
-      const model::Mesh& m = crew_.setup().mesh;
-      fmt::print(
-          stderr,
-          "{} ranks ({}), {} threads each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
-          "x edp {} x pp {}; arena and products are those of rank 0{}\n",
-          m.world(), carrier_, crew_.num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp,
-          config_.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");
-    }
-    report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
-    // What was set or derived; the rest is in the run's config.toml.
-    for (const config::ResolvedRow& row : config::resolved(asked_))
-      if (row.why != "default" && !row.why.starts_with("not used"))
-        table.add_row({row.key, row.asked, row.used, row.why});
-    fmt::print(stderr, "{}", table.text());
-    for (size_t i = 0; i < trainer_.train_data().num_sources(); ++i)
-      if (const data::WholeDocuments* whole = trainer_.train_data().sampler(i).whole_documents())
-        fmt::print(stderr, "{}: {}\n", trainer_.train_data().dataset(i).prefix(), whole->text());
-    announce_classes();
-    if (!choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
-    for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
-    for (const std::string& remark : config_.notes) fmt::print(stderr, "note: {}\n", remark);
-  }
-
-  // What is trained, by class.
-  void announce_classes() {
-    std::map<std::string, std::pair<int64_t, int64_t>> classes;  // tensors, numbers
-    std::map<std::string, bool> frozen;
-    int64_t trained = 0, total = 0;
-    for (const model::Parameter& p : trainer_.programs().table()) {
-      if (!p.tied_to.empty()) continue;
-      const std::string name = model::name_of(p.parameter_class);
-      const int64_t n = model::num_elements(p);
-      classes[name].first += 1;
-      classes[name].second += n;
-      frozen[name] = schedule::is_frozen(config_, p);
-      total += n;
-      trained += frozen[name] ? 0 : n;
-    }
-    report::Table table({{"class"},
-                         {"tensors", report::Align::Right},
-                         {"parameters", report::Align::Right},
-                         {"trainable", report::Align::Right},
-                         {"lr", report::Align::Right}});
-    int64_t tensors = 0;
-    for (const auto& [name, count] : classes) {
-      const auto group = config_.optimizer.groups.find(name);
-      const double mult = group == config_.optimizer.groups.end() ? 1.0 : group->second.lr_mult;
-      table.add_row({name, std::to_string(count.first), std::to_string(count.second),
-                     frozen[name] ? "frozen" : std::to_string(count.second),
-                     frozen[name] ? "-" : fmt::format("x {:g}", mult)});
-      tensors += count.first;
-    }
-    table.add_rule();
-    table.add_row({"all", std::to_string(tensors), std::to_string(total), std::to_string(trained), ""});
-    fmt::print(stderr, "{}", table.text());
-  }
-
-  // What the run goes on from; nothing: it starts anew. Found before the trainer is made, which binds
-  // products by the algorithms kept in there.
-  std::optional<checkpoint::Loaded> find_start() {
-    if (config_.checkpoint.resume == "never") {
-      std::error_code ignored;
-      if (crew_.leads() && fs::exists(config_.checkpoint.dir, ignored) &&
-          !fs::is_empty(config_.checkpoint.dir, ignored))
-        base::fail(
-            "checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, "
-            "or remove them",
-            config_.checkpoint.dir);
-      return {};
-    }
-    std::optional<checkpoint::Loaded> newest = find_newest();
-    if (!newest && config_.checkpoint.resume == "must")
-      base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint that verifies",
-                 config_.checkpoint.dir);
-    return newest;
-  }
-
   // The algorithms of the checkpoint, else of an earlier start in this folder, else of the file the
   // configuration names; returns a line for the log.
   // Ranks on a GPU are threads with one table, so one of them fills it before any of them asks it.
@@ -277,12 +205,12 @@ class Run {
     const std::string file = path(kMatmulChoicesFile);
     std::string text, where;
     bool asked = false;
-    if (start_ && start_->manifest().texts.contains(kMatmulChoices))
-      text = start_->text(kMatmulChoices), where = start_->path();
-    else if (vfs_.stat(file))
-      text = base::read_file(vfs_, file, kMaxMatmulChoicesBytes), where = file;
+    if (start_.from && start_.from->manifest().texts.contains(kMatmulChoices))
+      text = start_.from->text(kMatmulChoices), where = start_.from->path();
+    else if (vfs().stat(file))
+      text = base::read_file(vfs(), file, kMaxMatmulChoicesBytes), where = file;
     else if (where = config_.device.matmul_choices; !where.empty())
-      text = base::read_file(vfs_, where, kMaxMatmulChoicesBytes), asked = true;
+      text = base::read_file(vfs(), where, kMaxMatmulChoicesBytes), asked = true;
     else
       return {};
     TakenChoices taken = take(choices_from_json(text, where), matmul_machine(), where);
@@ -292,48 +220,59 @@ class Run {
   }
 
   void resume() {
-    if (!start_) return;
-    const std::vector<std::string> differences = trainer_.restore(*start_);
+    if (!start_.from) return;
+    const checkpoint::Loaded& from = *start_.from;
+    const std::vector<std::string> differences = trainer_.restore(
+        from, options_.allow_change ? Trainer::OtherData::Allowed : Trainer::OtherData::Refused);
     if (options_.quiet) return;
-    fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", start_->path(),
-               start_->step(), start_->manifest().tensors.size());
-    for (const std::string& d : differences) fmt::print(stderr, "  differs from the saved run: {}\n", d);
+    if (from.step() == 0)
+      fmt::print(stderr, "starting from the weights of {}\n", from.path());
+    else
+      fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", from.path(),
+                 from.step(), from.manifest().tensors.size());
+    for (const std::string& d : differences) fmt::print(stderr, "  changed since it was saved: {}\n", d);
   }
 
-  // The leader reads and verifies all of it; the others then read what they need.
-  std::optional<checkpoint::Loaded> find_newest() {
-    std::optional<checkpoint::Loaded> newest;
-    int64_t step = -1;
-    if (crew_.leads()) {
-      checkpoint::Found found = checkpoint::find_newest(vfs_, config_.checkpoint.dir);
-      for (const checkpoint::Skipped& s : found.skipped)
-        fmt::print(stderr, "checkpoint {} passed over: {}\n", s.name, s.reason);
-      newest = std::move(found.newest);
-      if (newest) step = newest->step();
-    }
-    crew_.tell("start.resume", std::span(&step, 1));
-    if (!crew_.leads() && step >= 0) newest = checkpoint::open_step(vfs_, config_.checkpoint.dir, step);
-    return newest;
+  // Leftovers of a stop between a save and its tidying up.
+  void tidy() {
+    if (!start_.from) return;
+    std::vector<std::string> warnings;
+    checkpoint::tidy(vfs(), config_.checkpoint.dir, start_.from->step(), config_.checkpoint.keep, warnings);
+    if (!options_.quiet)
+      for (const std::string& w : warnings) fmt::print(stderr, "checkpoint: {}\n", w);
+  }
+
+  // How long the run took before this process, work that was lost included: before lines are dropped.
+  void recall_wall_time() {
+    std::error_code ignored;
+    if (trainer_.run_state().step == 0 || !fs::exists(path("metrics.jsonl"), ignored)) return;
+    report::for_each_record(path("metrics.jsonl"), [&](const report::StepRecord& record) {
+      if (record.wall_seconds > wall_before_) wall_before_ = record.wall_seconds;
+    });
   }
 
   // What the summary says about the whole run, from the part of the log that survived the stop.
   void recall() {
     report::for_each_record(path("metrics.jsonl"), [&](const report::StepRecord& record) {
       last_loss_ = record.loss;
+      if (record.step == trainer_.run_state().step) tokens_before_ = record.tokens - trainer_.tokens_seen();
+      count_time(record);
       if (record.eval) note_eval(*record.eval);
     });
   }
 
-  void note_eval(const report::EvalRecord& eval) {
-    if (best_eval_ == 0 || eval.loss < best_eval_) best_eval_ = eval.loss;
+  void count_time(const report::StepRecord& record) {
+    if (!std::isfinite(record.step_seconds) || !std::isfinite(record.tokens_per_s)) return;
+    train_seconds_ += record.step_seconds;
+    train_tokens_ += record.tokens_per_s * record.step_seconds;
+    model_flops_ += record.model_tflops * record.step_seconds;
+    hardware_flops_ += record.hardware_tflops * record.step_seconds;
   }
 
-  void save_resolved() const {
-    std::string text = config::to_toml(config_) + "\n# asked / used / why\n";
-    for (const config::ResolvedRow& row : config::resolved(asked_))
-      text += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked,
-                          row.why.empty() ? "" : ", ", row.why);
-    write_file(path("config.toml"), text);
+  double wall_seconds() const { return wall_before_ + steady_now() - started_; }
+
+  void note_eval(const report::EvalRecord& eval) {
+    if (best_eval_ == 0 || eval.loss < best_eval_) best_eval_ = eval.loss;
   }
 
   static void add_eval(report::StepRecord& record, const EvalOutcome& eval) {
@@ -344,8 +283,9 @@ class Run {
   void note(report::StepRecord& record) {
     if (record.eval) note_eval(*record.eval);
     last_loss_ = record.loss;
-    train_seconds_ += record.step_seconds;
-    steps_here_ += 1;
+    record.tokens += tokens_before_;
+    record.wall_seconds = wall_seconds();
+    count_time(record);
     if (!crew_.leads()) return;
     report::StepRecord logged = record;
     if (config_.log.health_every > 0 && record.step % config_.log.health_every != 0 &&
@@ -357,8 +297,8 @@ class Run {
 
   void write_timeline() {
     const interpret::Executor& e = trainer_.programs().train();
-    write_file(path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
-    write_file(path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
+    base::replace_file(path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
+    base::replace_file(path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
   }
 
   void show_breakdown(report::StepRecord& record, report::Progress& progress) {
@@ -370,17 +310,20 @@ class Run {
     progress.message(text);
   }
 
-  void save(report::Progress& progress) {
+  void save(report::Progress& progress, std::optional<double> valid_loss) {
     checkpoint::SaveOptions o;
     o.keep = config_.checkpoint.keep;
+    if (config_.checkpoint.keep_best) o.valid_loss = valid_loss;
+    // A checkpoint must never be more durable than the log of the steps that led to it.
+    if (log_) log_->sync();
     trainer_.with_state([&](const checkpoint::StateView& state) {
       fs::create_directories(config_.checkpoint.dir);
-      const checkpoint::SaveResult result = checkpoint::save(vfs_, config_.checkpoint.dir, state, o);
+      const checkpoint::SaveResult result = checkpoint::save(vfs(), config_.checkpoint.dir, state, o);
       for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
     });
   }
 
-  LoopResult finish(base::ExitCode code, double seconds) {
+  LoopResult finish(base::ExitCode code) {
     // A run that was over before it was started again still tells how it ended.
     if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation())
       final_eval_ = trainer_.evaluate(0);
@@ -399,30 +342,38 @@ class Run {
     json owners = json::object();
     for (size_t i = 0; i < planned.plan.at_peak.size(); ++i)
       owners[std::string(program::name_of(static_cast<program::Owner>(i)))] = planned.plan.at_peak[i];
-    const double rate = steps_here_ > 0 ? double(steps_here_) / train_seconds_ : 0;
-    json summary = {{"run", config_.log.run_dir},
-                    {"ranks", crew_.setup().world()},
-                    {"config", config::to_toml(config_)},
-                    {"steps", out.step},
-                    {"final_loss", last_loss_},
-                    {"tokens", out.step * trainer_.tokens_per_step()},
-                    {"tokens_per_s", rate * double(trainer_.tokens_per_step())},
-                    {"model_tflops", rate * trainer_.model_flops_per_step() / 1e12},
-                    {"hardware_tflops", rate * trainer_.hardware_flops_per_step() / 1e12},
-                    {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12},
-                    {"planned_peak_bytes", arena.size()},
-                    {"measured_peak_bytes", measured},
-                    {"live_peak_bytes", planned.plan.live_peak_bytes},
-                    {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
-                    {"large_allocations_in_steps",
-                     trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
-                    {"memory_by_owner", owners},
-                    {"blas", device::blas_description()},
-                    {"state_sha256", out.state_sha256},
-                    {"refused_steps", trainer_.run_state().refused_total},
-                    {"wall_seconds", seconds},
-                    {"exit_code", static_cast<int>(code)}};
+    const auto rate = [&](double sum) { return train_seconds_ > 0 ? sum / train_seconds_ : 0; };
+    json summary = {
+        {"run", fs::absolute(config_.log.run_dir).lexically_normal().filename().string()},
+        {"ranks", crew_.setup().world()},
+        {"config", config::to_toml(config::in_folder(config_, config_.log.run_dir))},
+        {"steps", out.step},
+        {"final_loss", last_loss_},
+        {"tokens", tokens_before_ + trainer_.tokens_seen()},
+        {"tokens_per_s", rate(train_tokens_)},
+        {"model_tflops", rate(model_flops_)},
+        {"hardware_tflops", rate(hardware_flops_)},
+        {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12},
+        {"planned_peak_bytes", arena.size()},
+        {"measured_peak_bytes", measured},
+        {"live_peak_bytes", planned.plan.live_peak_bytes},
+        {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
+        {"large_allocations_in_steps",
+         trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
+        {"large_allocations_in_first_steps",
+         trainer_.allocations().available ? json(trainer_.first_allocations().large) : json(nullptr)},
+        {"memory_by_owner", owners},
+        {"blas", device::blas_description()},
+        {"state_sha256", out.state_sha256},
+        {"refused_steps", trainer_.run_state().refused_total},
+        {"wall_seconds", wall_seconds()},
+        {"exit_code", static_cast<int>(code)}};
     if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
+    if (const std::optional<checkpoint::Best> best = checkpoint::read_best(vfs(), config_.checkpoint.dir))
+      summary["best_checkpoint_step"] = best->step;
+    if (const std::optional<run::Origin> origin = run::read_origin(config_.log.run_dir))
+      summary["origin"] = {
+          {"path", origin->path}, {"step", origin->step}, {"state_sha256", origin->state_sha256}};
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
       summary["bits_per_byte"] = final_eval_->bits_per_byte;
       if (trainer_.train_data().num_sources() == 1)
@@ -436,8 +387,8 @@ class Run {
     const bool speaks =
         config_.data.tokenizer != "byte" || config_.model.vocab_size >= data::ByteTokenizer::kVocabSize;
     if (code == base::ExitCode::Done && speaks && crew_.alone()) summary["sample"] = sample();
-    write_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
-    if (!options_.quiet) say_goodbye(summary);
+    base::replace_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
+    if (!options_.quiet) say_goodbye(summary, trainer_);
     return out;
   }
 
@@ -460,59 +411,33 @@ class Run {
                                       {.skip_special_tokens = true, .skip_unknown_ids = true});
   }
 
-  void say_goodbye(const json& s) const {
-    const auto bytes = [&](const char* key) { return report::format_bytes(s.at(key).get<double>()); };
-    fmt::print(
-        stderr,
-        "memory: planned {} ({} bytes), measured {} ({} bytes); outside the arena {}; {} allocations >= 4 "
-        "KiB inside steps\n",
-        bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(), bytes("measured_peak_bytes"),
-        s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
-        s.at("large_allocations_in_steps").is_null() ? "unknown" : s.at("large_allocations_in_steps").dump());
-    fmt::print(
-        stderr,
-        "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
-        report::format_token_rate(s.at("tokens_per_s").get<double>()), s.at("model_tflops").get<double>(),
-        s.at("hardware_tflops").get<double>(),
-        100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
-    if (s.contains("bits_per_byte")) {
-      const double ours = s.at("bits_per_byte").get<double>();
-      fmt::print(stderr, "validation: {:.4f} bits per byte", ours);
-      if (s.contains("bigram_bits_per_byte")) {
-        const double bigram = s.at("bigram_bits_per_byte").get<double>();
-        fmt::print(stderr, "; byte bigram on the same split: {:.4f} ({:.1f} % lower)", bigram,
-                   100 * (1 - ours / bigram));
-      }
-      fmt::print(stderr, "\n");
-    }
-    if (!config_.data.sources.empty()) {
-      report::Table table({{"source"},
-                           {"share asked", report::Align::Right},
-                           {"tokens", report::Align::Right},
-                           {"epochs", report::Align::Right}});
-      for (const Trainer::SourceUse& use : trainer_.source_uses())
-        table.add_row({use.prefix, fmt::format("{:.2f} %", 100 * use.weight),
-                       report::format_count(double(use.tokens)), fmt::format("{:.3f}", use.epochs)});
-      fmt::print(stderr, "{}", table.text());
-    }
-    if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
-    fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
-  }
+  base::Vfs& vfs() { return *start_.vfs; }
 
   LoopOptions options_;
   Crew& crew_;
   const std::string carrier_;
-  config::Config asked_, config_;
-  base::PosixVfs vfs_;
-  std::optional<checkpoint::Loaded> start_;
+  Start start_;
+  config::Config named_, asked_, config_;  // as asked; with prepared data; resolved
   const std::string choices_line_;
+  const double started_ = steady_now();
   Trainer trainer_;
   std::optional<report::JsonlLog> log_;
   std::optional<report::TensorBoardWriter> tensorboard_;
   std::optional<EvalOutcome> final_eval_;
-  double best_eval_ = 0, last_loss_ = 0, train_seconds_ = 0;
-  int64_t steps_here_ = 0;
+  double best_eval_ = 0, last_loss_ = 0;
+  // Over all processes of the run, by its log: seconds in steps, and what was done in them (TFLOP).
+  double train_seconds_ = 0, train_tokens_ = 0, model_flops_ = 0, hardware_flops_ = 0;
+  double wall_before_ = 0;
+  int64_t tokens_before_ = 0;  // of data the run was trained on before it got other data
 };
+
+void say_done(const LoopResult& done, const std::string& folder) {
+  fmt::print(
+      stderr,
+      "already done: {} has trained its {} steps; nothing was changed. More train.steps go on from there\n"
+      "state sha256 {}\n",
+      folder, done.step, done.state_sha256);
+}
 
 }  // namespace
 
@@ -520,7 +445,14 @@ LoopResult run_training(const config::Config& config, const LoopOptions& options
   const StopSignal signal;  // first: a request during start-up counts as well
   LoopResult result;
   const RankMain one_rank = [&](const config::Config& asked, Crew& crew, const std::string& carrier) {
-    LoopResult mine = Run(asked, options, crew, carrier).run();
+    Start start = begin(asked, options, crew);
+    LoopResult mine;
+    if (start.done) {
+      mine = *start.done;
+      if (crew.leads() && !options.quiet) say_done(mine, asked.log.run_dir);
+    } else {
+      mine = Run(asked, options, crew, carrier, std::move(start)).run();
+    }
     // The first rank here: a process under MPI has one, threads give way to the leader.
     if (crew.leads() || options.ranks == 0) result = std::move(mine);
   };

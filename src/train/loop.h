@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -12,7 +13,13 @@
 namespace pleat::train {
 
 struct LoopOptions {
-  bool quiet = false;                 // no console output
+  bool quiet = false;         // no console output
+  bool verbose = false;       // every setting at the start
+  bool allow_change = false;  // settings that change how the run trains may differ (Key::resume)
+  bool lock = true;           // keep other trainers out of the folder
+  // A new run from given weights: writes them as a checkpoint of step 0 into the folder of the (resolved)
+  // configuration. Called on the leader, when the folder holds no checkpoint.
+  std::function<void(const config::Config&)> write_start = {};
   int ranks = 0;                      // threads of this process as ranks; 0: what the launcher says
   int64_t stop_after = 0;             // leave as a signal would after this step (0: never)
   std::optional<int64_t> fault_step;  // plant a NaN in this step's loss (tests)
@@ -27,8 +34,8 @@ struct LoopResult {
   std::string summary_path;
 };
 
-// Prepares text data when data.train names a .txt or .jsonl, opens the run folder, resumes by
-// checkpoint.resume, and trains to train.steps. SIGTERM and SIGINT finish the step, save, and end with
+// Takes the lock of the run folder, prepares text data when data.train names a .txt or .jsonl, resumes by
+// checkpoint.resume, and trains to train.steps. A run that is done says so and changes nothing. SIGTERM and SIGINT finish the step, save, and end with
 // ExitCode::Retry.
 //
 // With several ranks, threads of this process or processes under MPI, the first prints, writes files and
@@ -37,6 +44,12 @@ LoopResult run_training(const config::Config& config, const LoopOptions& options
 
 // data.train / data.valid become prefixes of .bin/.idx below `run_dir`; text is prepared once and reused when
 // the source has not changed. Not resolved.
-config::Config with_prepared_data(const config::Config& config, bool quiet);
+struct PreparedData {
+  bool quiet = false;
+  // A run that goes on: what was prepared stays, also when its source is gone or looks changed (said in a
+  // note). Other settings of it are an error.
+  bool keep = false;
+};
+config::Config with_prepared_data(const config::Config& config, const PreparedData& how);
 
 }  // namespace pleat::train

@@ -40,8 +40,8 @@ bool is_text(const std::string& path) {
 
 class Preparer {
  public:
-  Preparer(const config::Config& config, bool quiet)
-      : config_(config), quiet_(quiet), folder_(config.log.run_dir + "/data") {}
+  Preparer(const config::Config& config, const PreparedData& how)
+      : config_(config), quiet_(how.quiet), keep_(how.keep), folder_(config.log.run_dir + "/data") {}
 
   // Prepares `path` under `name` in the run's folder unless it is there already; returns the prefixes of both
   // sides, the second one empty without a split.
@@ -57,6 +57,11 @@ class Preparer {
     if (std::ifstream in(stamp_path); in) old << in.rdbuf();
     if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx")))
       return {train, valid};
+    if (keep_ && !old.str().empty()) {
+      keep(path, old.str(), stamp);
+      return {train, valid};
+    }
+    if (!fs::exists(path)) base::fail("data file '{}' cannot be opened", path);
     fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
     data::PrepareOptions o;
     o.inputs = {path};
@@ -82,6 +87,25 @@ class Preparer {
   }
 
  private:
+  // A run goes on with the tokens it has, whatever became of the file they were made from.
+  void keep(const std::string& path, const std::string& was, const std::string& now) const {
+    nlohmann::json before = nlohmann::json::parse(was, nullptr, false), after = nlohmann::json::parse(now);
+    const bool gone = after["bytes"].is_null();
+    for (const char* of_file : {"bytes", "modified_ns"}) {
+      if (before.is_object()) before.erase(of_file);
+      after.erase(of_file);
+    }
+    if (before != after)
+      base::fail(
+          "'{}' was prepared for this run with other settings of [data] or [chat], or another tokenizer: the "
+          "tokens would not be the same. Use the former settings, or --allow-change to prepare it again and "
+          "read it from its start",
+          path);
+    if (!quiet_)
+      fmt::print(stderr, "note: {} {}; the run goes on with the tokens it prepared then\n", path,
+                 gone ? "is not there any more" : "has another size or date than when it was prepared");
+  }
+
   bool is_chat(const std::string& path) const {
     return is_jsonl(path) && config_.chat.template_name != "none";
   }
@@ -89,11 +113,12 @@ class Preparer {
   // What the prepared files were made from: when any of this changes, they are made again.
   std::string stamp_of(const std::string& path, double split) const {
     struct stat st {};
-    if (::stat(path.c_str(), &st) != 0) base::fail("data file '{}' cannot be opened", path);
+    const bool there = ::stat(path.c_str(), &st) == 0;
     const config::Config& c = config_;
-    nlohmann::json stamp = {{"source", fs::absolute(path).string()},
-                            {"bytes", st.st_size},
-                            {"modified_ns", st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec},
+    const int64_t modified = st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec;
+    nlohmann::json stamp = {{"source", fs::absolute(path).lexically_normal().string()},
+                            {"bytes", there ? nlohmann::json(int64_t{st.st_size}) : nlohmann::json()},
+                            {"modified_ns", there ? nlohmann::json(modified) : nlohmann::json()},
                             {"tokenizer", tokenizer_->tokenizer_hash()},
                             {"end_of_document", tokenizer_->end_of_document()},
                             {"jsonl_key", c.data.jsonl_key},
@@ -104,7 +129,7 @@ class Preparer {
   }
 
   const config::Config& config_;
-  bool quiet_;
+  bool quiet_, keep_;
   std::string folder_;
   std::shared_ptr<data::TextTokenizer> tokenizer_;
 };
@@ -123,14 +148,14 @@ void choose_packing(config::Config& c) {
 
 }  // namespace
 
-config::Config with_prepared_data(const config::Config& config, bool quiet) {
+config::Config with_prepared_data(const config::Config& config, const PreparedData& how) {
   config::Config c = with_vocabulary(config);
   if (c.data.train.empty() && c.data.sources.empty())
     base::fail(
         "data.train is not set: give a .txt or .jsonl file, or the prefix of a .bin/.idx pair, or several in "
         "data.sources");
   const config::Config as_named = c;
-  Preparer preparer(as_named, quiet);
+  Preparer preparer(as_named, how);
   if (is_text(c.data.train)) {
     const double split = c.data.valid.empty() ? c.data.valid_split : 0;
     const auto [train, valid] = preparer.prepare(c.data.train, "train", split);
@@ -147,7 +172,7 @@ config::Config with_prepared_data(const config::Config& config, bool quiet) {
       c.data.sources[i] = preparer.prepare(c.data.sources[i], fmt::format("source-{}", i), 0).first;
   if (is_text(c.data.valid)) c.data.valid = preparer.prepare(c.data.valid, "valid", 0).first;
   const std::string remark = check_tokenizer(c);
-  if (!quiet && !remark.empty()) fmt::print(stderr, "note: {}\n", remark);
+  if (!how.quiet && !remark.empty()) fmt::print(stderr, "note: {}\n", remark);
   choose_packing(c);
   return c;
 }

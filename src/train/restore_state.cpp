@@ -96,13 +96,7 @@ void convert(const Loaded& loaded, const Source& from, const Target& to) {
   }
 }
 
-}  // namespace
-
-void restore_state(const Loaded& loaded, std::span<const Target> targets) {
-  std::set<std::string> names;
-  for (const Target& target : targets) names.insert(target.name);
-  checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
-  loaded.verify();
+void read_all(const Loaded& loaded, std::span<const Target> targets, const std::set<std::string>& names) {
   for (const Target& target : targets) {
     const Source source = source_of(loaded, target, names);
     if (source.part == Source::Bits)
@@ -112,6 +106,33 @@ void restore_state(const Loaded& loaded, std::span<const Target> targets) {
     else
       convert<float>(loaded, source, target);
   }
+}
+
+}  // namespace
+
+void restore_state(const Loaded& loaded, std::span<const Target> targets) {
+  std::set<std::string> names;
+  for (const Target& target : targets) names.insert(target.name);
+  checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
+  loaded.verify();
+  read_all(loaded, targets, names);
+}
+
+void restore_weights(const Loaded& loaded, std::span<const Target> targets) {
+  std::vector<Target> there;
+  std::set<std::string> names;
+  for (const Target& target : targets) {
+    if (target.name.ends_with(".router.expert_bias") && !find(loaded, target.name)) {
+      std::fill(target.bytes.begin(), target.bytes.end(), std::byte{0});
+      continue;
+    }
+    there.push_back(target);
+    names.insert(target.name);
+  }
+  for (const checkpoint::Expected& e : expected_in(loaded, there, names))
+    if (loaded.tensor(e.name).shape != e.shape)
+      base::fail("{}: '{}' has another shape than the model", loaded.path(), e.name);
+  read_all(loaded, there, names);
 }
 
 }  // namespace pleat::train

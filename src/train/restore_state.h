@@ -16,4 +16,8 @@ namespace pleat::train {
 // are the two halves of the wide one.
 void restore_state(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);
 
+// The same of a checkpoint that may hold more: a new run from its weights. Correction biases it does not have
+// begin as zero.
+void restore_weights(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);
+
 }  // namespace pleat::train

@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "base/hash.h"
+#include "config/run_files.h"
+#include "config/schema.h"
 #include "cost/flops.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/gemm_rate.h"
@@ -168,6 +170,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
     const base::AllocationCount seen = base::stop_allocation_watch();
     allocations_ = {seen.available, allocations_.large + seen.large,
                     std::max(allocations_.largest, seen.largest)};
+    if (steps_here_ < kFirstSteps) first_allocations_ = allocations_;
   }
 
   StepOutcome out;
@@ -186,13 +189,14 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   read_results(*ran, out.record);
   if (!out.committed) look_again(*ran, out);
   ++run_.step;
+  ++steps_here_;
   run_.data = position;
   run_.refused_in_row = out.committed ? 0 : run_.refused_in_row + 1;
   run_.refused_total += !out.committed;
 
   report::StepRecord& r = out.record;
   r.step = run_.step;
-  r.tokens = run_.step * tokens_per_step();
+  r.tokens = tokens_seen();
   r.refused_steps = run_.refused_total;
   r.step_seconds = seconds_since(start);
   r.tokens_per_s = static_cast<double>(counts.tokens) / r.step_seconds;
@@ -363,6 +367,12 @@ int64_t Trainer::tokens_per_step() const {
   return config_.train.micro_batch * config_.train.num_microbatches * config_.train.seq_len;
 }
 
+int64_t Trainer::tokens_seen() const {
+  int64_t sequences = 0;
+  for (size_t i = 0; i < train_data_.num_sources(); ++i) sequences += train_data_.taken(run_.data, i);
+  return sequences * config_.train.seq_len;
+}
+
 std::string Trainer::data_identity() const {
   if (train_data_.num_sources() == 1) return identity_of(train_data_.dataset(0));
   std::string out;
@@ -397,7 +407,9 @@ checkpoint::StateView Trainer::scalars() const {
     out.integers[prefix + "next_sample"] = run_.data.sources[i].next_sample;
     if (run_.data.sources.size() > 1) out.integers[prefix + "taken"] = train_data_.taken(run_.data, i);
   }
-  out.texts = {{"config", config::to_toml(config_)}, {"data", data_identity()}};
+  // Names as in the run's own files: a checkpoint moves with its folder.
+  out.texts = {{"config", config::to_toml(config::in_folder(config_, config_.log.run_dir))},
+               {"data", data_identity()}};
   if (programs_.machine()) out.texts[kMatmulChoices] = to_json(current_choices());
   return out;
 }
@@ -443,43 +455,50 @@ data::MixturePosition Trainer::saved_position(const checkpoint::Loaded& loaded) 
   return position;
 }
 
-std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded) {
-  const config::Config saved = config::parse(loaded.text("config"), {}, loaded.path() + " (saved config)");
-  const bool imported = loaded.step() == 0 && loaded.text("data") == kImportedData;
+std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, OtherData other_data) {
+  const config::Config saved =
+      config::parse_record(loaded.text("config"), {}, loaded.path() + " (saved config)");
+  const bool imported = is_unseen(loaded);
   std::vector<std::string> allowed, refused;
-  for (const std::string& difference : config::differences(saved, config_)) {
-    // The position in the data counts sequences in a shuffled order: with another length, seed or order it
+  for (const config::Change& change :
+       config::changes(saved, config::in_folder(config_, config_.log.run_dir))) {
+    using config::OnResume;
+    const OnResume rule = *change.key->resume;
+    // A position in the data counts sequences in a shuffled order: with another length, seed or order it
     // would point elsewhere, and samples would be seen twice or never.
-    const bool orders_data =
-        difference.starts_with("train.seq_len:") || difference.starts_with("train.seed:") ||
-        difference.starts_with("data.shuffle:") || difference.starts_with("data.packing:");
-    // Element types are how numbers are kept, not what they mean (train/restore_state.h).
-    const bool gives_meaning =
-        (difference.starts_with("model.") && !difference.starts_with("model.dtype:")) ||
-        difference.starts_with("moe.") || (!imported && orders_data);
-    (gives_meaning ? refused : allowed).push_back(difference);
+    const bool refuses = rule == OnResume::SameModel || (rule == OnResume::Never && !imported);
+    (refuses ? refused : allowed).push_back(change.text());
   }
   if (!refused.empty())
     base::fail(
         "{} was saved by another model or with another order of the data; these settings differ (saved -> "
-        "now):\n  {}\nUse the saved settings, or "
-        "checkpoint.resume = \"never\" to start anew",
+        "now):\n  {}\nUse the saved settings, or another log.run_dir for a new run; with --init it starts "
+        "from these weights",
         loaded.path(), fmt::join(refused, "\n  "));
+  bool same_data = !imported;
   if (const std::string now = data_identity(); !imported && loaded.text("data") != now) {
-    if (config_.data.sources.empty() && lines_of(loaded.text("data")).size() == 1)
-      base::fail("{} was saved while training on {}, but {} holds {}", loaded.path(), loaded.text("data"),
-                 config_.data.train, now);
-    base::fail("{} was saved while training on another mixture: {}", loaded.path(),
-               data_change(loaded.text("data"), now));
+    same_data = false;
+    if (other_data == OtherData::Refused) {
+      const bool plain = config_.data.sources.empty() && lines_of(loaded.text("data")).size() == 1;
+      base::fail("{} was saved while training on {}; {} takes the new data, from its start", loaded.path(),
+                 plain ? fmt::format("{}, but {} holds {}", loaded.text("data"), config_.data.train, now)
+                       : "another mixture: " + data_change(loaded.text("data"), now),
+                 config::kAllowChange);
+    }
+    allowed.push_back("data: " + data_change(loaded.text("data"), now) + "; the new data from its start");
   }
   RunState run;
   run.step = loaded.step();
-  run.data = imported ? train_data_.start() : saved_position(loaded);
+  run.data = same_data ? saved_position(loaded) : train_data_.start();
   run.refused_in_row = loaded.integer("refused_in_row");
   run.refused_total = loaded.integer("refused_total");
   sharded_->restore(loaded);
   run_ = run;
   return allowed;
+}
+
+bool is_unseen(const checkpoint::Loaded& loaded) {
+  return loaded.step() == 0 && loaded.text("data") == kImportedData;
 }
 
 }  // namespace pleat::train

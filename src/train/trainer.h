@@ -50,6 +50,7 @@ struct EvalOutcome {
 // The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its
 // start.
 inline constexpr const char* kImportedData = "imported";
+bool is_unseen(const checkpoint::Loaded& loaded);
 
 struct TrainerHooks {
   // After a step's inputs are written, before it runs: tests plant faults here.
@@ -83,9 +84,12 @@ class Trainer {
   // they are read; the others answer (train/sharded_state.h).
   void with_state(const std::function<void(const checkpoint::StateView&)>& use);
   std::string state_sha256();
-  // Replaces the state. Throws when the checkpoint belongs to another model or other data; returns every
-  // config value that differs and is allowed to. With several ranks one of them must have verified it.
-  std::vector<std::string> restore(const checkpoint::Loaded& loaded);
+  // Replaces the state. Throws when the checkpoint belongs to another model (Key::resume) or, unless that is
+  // allowed, to other data, which then is read from its start; returns every config value that differs and is
+  // allowed to. With several ranks one of them must have verified it.
+  enum class OtherData : bool { Refused, Allowed };
+  std::vector<std::string> restore(const checkpoint::Loaded& loaded,
+                                   OtherData other_data = OtherData::Refused);
 
   const RunState& run_state() const { return run_; }
   Programs& programs() { return programs_; }
@@ -95,8 +99,12 @@ class Trainer {
   double model_flops_per_step() const { return model_flops_; }
   double hardware_flops_per_step() const { return hardware_flops_; }  // of all ranks
   double gemm_rate() const { return gemm_rate_; }
-  // Large allocations seen inside steps so far; `available` is false in sanitizer builds.
+  int64_t tokens_seen() const;  // trained on so far, by the position in the data
+  // Large allocations of host memory seen inside steps so far; `available` is false in sanitizer builds. The
+  // first steps alone: in them a GPU's graph is made and its libraries set themselves up.
+  static constexpr int64_t kFirstSteps = 2;
   const base::AllocationCount& allocations() const { return allocations_; }
+  const base::AllocationCount& first_allocations() const { return first_allocations_; }
   const data::Mixture& train_data() const { return train_data_; }
   const data::IndexedDataset* valid_data() const { return valid_data_ ? &valid_data_->dataset(0) : nullptr; }
 
@@ -124,7 +132,8 @@ class Trainer {
   std::optional<ShardedState> sharded_;
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;
-  base::AllocationCount allocations_;
+  base::AllocationCount first_allocations_, allocations_;
+  int64_t steps_here_ = 0;  // of this object
 };
 
 }  // namespace pleat::train

@@ -391,7 +391,8 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
                                     "--set", "log.run_dir=" + folder_.at("other"),
                                     "--set", set};
   };
-  expect_refused(with("train.steps=2"), {"run/data/train", "data.tokenizer", "byte", folder_.at("tok")});
+  expect_refused(with("train.steps=2"),
+                 {"run/data/train", "data.tokenizer", "byte", folder_.at("run/tokenizer")});
   std::vector<std::string> few = command;
   few.insert(few.end(), {"--set", "model.vocab_size=299"});
   expect_refused(few, {"data.tokenizer", "300", "299"});
@@ -419,7 +420,8 @@ TEST_F(Cli, TrainReportGenerate) {
   const Ended trained = run(command);
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_EQ(trained.out, "");
-  for (const char* word : {"parameters", "asked", "planned", "measured", "bits per byte", "state sha256"})
+  for (const char* word :
+       {"parameters", "every setting", "planned", "measured", "bits per byte", "state sha256"})
     EXPECT_NE(trained.err.find(word), std::string::npos) << word << "\n" << trained.err;
   const nlohmann::json summary = nlohmann::json::parse(read_text(run_dir + "/summary.json"));
   EXPECT_EQ(summary.at("steps"), 6);

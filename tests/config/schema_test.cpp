@@ -114,6 +114,7 @@ TEST(ConfigExplain, ShowsAllItKnows) {
             "  default   \"probs\"\n"
             "  allowed   one of \"probs\", \"position\"\n"
             "  applies   when moe.num_experts > 0, and moe.capacity_factor > 0 or moe.overflow = \"drop\"\n"
+            "  resume    may change with --allow-change\n"
             "  related   moe.capacity_factor, moe.overflow\n");
   EXPECT_TRUE(holds(explain("optimizer.groups.norm.weight_decay"), "default   unset"));
   EXPECT_TRUE(holds(explain("train.steps"), "applies   always"));

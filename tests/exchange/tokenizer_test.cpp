@@ -111,7 +111,12 @@ TEST_F(Tokenizer, OfARunFromScratchIsExported) {
     EXPECT_EQ(text_of_file(at("out/") + name), text_of_file(at("tok/") + name));
   EXPECT_EQ(open_model_source(at("out")).tokenizer, at("out"));
 
+  // The run has a copy of its own.
+  const std::string text = text_of_file(at("tok/tokenizer.json"));
   fs::remove_all(at("tok"));
+  EXPECT_TRUE(write(at("run"), at("again")).notes.empty());
+  EXPECT_EQ(text_of_file(at("again/tokenizer.json")), text);
+  fs::remove_all(at("run/tokenizer"));
   const ExportResult without = write(at("run"), at("without"));
   ASSERT_EQ(without.notes.size(), 1u);
   EXPECT_NE(without.notes[0].find("no tokenizer is written"), std::string::npos) << without.notes[0];

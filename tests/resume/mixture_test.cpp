@@ -159,7 +159,7 @@ class TokenizerOfARun : public ::testing::Test {
 };
 
 TEST_F(TokenizerOfARun, GivesTheModelItsVocabulary) {
-  const config::Config prepared = with_prepared_data(config({}), true);
+  const config::Config prepared = with_prepared_data(config({}), {.quiet = true});
   const auto tokenizer = open_run_tokenizer(prepared);
   EXPECT_EQ(prepared.model.vocab_size, tokenizer->vocab_size());
   EXPECT_EQ(tokenizer->end_of_document(), *tokenizer->id_of("<|endoftext|>"));
@@ -169,34 +169,35 @@ TEST_F(TokenizerOfARun, GivesTheModelItsVocabulary) {
   EXPECT_TRUE(nlohmann::json::parse(read_text(result.summary_path)).contains("sample"));
   // Prepared again only when something it depends on changes.
   const auto made = std::filesystem::last_write_time(folder_.at("run/data/train.idx"));
-  with_prepared_data(config({}), true);
+  with_prepared_data(config({}), {.quiet = true});
   EXPECT_EQ(std::filesystem::last_write_time(folder_.at("run/data/train.idx")), made);
-  with_prepared_data(config({"data.end_of_document=5"}), true);
+  with_prepared_data(config({"data.end_of_document=5"}), {.quiet = true});
   EXPECT_NE(std::filesystem::last_write_time(folder_.at("run/data/train.idx")), made);
 }
 
 TEST_F(TokenizerOfARun, MismatchesAreNamed) {
   const int64_t ids = open_run_tokenizer(config({}))->vocab_size();
-  expect_all(error_of([&] { with_prepared_data(config({"model.vocab_size=300"}), true); }),
+  expect_all(error_of([&] { with_prepared_data(config({"model.vocab_size=300"}), {.quiet = true}); }),
              {"data.tokenizer", qwen_, std::to_string(ids) + " ids", "model.vocab_size = 300"});
-  const std::string prefix = with_prepared_data(config({}), true).data.train;
+  const std::string prefix = with_prepared_data(config({}), {.quiet = true}).data.train;
   expect_all(error_of([&] {
                with_prepared_data(
-                   config({"data.train=" + prefix, "data.tokenizer=byte", "data.end_of_document="}), true);
+                   config({"data.train=" + prefix, "data.tokenizer=byte", "data.end_of_document="}),
+                   {.quiet = true});
              }),
              {"data.train", prefix, qwen_, "data.tokenizer = \"byte\""});
   expect_all(error_of([&] {
                with_prepared_data(
                    config({"data.train=", "data.sources=[\"" + prefix + "\"]", "data.weights=[1]",
                            "data.tokenizer=byte", "data.end_of_document="}),
-                   true);
+                   {.quiet = true});
              }),
              {"data.sources", prefix, qwen_});
   // The byte tokenizer is the default: data of nobody knows whom is not held against it.
   std::filesystem::remove(prefix + ".json");
   with_prepared_data(config({"data.train=" + prefix, "data.tokenizer=byte",
                              "data.end_of_document=", "model.vocab_size=" + std::to_string(ids)}),
-                     true);
+                     {.quiet = true});
 }
 
 }  // namespace

@@ -208,18 +208,19 @@ TEST_F(WholeConversations, AJsonlFileTrainsAsItStands) {
     return config::parse(testing::run_toml(folder_.at("chat.jsonl"), folder_.at("out"), steps),
                          with({"chat.template=plain", "train.seq_len=64", "data.valid_split=0.1"}, sets));
   };
-  const config::Config prepared = with_prepared_data(asked({}), true);
+  const config::Config prepared = with_prepared_data(asked({}), {.quiet = true});
   EXPECT_EQ(prepared.data.packing, "whole");
-  EXPECT_EQ(with_prepared_data(asked({"data.packing=stream"}), true).data.packing, "stream");
-  EXPECT_EQ(with_prepared_data(asked({"data.isolate_documents=false"}), true).data.packing, "stream");
+  EXPECT_EQ(with_prepared_data(asked({"data.packing=stream"}), {.quiet = true}).data.packing, "stream");
+  EXPECT_EQ(with_prepared_data(asked({"data.isolate_documents=false"}), {.quiet = true}).data.packing,
+            "stream");
   EXPECT_EQ(run_training(asked({}), quiet).code, base::ExitCode::Done);
   const auto made = std::filesystem::last_write_time(folder_.at("out/data/train-train.idx"));
-  with_prepared_data(asked({}), true);
+  with_prepared_data(asked({}), {.quiet = true});
   EXPECT_EQ(std::filesystem::last_write_time(folder_.at("out/data/train-train.idx")), made)
       << "prepared once";
   write_text(folder_.at("chat.jsonl"), many_conversations() + conversation("one", "more"));
   const int64_t before = data::IndexedDataset(prepared.data.train, 264).num_tokens();
-  with_prepared_data(asked({}), true);
+  with_prepared_data(asked({}), {.quiet = true});
   EXPECT_GT(data::IndexedDataset(prepared.data.train, 264).num_tokens(), before);
 }
 

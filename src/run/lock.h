@@ -1,0 +1,37 @@
+// One trainer per run folder. The lock is the kernel's, on the file LOCK: it goes when its holder does,
+// however that ends, so a killed run leaves nothing to remove. What the file says is for people.
+#pragma once
+
+#include <string>
+
+namespace pleat::run {
+
+inline constexpr char kLockName[] = "LOCK";
+
+// How a lock is asked for: ::flock, or something else in tests.
+using FlockCall = int (*)(int file, int operation);
+
+class Lock {
+ public:
+  // Makes the folder if there is none. Throws, naming host, pid and start of the holder, when another process
+  // trains there; and when the file system has no working locks, which is tried by asking twice.
+  static Lock take(const std::string& folder);
+  static Lock take(const std::string& folder, FlockCall flock);
+
+  Lock(Lock&& other) noexcept;
+  Lock& operator=(Lock&&) = delete;
+  // A lock that was never signed leaves the folder as it was found.
+  ~Lock();
+
+  // Says in LOCK who holds it. Only from here on is anything written into the folder.
+  void sign();
+
+ private:
+  Lock(std::string folder, int file, bool made_folder, bool made_file)
+      : folder_(std::move(folder)), file_(file), made_folder_(made_folder), made_file_(made_file) {}
+  std::string folder_;
+  int file_ = -1;
+  bool made_folder_ = false, made_file_ = false, signed_ = false;
+};
+
+}  // namespace pleat::run

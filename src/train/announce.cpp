@@ -1,0 +1,142 @@
+#include "train/announce.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "device/cpu/blas.h"
+#include "kernels/cuda/choices.h"
+#include "report/format.h"
+#include "report/table.h"
+#include "schedule/pass/freeze.h"
+
+namespace pleat::train {
+namespace {
+
+using nlohmann::json;
+
+// What is trained, by class.
+void announce_classes(const config::Config& config, Trainer& trainer) {
+  std::map<std::string, std::pair<int64_t, int64_t>> classes;  // tensors, numbers
+  std::map<std::string, bool> frozen;
+  int64_t trained = 0, total = 0;
+  for (const model::Parameter& p : trainer.programs().table()) {
+    if (!p.tied_to.empty()) continue;
+    const std::string name = model::name_of(p.parameter_class);
+    const int64_t n = model::num_elements(p);
+    classes[name].first += 1;
+    classes[name].second += n;
+    frozen[name] = schedule::is_frozen(config, p);
+    total += n;
+    trained += frozen[name] ? 0 : n;
+  }
+  report::Table table({{"class"},
+                       {"tensors", report::Align::Right},
+                       {"parameters", report::Align::Right},
+                       {"trainable", report::Align::Right},
+                       {"lr", report::Align::Right}});
+  int64_t tensors = 0;
+  for (const auto& [name, count] : classes) {
+    const auto group = config.optimizer.groups.find(name);
+    const double mult = group == config.optimizer.groups.end() ? 1.0 : group->second.lr_mult;
+    table.add_row({name, std::to_string(count.first), std::to_string(count.second),
+                   frozen[name] ? "frozen" : std::to_string(count.second),
+                   frozen[name] ? "-" : fmt::format("x {:g}", mult)});
+    tensors += count.first;
+  }
+  table.add_rule();
+  table.add_row({"all", std::to_string(tensors), std::to_string(total), std::to_string(trained), ""});
+  fmt::print(stderr, "{}", table.text());
+}
+
+// Rows of asked / used / why. Short: only what is used otherwise than it was asked.
+void announce_keys(const config::Config& asked, bool verbose) {
+  report::Table table({{"key"}, {"asked"}, {"used"}, {"why"}});
+  int64_t rows = 0;
+  for (const config::ResolvedRow& row : config::resolved(asked)) {
+    if (row.why.starts_with("not used") || row.why == "default") continue;
+    if (!verbose && (row.asked == "default" || row.asked == row.used)) continue;
+    table.add_row({row.key, row.asked, row.used, row.why});
+    ++rows;
+  }
+  if (rows > 0) fmt::print(stderr, "{}", table.text());
+}
+
+// Host memory only: what a step itself needs, on a GPU too, lies in the arena.
+std::string allocations_text(const Trainer& trainer) {
+  const base::AllocationCount &all = trainer.allocations(), &first = trainer.first_allocations();
+  if (!all.available) return "allocations inside steps unknown";
+  const std::string later = fmt::format("{} host allocations >= 4 KiB inside steps", all.large - first.large);
+  if (first.large == 0) return later;
+  return fmt::format("{}, and {} inside the first {}, where {}", later, first.large, Trainer::kFirstSteps,
+                     trainer.config().device.kind == "cuda" ? "the driver makes and loads the step's graph"
+                                                            : "libraries set themselves up");
+}
+
+}  // namespace
+
+void announce(const config::Config& asked, Trainer& trainer, const std::string& carrier, bool verbose) {
+  const config::Config& config = trainer.config();
+  const model::ParameterCount count = model::count_parameters(config, trainer.programs().table());
+  const interpret::Plan& plan = trainer.programs().train_plan().plan;
+  fmt::print(stderr,
+             "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
+             report::format_count(double(count.total)), report::format_count(double(count.active)),
+             report::format_bytes(double(plan.arena_bytes)), trainer.gemm_rate() / 1e9,
+             trainer.crew().num_threads() * trainer.crew().setup().world(), device::blas_description());
+  if (!trainer.crew().alone()) {
+    const model::Mesh& m = trainer.crew().setup().mesh;
+    fmt::print(
+        stderr,
+        "{} ranks ({}), {} threads each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
+        "x edp {} x pp {}; arena and products are those of rank 0{}\n",
+        m.world(), carrier, trainer.crew().num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp,
+        config.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");
+  }
+  announce_keys(asked, verbose);
+  for (size_t i = 0; i < trainer.train_data().num_sources(); ++i)
+    if (const data::WholeDocuments* whole = trainer.train_data().sampler(i).whole_documents())
+      fmt::print(stderr, "{}: {}\n", trainer.train_data().dataset(i).prefix(), whole->text());
+  if (verbose || !config.optimizer.freeze.empty() || !config.optimizer.groups.empty())
+    announce_classes(config, trainer);
+  if (verbose)
+    for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
+  for (const std::string& remark : config.notes) fmt::print(stderr, "note: {}\n", remark);
+  if (!verbose) fmt::print(stderr, "every setting: {}/config.toml (or --verbose)\n", config.log.run_dir);
+}
+
+void say_goodbye(const json& s, const Trainer& trainer) {
+  const auto bytes = [&](const char* key) { return report::format_bytes(s.at(key).get<double>()); };
+  fmt::print(stderr, "memory: planned {} ({} bytes), measured {} ({} bytes); outside the arena {}; {}\n",
+             bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(),
+             bytes("measured_peak_bytes"), s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
+             allocations_text(trainer));
+  fmt::print(stderr,
+             "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
+             report::format_token_rate(s.at("tokens_per_s").get<double>()),
+             s.at("model_tflops").get<double>(), s.at("hardware_tflops").get<double>(),
+             100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
+  if (s.contains("bits_per_byte")) {
+    const double ours = s.at("bits_per_byte").get<double>();
+    fmt::print(stderr, "validation: {:.4f} bits per byte", ours);
+    if (s.contains("bigram_bits_per_byte")) {
+      const double bigram = s.at("bigram_bits_per_byte").get<double>();
+      fmt::print(stderr, "; byte bigram on the same split: {:.4f} ({:.1f} % lower)", bigram,
+                 100 * (1 - ours / bigram));
+    }
+    fmt::print(stderr, "\n");
+  }
+  if (!trainer.config().data.sources.empty()) {
+    report::Table table({{"source"},
+                         {"share asked", report::Align::Right},
+                         {"tokens", report::Align::Right},
+                         {"epochs", report::Align::Right}});
+    for (const Trainer::SourceUse& use : trainer.source_uses())
+      table.add_row({use.prefix, fmt::format("{:.2f} %", 100 * use.weight),
+                     report::format_count(double(use.tokens)), fmt::format("{:.3f}", use.epochs)});
+    fmt::print(stderr, "{}", table.text());
+  }
+  if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
+  fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
+}
+
+}  // namespace pleat::train

@@ -1,0 +1,246 @@
+// A run folder as one thing: copied, moved, forked, used from anywhere; one trainer at a time; nothing lost
+// when its checkpoints are damaged; changed settings judged key by key.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/hash.h"
+#include "report/jsonl_log.h"
+#include "resume/resume_support.h"
+
+namespace pleat::train {
+namespace {
+
+namespace fs = std::filesystem;
+using pleat::testing::Ended;
+using pleat::testing::PleatProcess;
+using pleat::testing::read_text;
+using pleat::testing::run_pleat;
+using pleat::testing::write_text;
+
+// Every file below a folder with the digest of its bytes.
+std::map<std::string, std::string> tree(const std::string& folder) {
+  std::map<std::string, std::string> out;
+  for (const fs::directory_entry& e : fs::recursive_directory_iterator(folder))
+    out[e.path().string()] =
+        e.is_regular_file() ? base::to_hex(base::sha256(read_text(e.path().string()))) : "";
+  return out;
+}
+
+// The current directory for a while.
+struct Inside {
+  explicit Inside(const fs::path& path) { fs::current_path(path); }
+  ~Inside() { fs::current_path(before); }
+  fs::path before = fs::current_path();
+};
+
+class RunFolder : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_text(at("notes.txt"), testing::made_up_text(6000, 3));
+    std::string toml = testing::run_toml("notes.txt", "first", 6);
+    toml.insert(toml.find("[log]"), "separator = \"\\n\\n\"\nvalid_split = 0.2\n");
+    write_text(at("run.toml"), toml);
+  }
+
+  std::string at(const std::string& name) const { return folder_.at(name); }
+  Ended pleat(std::vector<std::string> arguments) { return run_pleat(folder_.path(), arguments); }
+  // Trains with relative names, from inside the folder.
+  Ended train(std::vector<std::string> arguments, const std::string& sets = "") {
+    const Inside here(folder_.path());
+    arguments.insert(arguments.begin(), "train");
+    std::stringstream words(sets);
+    for (std::string set; words >> set;) arguments.insert(arguments.end(), {"--set", set});
+    return pleat(arguments);
+  }
+  nlohmann::json summary(const std::string& run) {
+    return nlohmann::json::parse(read_text(at(run + "/summary.json")));
+  }
+  std::string state(const std::string& run) { return summary(run).at("state_sha256"); }
+  static void expect(const Ended& ended, int code, const std::vector<std::string>& words = {}) {
+    EXPECT_EQ(ended.code, code) << ended.out << ended.err;
+    for (const std::string& word : words)
+      EXPECT_NE((ended.out + ended.err).find(word), std::string::npos) << word << "\n"
+                                                                       << ended.out << ended.err;
+  }
+
+  testing::TempFolder folder_;
+};
+
+// The run prepares text with data.separator: its record could not be read again.
+TEST_F(RunFolder, ARunThatPreparedItsTextIsResumedMovedAndRead) {
+  expect(train({"run.toml"}, "log.run_dir=whole"), 0);
+  expect(train({"run.toml", "--stop-after", "3"}, "log.run_dir=stopped"), 75);
+  const std::map<std::string, std::string> original = tree(at("stopped"));
+  fs::copy(at("stopped"), at("copy"), fs::copy_options::recursive);
+
+  // The copy goes on by itself, from elsewhere, with its text gone.
+  fs::rename(at("notes.txt"), at("gone.txt"));
+  {
+    fs::create_directory(at("elsewhere"));
+    const Inside elsewhere(at("elsewhere"));
+    expect(pleat({"train", "../copy"}), 0,
+           {"resumed from ../copy/checkpoints/step-3", "is not there any more"});
+    expect(pleat({"generate", "../copy", "--max-tokens", "4"}), 0,
+           {"using step 6", "../copy/checkpoints/step-6"});
+    expect(pleat({"report", "../copy"}), 0);
+  }
+  EXPECT_EQ(state("copy"), state("whole"));
+  EXPECT_EQ(tree(at("stopped")), original) << "the copy wrote into the original";
+  // The original, renamed, by its record's name.
+  fs::rename(at("stopped"), at("renamed"));
+  expect(pleat({"train", at("renamed/config.toml")}), 0);
+  EXPECT_EQ(state("renamed"), state("whole"));
+  EXPECT_FALSE(fs::exists(at("stopped")));
+}
+
+TEST_F(RunFolder, AForkNeverWritesIntoTheOriginal) {
+  expect(train({"run.toml"}, "checkpoint.every=1"), 0);
+  const std::map<std::string, std::string> original = tree(at("first"));
+  expect(train({"first"}, "log.run_dir=fork train.steps=3 checkpoint.every=1"), 0,
+         {"a run of its own", "--init first"});
+  EXPECT_EQ(summary("fork").at("steps"), 3);
+  EXPECT_EQ(tree(at("first")), original);
+}
+
+TEST_F(RunFolder, ASecondTrainerIsKeptOut) {
+  const std::string data = at("tokens");
+  testing::write_dataset(data, 4000, 5);
+  write_text(at("long.toml"), testing::run_toml(data, at("long"), 100000));
+  const std::vector<std::string> command = {"train", at("long.toml")};
+  fs::create_directory(at("one"));
+  PleatProcess first(at("one"), command);
+  while (first.running() && !fs::exists(at("long/metrics.jsonl")))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const std::string record = read_text(at("long/config.toml"));
+  const Ended second = pleat(command);
+  expect(second, 65, {"another trainer is at work", "pid ", "since "});
+  EXPECT_EQ(read_text(at("long/config.toml")), record);
+  first.send(SIGKILL);
+  first.wait();
+  std::vector<std::string> stop = command;
+  stop.insert(stop.end(), {"--stop-after", "2"});
+  expect(pleat(stop), 75);
+}
+
+TEST_F(RunFolder, WithAllCheckpointsDamagedNothingIsTouched) {
+  expect(train({"run.toml"}, "checkpoint.every=3"), 0);
+  for (const char* step : {"step-3", "step-6"}) {
+    const std::string shard = at(fmt::format("first/checkpoints/{}/MANIFEST", step));
+    fs::resize_file(shard, fs::file_size(shard) / 2);
+  }
+  const std::map<std::string, std::string> before = tree(at("first"));
+  const std::vector<std::string> words = {"none that verifies", "step-3", "step-6"};
+  expect(train({"run.toml"}, "checkpoint.every=3"), 74, words);
+  expect(pleat({"generate", at("first")}), 74, words);
+  expect(pleat({"eval", at("first"), "--data", at("notes.txt")}), 74, words);
+  expect(pleat({"export", at("first"), "--out", at("hf")}), 74, words);
+  EXPECT_EQ(tree(at("first")), before);
+  EXPECT_FALSE(fs::exists(at("hf")));
+}
+
+TEST_F(RunFolder, AFinishedRunIsAlreadyDone) {
+  expect(train({"run.toml"}), 0);
+  const std::map<std::string, std::string> before = tree(at("first"));
+  expect(train({"run.toml"}), 0, {"already done", "6 steps", state("first")});
+  expect(train({"first"}), 0, {"already done"});
+  EXPECT_EQ(tree(at("first")), before);
+  expect(train({"first"}, "train.steps=7"), 0, {"train.steps: 6 -> 7"});
+  EXPECT_EQ(summary("first").at("steps"), 7);
+}
+
+TEST_F(RunFolder, ASummaryCoversAllProcesses) {
+  expect(train({"run.toml", "--stop-after", "2"}, "checkpoint.every=1"), 75);
+  const double first = summary("first").at("wall_seconds");
+  expect(train({"run.toml"}, "checkpoint.every=1"), 0);
+  const nlohmann::json all = summary("first");
+  EXPECT_GT(all.at("wall_seconds"), first);
+  EXPECT_EQ(all.at("tokens"), 6 * 2 * 2 * 32);
+  const auto log = report::read_log(at("first/metrics.jsonl"));
+  ASSERT_EQ(log.size(), 6u);
+  double seconds = 0;
+  for (size_t i = 0; i < log.size(); ++i) {
+    seconds += log[i].step_seconds;
+    EXPECT_EQ(log[i].tokens, int64_t(i + 1) * 128);
+    EXPECT_GT(log[i].wall_seconds, i == 0 ? 0.0 : log[i - 1].wall_seconds);
+  }
+  EXPECT_NEAR(all.at("tokens_per_s").get<double>() * seconds, 768, 1);
+}
+
+TEST_F(RunFolder, ChangedSettingsAreJudgedKeyByKey) {
+  expect(train({"run.toml", "--stop-after", "2"}), 75);
+  const std::map<std::string, std::string> before = tree(at("first"));
+  expect(train({"run.toml"}, "optimizer.lr=0.02"), 65, {"optimizer.lr: 0.01 -> 0.02", "--allow-change"});
+  expect(train({"run.toml"}, "train.steps=5"), 65, {"train.steps: 6 -> 5", "--allow-change"});
+  expect(train({"run.toml"}, "moe.aux_coef=[0.1]"), 65, {"moe.aux_coef", "--allow-change"});
+  EXPECT_EQ(tree(at("first")), before);
+  expect(train({"run.toml", "--allow-change"}, "train.seed=2"), 65, {"train.seed: 1234 -> 2", "--init"});
+  expect(train({"run.toml", "--allow-change"}, "model.num_layers=3"), 65, {"model.num_layers: 2 -> 3"});
+  expect(train({"run.toml"}, "data.separator=zz"), 65, {"other settings of [data]", "--allow-change"});
+  expect(train({"run.toml", "--allow-change", "--stop-after", "3"}, "optimizer.lr=0.02"), 75,
+         {"changed since it was saved: optimizer.lr: 0.01 -> 0.02"});
+  expect(train({"first", "--stop-after", "4"}), 75);  // what was accepted stays
+  EXPECT_NE(read_text(at("first/asked.toml")).find("lr = 0.02"), std::string::npos);
+  expect(train({"first"}, "train.micro_batch=1"), 0, {"train.micro_batch: 2 -> 1"});
+}
+
+TEST_F(RunFolder, OtherDataIsReadFromItsStartWithTheFlag) {
+  testing::write_dataset(at("a"), 3000, 1);
+  testing::write_dataset(at("b"), 2500, 2);
+  write_text(at("d.toml"), testing::run_toml(at("a"), at("d"), 4));
+  expect(train({"d.toml", "--stop-after", "2"}), 75);
+  expect(train({"d.toml"}, "data.train=" + at("b")), 65, {"--allow-change", "b"});
+  expect(train({"d.toml", "--allow-change"}, "data.train=" + at("b")), 0, {"the new data from its start"});
+  EXPECT_EQ(summary("d").at("tokens"), 4 * 128);
+}
+
+TEST_F(RunFolder, TheBestCheckpointIsKeptAndCanBeUsed) {
+  expect(train({"run.toml"}, "checkpoint.every=1 train.eval_every=1 optimizer.lr=0.5 optimizer.min_lr=0.5"),
+         0);
+  double least = 1e9;
+  int64_t best = 0;
+  for (const report::StepRecord& r : report::read_log(at("first/metrics.jsonl")))
+    if (r.eval && r.step < 6 && r.eval->loss < least) least = r.eval->loss, best = r.step;
+  ASSERT_LT(best, 5) << "nothing to see: the best is among the newest";
+  EXPECT_TRUE(fs::exists(at(fmt::format("first/checkpoints/step-{}", best))));
+  EXPECT_TRUE(read_text(at("first/checkpoints/BEST")).starts_with(fmt::format("step-{} ", best)));
+  expect(pleat({"generate", at("first"), "--step", "best", "--max-tokens", "2"}), 0,
+         {fmt::format("using step {}", best)});
+  expect(pleat({"generate", at("first"), "--step", "5", "--max-tokens", "2"}), 0, {"using step 5"});
+  expect(pleat({"generate", at("first"), "--step", "77"}), 65, {"no checkpoint of step 77"});
+}
+
+TEST_F(RunFolder, ALogIsOnTheDiskBeforeItsCheckpoint) {
+  expect(train({"run.toml", "--stop-after", "4"}, "checkpoint.every=2"), 75);
+  write_text(at("first/checkpoints/LATEST.tmp-0"), "step-4\n");
+  fs::copy(at("first/checkpoints/step-2"), at("first/checkpoints/step-1"), fs::copy_options::recursive);
+  expect(train({"run.toml"}, "checkpoint.every=2"), 0);
+  for (const char* left : {"LATEST.tmp-0", "step-1"})
+    EXPECT_FALSE(fs::exists(at(fmt::format("first/checkpoints/{}", left)))) << left;
+  EXPECT_EQ(report::read_log(at("first/metrics.jsonl")).size(), 6u);
+}
+
+TEST_F(RunFolder, TheTokenizerIsPartOfTheFolder) {
+  expect(pleat({"data", "train-tokenizer", at("notes.txt"), "--vocab-size", "300", "--out", at("tok")}), 0);
+  expect(train({"run.toml"}, "data.tokenizer=tok"), 0);
+  fs::remove_all(at("tok"));
+  fs::rename(at("first"), at("moved"));
+  fs::remove(at("notes.txt"));
+  expect(pleat({"generate", at("moved"), "--max-tokens", "2"}), 0);
+  expect(train({"moved"}, "train.steps=7"), 0);
+  EXPECT_NE(read_text(at("moved/asked.toml")).find("tokenizer = \"tokenizer\""), std::string::npos);
+}
+
+TEST_F(RunFolder, TheStartIsShort) {
+  const Ended brief = train({"run.toml"}, "log.console_every=0");
+  expect(brief, 0, {"every setting: first/config.toml"});
+  EXPECT_LT(std::count(brief.err.begin(), brief.err.begin() + long(brief.err.find("memory: planned")), '\n'),
+            10)
+      << brief.err;
+  expect(train({"run.toml", "--verbose"}, "log.run_dir=second"), 0, {"asked", "optimizer.lr", "trainable"});
+}
+
+}  // namespace
+}  // namespace pleat::train
