@@ -109,7 +109,7 @@ class Trainer {
   void look_again(interpret::Executor& executor, StepOutcome& out);
   checkpoint::StateView scalars() const;
   // What the data is, one line per source; compared on resume.
-  std::string data_identity() const;
+  const std::string& data_identity() const;
   data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
   config::Config config_;
@@ -125,6 +125,7 @@ class Trainer {
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;
   base::AllocationCount allocations_;
+  mutable std::string identity_;  // of the data; made when it is first asked for
 };
 
 }  // namespace pleat::train
