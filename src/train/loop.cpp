@@ -75,6 +75,7 @@ class Run {
     log_.emplace(trainer_.run_state().step > 0
                      ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
                      : fresh_log());
+    for (const std::string& fault : log_->faults()) fmt::print(stderr, "{}\n", fault);
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
     save_resolved();
