@@ -1,5 +1,6 @@
 // One binary, one sub-command per job.
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
@@ -48,6 +49,16 @@ void add_example(CLI::App& command, const std::string& example) { command.footer
 
 namespace {
 
+// Where there is no upper bound the parser spells the largest double, 309 digits.
+std::string with_readable_bounds(std::string text) {
+  const size_t begin = text.find(" not in range 0"), largest = text.find(" to 17976931348623157", begin);
+  if (begin == std::string::npos || largest == std::string::npos) return text;
+  const size_t end = std::min(text.find('\n', largest), text.size());
+  const double value = std::strtod(text.c_str() + text.rfind(' ', begin - 1), nullptr);
+  return text.replace(begin, end - begin,
+                      value < 0 ? " is negative; it must not be" : " is not allowed; it must be above 0");
+}
+
 int run_command(int argc, char** argv) {
   CLI::App app{
       "Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, "
@@ -75,7 +86,7 @@ int run_command(int argc, char** argv) {
     std::ostringstream out, err;
     const int code = app.exit(e, out, err);
     fmt::print("{}", out.str());
-    fmt::print(stderr, "{}", err.str());
+    fmt::print(stderr, "{}", with_readable_bounds(err.str()));
     return code == 0 ? 0 : static_cast<int>(base::ExitCode::BadInput);
   }
   return chosen();

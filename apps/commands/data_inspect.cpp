@@ -150,6 +150,7 @@ void print_sample(const data::InspectedSample& s, int64_t ordinal, bool whole) {
 }
 
 int inspect(const DataInspectArguments& a) {
+  data::require_dataset(a.prefix);
   const auto info = data::read_dataset_info(a.prefix);
   const auto tokenizer = tokenizer_of(a, info);
   const data::IndexedDataset set(a.prefix, tokenizer->vocab_size());

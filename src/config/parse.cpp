@@ -206,6 +206,15 @@ bool is_bare_text(const Key& key, std::string_view value) {
   return (is_text(key) && !quoted) || (is_text_list(key) && !quoted && !value.starts_with('['));
 }
 
+// Neither a list, a table nor a string: what TOML says of such a word it cannot read helps nobody.
+bool is_lone_word(std::string_view text) { return text.find_first_of("[]{}\"'=") == std::string_view::npos; }
+
+[[noreturn]] void wrong_word(const Key& key, std::string_view word, const Origin& origin) {
+  base::fail("{}: {} = {} is not {}; needed is {}{}{}, as in {}", origin.where, key.path, printable(word),
+             key.type_name(), key.type_name(), key.allowed().empty() ? "" : ", ", key.allowed(),
+             to_text(key.default_value()));
+}
+
 std::string_view trimmed(std::string_view text) {
   const size_t first = text.find_first_not_of(" \t");
   if (first == std::string_view::npos) return "";
@@ -233,8 +242,13 @@ void apply_set(Config& config, std::string_view set, std::set<std::string>& seen
   } else {
     // Bare words become TOML strings, so that they pass the same checks as those in a file.
     const std::string literal = is_bare_text(*key, text) ? to_text(std::string(text)) : std::string(text);
-    const toml::table table = parse_toml("value = " + literal, origin.where);
-    assign(config, *key, *table.get("value"), origin);
+    try {
+      const toml::table table = parse_toml("value = " + literal, origin.where);
+      assign(config, *key, *table.get("value"), origin);
+    } catch (const base::Error&) {
+      if (!is_lone_word(literal)) throw;
+      wrong_word(*key, literal, origin);
+    }
   }
   const std::string now = text.empty() ? "the default" : config.asked[path];
   if (!seen.insert(path).second)

@@ -22,8 +22,13 @@ void check_number(const Key& key, double value) {
   const bool high_ok = key.high_open ? value < key.high : value <= key.high;
   // Written so that a NaN fails.
   if (low_ok && high_ok) return;
+  const bool open = low_ok ? key.high_open : key.low_open;
+  const double bound = low_ok ? key.high : key.low;
+  if (open)
+    base::fail("{} = {} is out of range: needed is {}; it must be {} {}", key.path, value, key.allowed(),
+               low_ok ? "below" : "above", bound);
   base::fail("{} = {} is out of range: needed is {}; the nearest bound is {}", key.path, value, key.allowed(),
-             low_ok ? key.high : key.low);
+             bound);
 }
 
 void check_text(const Key& key, const std::string& value) {

@@ -72,6 +72,19 @@ int64_t load_id(TokenType type, const std::byte* from) {
 
 }  // namespace
 
+void require_dataset(const std::string& prefix) {
+  std::error_code ignored;
+  const bool bin = std::filesystem::exists(prefix + ".bin", ignored),
+             idx = std::filesystem::exists(prefix + ".idx", ignored);
+  if (bin && idx) return;
+  const char* hint = prefix.ends_with(".bin") || prefix.ends_with(".idx")
+                         ? "; give the name without .bin or .idx"
+                     : bin || idx ? ""
+                                  : "; 'pleat data tokenize' makes them";
+  base::fail("there is no dataset '{}': {}{}{} {} missing{}", prefix, bin ? "" : prefix + ".bin",
+             bin || idx ? "" : " and ", idx ? "" : prefix + ".idx", bin || idx ? "is" : "are", hint);
+}
+
 IndexedDataset::IndexedDataset(const std::string& prefix, int64_t vocab_size)
     : prefix_(prefix),
       vocab_size_(vocab_size),

@@ -20,6 +20,9 @@
 
 namespace pleat::data {
 
+// Throws saying which of `prefix`.bin and `prefix`.idx is not there.
+void require_dataset(const std::string& prefix);
+
 class IndexedDataset {
  public:
   // Opens `prefix`.bin and `prefix`.idx. Every id read later must lie in [0, vocab_size).
@@ -42,6 +45,14 @@ class IndexedDataset {
   void read(int64_t first, std::span<int32_t> out) const;
   // The same of the loss mask, which must be there; throws on a byte that is neither 0 nor 1.
   void read_loss_mask(int64_t first, std::span<uint8_t> out) const;
+
+  // .bin, .idx and, where there is one, .mask.bin.
+  template <class Visit>
+  void for_each_file(const Visit& visit) const {
+    visit(bin_file_);
+    visit(idx_file_);
+    if (mask_file_) visit(*mask_file_);
+  }
 
  private:
   void check_range(int64_t first, size_t count) const;

@@ -16,7 +16,7 @@ void fail_broken_json(std::string_view where, size_t position, std::string_view 
   // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...": the line is ours.
   if (const size_t colon = reason.find(": "); colon != std::string_view::npos)
     reason.remove_prefix(colon + 2);
-  base::fail("{}: broken JSON at byte {}: {}", where, position, printable_json(reason));
+  base::fail("{}: broken JSON at column {}: {}", where, position, printable_json(reason));
 }
 
 }  // namespace pleat::data

@@ -10,7 +10,8 @@ namespace pleat::data {
 
 std::string printable_json(std::string_view text, size_t max_shown = 160);
 
-// `reason` is the parser's own text; the place it names is that of a line alone and is left out.
+// `where` names file and line, `position` the byte in it, from 1. `reason` is the parser's own text; the place it
+// names is left out.
 [[noreturn]] void fail_broken_json(std::string_view where, size_t position, std::string_view reason);
 
 }  // namespace pleat::data

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
 
 namespace pleat::data {
 
@@ -34,6 +35,12 @@ OpenedFile open_regular_file(const std::string& path) {
     base::fail("{}: not a regular file (a directory, pipe, socket or device); a regular file is needed",
                path);
   }
+  try {
+    base::refuse_lfs_pointer(descriptor, info.st_size, path);
+  } catch (...) {
+    ::close(descriptor);
+    throw;
+  }
   return {descriptor, static_cast<int64_t>(info.st_size)};
 }
 
@@ -54,6 +61,14 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
   ::close(descriptor_);
+}
+
+std::string MappedFile::stamp() const {
+  struct stat s {};
+  if (::fstat(descriptor_, &s) != 0)
+    base::fail_with(base::ExitCode::Storage, "{}: cannot read its size: {}", path_, system_message(errno));
+  return fmt::format("{}:{}:{}:{}.{:09}:{}.{:09}", s.st_dev, s.st_ino, s.st_size, s.st_mtim.tv_sec,
+                     s.st_mtim.tv_nsec, s.st_ctim.tv_sec, s.st_ctim.tv_nsec);
 }
 
 void MappedFile::check_not_shrunk() const {

@@ -16,6 +16,8 @@ class MappedFile {
  public:
   // Throws when the path cannot be opened or is no regular file (a FIFO never blocks the open).
   explicit MappedFile(const std::string& path);
+  // Device, inode, size and times of the last change, as text: differs when the file does.
+  std::string stamp() const;
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

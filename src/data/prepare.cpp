@@ -263,6 +263,8 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
   SplitRule rule;
   if (options.split) rule = choose_split(options);
 
+  if (const auto folder = std::filesystem::path(options.output_prefix).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder);
   std::array<std::optional<Output>, 2> outputs;
   outputs[kTrain].emplace(options.output_prefix + (options.split ? "-train" : ""), tokenizer,
                           chat != nullptr);

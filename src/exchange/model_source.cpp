@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
 #include "config/run_files.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
@@ -35,7 +36,7 @@ json parsed(const std::string& folder, const SmallFile& file) {
   try {
     out = json::parse(file.text);
   } catch (const json::exception& e) {
-    base::fail("{}/{}: no valid JSON: {}", folder, file.name, e.what());
+    base::fail("{}/{}: broken JSON: {}", folder, file.name, base::json_fault(e.what()));
   }
   if (!out.is_object()) base::fail("{}/{} is no JSON object", folder, file.name);
   return out;

@@ -1,6 +1,7 @@
 #include "exchange/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
@@ -43,6 +44,21 @@ const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, c
   return nullptr;
 }
 
+// A number that is none spreads to the whole model, or waits in a row nothing has used yet.
+template <class T>
+void refuse_non_finite(const safetensors::ModelFolder& folder, const safetensors::TensorInfo& info,
+                       std::span<const T> numbers) {
+  const auto bad = std::find_if(numbers.begin(), numbers.end(), [](T x) { return !std::isfinite(x); });
+  if (bad == numbers.end()) return;
+  const int64_t count = std::count_if(numbers.begin(), numbers.end(), [](T x) { return !std::isfinite(x); });
+  std::vector<int64_t> index(info.shape.size());
+  int64_t left = bad - numbers.begin();
+  for (size_t d = info.shape.size(); d-- > 0; left /= info.shape[d]) index[d] = left % info.shape[d];
+  base::fail(
+      "{}: tensor '{}' holds {} at {} ({} of its {} elements are not finite); finite weights are needed",
+      folder.path(), info.name, static_cast<double>(*bad), shape_of(index), count, numbers.size());
+}
+
 template <class T>
 void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, const model::Parameter& p,
                 std::span<std::byte> out) {
@@ -51,6 +67,7 @@ void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, cons
   folder.read(piece.name, raw);
   std::vector<T> numbers(static_cast<size_t>(info.num_elements()));
   safetensors::decode(info.type, raw, std::span<T>(numbers));
+  refuse_non_finite<T>(folder, info, numbers);
   family::piece_into_parameter(piece, p, numbers.data(), reinterpret_cast<T*>(out.data()));
 }
 
@@ -122,6 +139,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                         const std::vector<checkpoint::Target>& targets) {
   LoadPlan plan = plan_load(folder, model, table);
   LoadReport report;
+  std::set<std::string> read;
   report.unused = std::move(plan.unused);
   report.num_unused_mtp = plan.num_unused_mtp;
   for (const checkpoint::Target& t : targets) std::memset(t.bytes.data(), 0, t.bytes.size());
@@ -137,7 +155,7 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
         read_piece<double>(folder, piece, *p, wide);
       else
         read_piece<float>(folder, piece, *p, wide);
-      ++report.num_tensors;
+      read.insert(piece.name);  // some families keep two of our pieces in one tensor
     }
     if (!narrow) continue;
     const auto* floats = reinterpret_cast<const float*>(wide.data());
@@ -157,11 +175,13 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     const safetensors::TensorInfo& info = folder.at(name);
     std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
     folder.read(name, raw);
-    safetensors::decode(
-        info.type, raw,
-        std::span(reinterpret_cast<float*>(target->bytes.data()), static_cast<size_t>(info.num_elements())));
-    ++report.num_tensors;
+    const std::span biases(reinterpret_cast<float*>(target->bytes.data()),
+                           static_cast<size_t>(info.num_elements()));
+    safetensors::decode(info.type, raw, biases);
+    refuse_non_finite<float>(folder, info, biases);
+    read.insert(name);
   }
+  report.num_tensors = static_cast<int64_t>(read.size());
   return report;
 }
 

@@ -5,6 +5,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
+#include "family/check_description.h"
 #include "family/config_reader.h"
 #include "family/descriptions.h"
 
@@ -39,18 +41,20 @@ void read_softmax_router(const ConfigReader& in, config::Config& c, bool normali
 FamilyConfig parse_model_config(const std::string& text, const std::string& source,
                                 const std::vector<std::string>& sets) {
   if (text.size() > (1 << 20)) base::fail("{} has {} bytes; at most 1 MiB is read", source, text.size());
-  int depth = 0, deepest = 0;
-  for (const char ch : text) {
-    if (ch == '{' || ch == '[') deepest = std::max(deepest, ++depth);
-    if (ch == '}' || ch == ']') --depth;
+  base::refuse_lfs_pointer(text, source);
+  base::refuse_deep_json(text, 32, source);
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& e) {
+    base::fail("{}: broken JSON: {}", source, base::json_fault(e.what()));
   }
-  if (deepest > 32) base::fail("{} is nested deeper than 32 levels", source);
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object()) base::fail("{} is not a JSON object", source);
+  if (!json.is_object()) base::fail("{} holds {}; a JSON object is needed", source, json.type_name());
   ConfigReader reader(json, source);
   FamilyConfig out;
   if (!reader.has("model_type")) base::fail("{}: key 'model_type' is missing", source);
   out.family = &find_family(reader.text("model_type", ""));
+  check_description(reader, reader.integer("num_hidden_layers"));
   out.family->read(reader, out.config);
   if (out.family->default_aux_coef > 0 && out.config.moe.num_experts > 0) {
     out.aux_coef = reader.real("router_aux_loss_coef", out.family->default_aux_coef);

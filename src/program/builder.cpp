@@ -108,6 +108,9 @@ void Builder::add(Op op, Phase phase, std::vector<Use> uses, AttrSet attrs) {
     if (use.value == kNoValue) use = none();
   for (const Use& use : stage.uses)
     if (use.value != kNoValue && use.access != Access::Read) written_[static_cast<size_t>(use.value)] = true;
+  if (program_.stages.size() >= static_cast<size_t>(kMaxStages))
+    base::fail("program {} would have more than {} stages; fewer microbatches or layers are needed",
+               program_.name, kMaxStages);
   program_.stages.push_back(std::move(stage));
 }
 

@@ -17,6 +17,9 @@ struct Place {
   int microbatch = -1, layer = -1, part = 0, chunk = 0;
 };
 
+// A step is written down stage by stage; what is past this is a mistake, found before it takes all memory.
+inline constexpr int64_t kMaxStages = 2'000'000;
+
 class Builder {
  public:
   explicit Builder(std::string name);

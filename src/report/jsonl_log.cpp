@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string_view>
 
 #include "base/error.h"
@@ -79,6 +80,58 @@ JsonlTail scan(const std::string& path,
   return tail;
 }
 
+bool is_record(const std::string& line) {
+  try {
+    record_from_json_line(line, "");
+    return true;
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
+// Lines in file order, told apart: records whose steps never fall, and all else. Where a step falls, the line
+// before may be the one that is wrong: it is when the new one fits what came before that. So one line waits.
+class LineSorter {
+ public:
+  struct Line {
+    std::string text;
+    std::string where;
+    int64_t step = 0;
+  };
+  using Good = std::function<void(const Line&)>;
+  using Bad = std::function<void(const Line&, const std::string& why)>;
+  LineSorter(Good good, Bad bad) : good_(std::move(good)), bad_(std::move(bad)) {}
+
+  void add(Line line) {
+    try {
+      line.step = record_from_json_line(line.text, line.where).step;
+    } catch (const base::Error& e) {
+      return bad_(line, e.what());
+    }
+    if (waiting_ && line.step < waiting_->step) {
+      const bool line_is_wrong = line.step <= last_;
+      const Line& wrong = line_is_wrong ? line : *waiting_;
+      bad_(wrong, fmt::format("{}: step {} is out of order", wrong.where, wrong.step));
+      if (!line_is_wrong) *waiting_ = std::move(line);
+      return;
+    }
+    finish();
+    waiting_ = std::make_unique<Line>(std::move(line));
+  }
+  void finish() {
+    if (!waiting_) return;
+    last_ = waiting_->step;
+    good_(*waiting_);
+    waiting_.reset();
+  }
+
+ private:
+  Good good_;
+  Bad bad_;
+  std::unique_ptr<Line> waiting_;
+  int64_t last_ = INT64_MIN;
+};
+
 }  // namespace
 
 JsonlLog JsonlLog::fresh(const std::string& path) {
@@ -93,11 +146,15 @@ JsonlLog JsonlLog::fresh(const std::string& path) {
 }
 
 JsonlLog JsonlLog::resumed(const std::string& path, int64_t step) {
-  if (std::filesystem::exists(path)) truncate_log(path, step);
-  return {path, open_file(path, O_WRONLY | O_CREAT | O_APPEND)};
+  std::vector<std::string> faults;
+  if (std::filesystem::exists(path)) faults = truncate_log(path, step);
+  JsonlLog log(path, open_file(path, O_WRONLY | O_CREAT | O_APPEND));
+  log.faults_ = std::move(faults);
+  return log;
 }
 
-JsonlLog::JsonlLog(JsonlLog&& other) noexcept : path_(std::move(other.path_)), fd_(other.fd_) {
+JsonlLog::JsonlLog(JsonlLog&& other) noexcept
+    : path_(std::move(other.path_)), fd_(other.fd_), faults_(std::move(other.faults_)) {
   other.fd_ = -1;
 }
 
@@ -129,23 +186,47 @@ std::vector<StepRecord> read_log(const std::string& path) {
   return records;
 }
 
-void truncate_log(const std::string& path, int64_t step) {
-  const std::string temporary = path + ".tmp";
-  const int fd = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+std::vector<std::string> truncate_log(const std::string& path, int64_t step) {
+  const std::string temporary = path + ".tmp", aside = path + kDamagedSuffix;
+  std::ifstream in(path, std::ios::binary);
+  if (!in) io_failed("open", path);
+  std::vector<std::string> faults;
+  const int kept = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
+  int damaged = -1;
+  const auto write_line = [&](int fd, const std::string& text, const std::string& to) {
+    if (!write_all(fd, text + "\n")) io_failed("write", to);
+  };
   try {
-    scan(path, [&](std::string_view line, const StepRecord& record) {
-      if (record.step > step) return;
-      if (!write_all(fd, fmt::format("{}\n", line))) io_failed("write", temporary);
-    });
-    if (::fsync(fd) != 0) io_failed("sync", temporary);
+    LineSorter sorter(
+        [&](const LineSorter::Line& line) {
+          if (line.step <= step) write_line(kept, line.text, temporary);
+        },
+        [&](const LineSorter::Line& line, const std::string& why) {
+          if (damaged < 0) damaged = open_file(aside, O_WRONLY | O_CREAT | O_APPEND);
+          write_line(damaged, line.text, aside);
+          faults.push_back(fmt::format("{}; this line of the log is kept in {}", why, aside));
+        });
+    std::string text;
+    for (int64_t number = 1; std::getline(in, text); ++number) {
+      LineSorter::Line line{text, fmt::format("{}:{}", path, number)};
+      if (in.eof() && !is_record(line.text)) break;  // torn by the stop: it lies after the checkpoint
+      sorter.add(std::move(line));
+    }
+    if (in.bad()) io_failed("read", path);
+    sorter.finish();
+    if (damaged >= 0 && ::fsync(damaged) != 0) io_failed("sync", aside);
+    if (::fsync(kept) != 0) io_failed("sync", temporary);
   } catch (...) {
-    ::close(fd);
+    if (damaged >= 0) ::close(damaged);
+    ::close(kept);
     ::unlink(temporary.c_str());
     throw;
   }
-  if (::close(fd) != 0) io_failed("close", temporary);
+  if (damaged >= 0) ::close(damaged);
+  if (::close(kept) != 0) io_failed("close", temporary);
   if (::rename(temporary.c_str(), path.c_str()) != 0) io_failed("replace", path);
   sync_folder_of(path);
+  return faults;
 }
 
 }  // namespace pleat::report

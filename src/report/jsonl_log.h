@@ -19,6 +19,8 @@ class JsonlLog {
   // Keeps the lines up to and including `step`, drops the rest (truncate_log), then appends.
   // A missing file is made.
   static JsonlLog resumed(const std::string& path, int64_t step);
+  // What truncate_log found wrong, for people.
+  const std::vector<std::string>& faults() const { return faults_; }
 
   JsonlLog(JsonlLog&& other) noexcept;
   JsonlLog& operator=(JsonlLog&&) = delete;
@@ -34,7 +36,11 @@ class JsonlLog {
   JsonlLog(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
   std::string path_;
   int fd_ = -1;
+  std::vector<std::string> faults_;
 };
+
+// Lines of a log that are no records are moved to the file of this name.
+inline constexpr char kDamagedSuffix[] = ".damaged";
 
 struct JsonlTail {
   int64_t num_records = 0;
@@ -47,7 +53,9 @@ struct JsonlTail {
 JsonlTail for_each_record(const std::string& path, const std::function<void(const StepRecord&)>& each);
 std::vector<StepRecord> read_log(const std::string& path);
 
-// Rewrites the file (temporary file, fsync, rename) with the lines whose step is <= `step`, byte for byte.
-void truncate_log(const std::string& path, int64_t step);
+// Rewrites the file (temporary file, fsync, rename) with the lines whose step is <= `step`, byte for byte. A
+// log with a damaged line must not keep a run from going on: a line that is no record, or whose step is out of
+// order, goes to path + kDamagedSuffix. Returns a sentence for each of them, with its line number.
+std::vector<std::string> truncate_log(const std::string& path, int64_t step);
 
 }  // namespace pleat::report

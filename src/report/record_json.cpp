@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
 
 namespace pleat::report {
 
@@ -112,21 +113,7 @@ double number_from_json(const json& value, std::string_view where, std::string_v
 }
 
 void refuse_deep_json(std::string_view text, std::string_view where) {
-  constexpr int kDeepest = 64;
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string && c == '\\')
-      ++i;
-    else if (c == '"')
-      in_string = !in_string;
-    else if (!in_string && (c == '[' || c == '{'))
-      ++depth;
-    else if (!in_string && (c == ']' || c == '}'))
-      --depth;
-    if (depth > kDeepest) base::fail("{}: nested more than {} deep", where, kDeepest);
-  }
+  base::refuse_deep_json(text, 64, where);
 }
 
 std::string to_json_line(const StepRecord& record) {
@@ -149,7 +136,9 @@ std::string to_json_line(const StepRecord& record) {
   for (const auto& [name, ms] : record.breakdown) out["breakdown"][name] = number(ms);
   if (record.eval) {
     out["eval"]["loss"] = number(record.eval->loss);
-    out["eval"]["bits_per_byte"] = number(record.eval->bits_per_byte);
+    // Only byte models have it; a number that is not known is not one that went wrong.
+    if (!std::isnan(record.eval->bits_per_byte))
+      out["eval"]["bits_per_byte"] = number(record.eval->bits_per_byte);
   }
   for (const RouterHealth& health : record.health) out["router"].push_back(to_json(health));
   return out.dump(-1, ' ', false, ordered_json::error_handler_t::replace);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
 
 namespace pleat::safetensors {
 
@@ -70,6 +71,7 @@ OpenedFile open_regular(const Descriptor& folder, const std::string& name, const
   struct stat status;
   if (::fstat(file.get(), &status) != 0) fail_io(path, "look at", errno);
   if (!S_ISREG(status.st_mode)) base::fail("{}: not a regular file", path);
+  base::refuse_lfs_pointer(file.get(), status.st_size, path);
   return {std::move(file), static_cast<int64_t>(status.st_size)};
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
 
 namespace pleat::safetensors {
 
@@ -111,7 +112,7 @@ class Sax : public nlohmann::json_sax<Json> {
   bool parse_error(std::size_t at, const std::string&, const nlohmann::detail::exception& error) override {
     constexpr int kNumberOverflow = 406;
     if (error.id == kNumberOverflow) base::fail("{}: the JSON holds a number beyond any size", where_);
-    base::fail("{}: not valid JSON at byte {}", where_, at);
+    base::fail("{}: not valid JSON at byte {}: {}", where_, at, base::json_fault(error.what()));
   }
 
  private:

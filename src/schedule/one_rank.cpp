@@ -1,10 +1,33 @@
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
 #include "layout/from_config.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
 
+namespace {
+
+// Before anything is built. A layer has at least this many stages per microbatch, forward and backward.
+void require_writable(const config::Config& config, const model::Mesh& mesh) {
+  constexpr int64_t kFewestStages = 16;
+  const int64_t n = config.train.num_microbatches / mesh.dp;
+  const int64_t layers = std::max<int64_t>(1, config::num_all_layers(config) / mesh.pp);
+  const int64_t stages = base::checked_mul(base::checked_mul(n, layers, "stages"), kFewestStages, "stages");
+  if (stages > program::kMaxStages)
+    base::fail(
+        "train.num_microbatches = {}: {} microbatches of {} layers on a rank are more than {} stages, and a "
+        "program holds at most {}; fewer microbatches with a larger train.micro_batch train on the same "
+        "tokens",
+        config.train.num_microbatches, n, layers, stages, program::kMaxStages);
+}
+
+}  // namespace
+
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {
+  require_writable(config, options.mesh);
   if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
   if (options.mesh.world() == 1) layout::require_one_rank(config);
   program::Builder builder("train");

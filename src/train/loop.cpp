@@ -69,6 +69,7 @@ class Run {
     log_.emplace(trainer_.run_state().step > 0
                      ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
                      : fresh_log());
+    for (const std::string& fault : log_->faults()) fmt::print(stderr, "{}\n", fault);
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
     base::replace_file(path(config::kAskedName), config::asked_text(named_));

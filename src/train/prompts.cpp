@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
+#include "data/tokenizer/json_fields.h"
 
 namespace pleat::train {
 namespace {
@@ -13,12 +15,7 @@ namespace {
 using nlohmann::json;
 
 Prompt prompt_from_json(const std::string& text, const std::string& where) {
-  json line;
-  try {
-    line = json::parse(text);
-  } catch (const json::exception& e) {
-    base::fail("{}: no valid JSON: {}", where, e.what());
-  }
+  const json line = data::parse_json_line(text, where);
   if (line.is_string()) return {line.get<std::string>(), std::nullopt};
   if (!line.is_object() || line.contains("prompt") == line.contains("tokens"))
     base::fail("{}: needed a string, or an object with \"prompt\" or \"tokens\"", where);
@@ -50,6 +47,7 @@ std::vector<Prompt> read_prompts(const std::string& path) {
   std::vector<Prompt> out;
   std::string line;
   for (int64_t number = 1; std::getline(in, line); ++number) {
+    if (number == 1) base::refuse_lfs_pointer(line, path);
     if (line.ends_with('\r')) line.pop_back();
     if (line.find_first_not_of(" \t") == std::string::npos) continue;
     out.push_back(is_json ? prompt_from_json(line, fmt::format("{}:{}", path, number))

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
+#include "data/tokenizer/json_fields.h"
 #include "data/tokenizer/utf8.h"
 
 namespace pleat::train {
@@ -36,7 +38,7 @@ class Reader {
     if (!in) base::fail_with(base::ExitCode::Storage, "cannot open '{}'", path_);
     std::string text;
     while (std::getline(in, text)) {
-      ++line_;
+      if (++line_ == 1) base::refuse_lfs_pointer(text, path_);
       if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
       out_.first_request.push_back(out_.first_window.size());
       add(text);
@@ -59,12 +61,7 @@ class Reader {
   }
 
   void add(const std::string& text) {
-    json line;
-    try {
-      line = json::parse(text);
-    } catch (const json::exception& e) {
-      bad("no valid JSON: {}", e.what());
-    }
+    json line = data::parse_json_line(text, fmt::format("{}:{}", path_, line_));
     if (!line.is_object()) bad("a request is {}, needed an object", line.type_name());
     const bool pair = line.contains("context") || line.contains("continuation");
     const int forms = int(pair) + int(line.contains("arguments")) + int(line.contains("text")) +

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <sstream>
 
 #include "base/hash.h"
 #include "config/run_files.h"
@@ -16,6 +15,7 @@
 #include "device/cpu/gemm_rate.h"
 #include "model/decoder.h"
 #include "model/overflow.h"
+#include "train/data_identity.h"
 #include "train/learning_rate.h"
 #include "train/matmul_choices.h"
 
@@ -47,46 +47,6 @@ data::Mixture open_data(const config::Config& c, std::vector<std::string> prefix
 data::Mixture open_train_data(const config::Config& c) {
   if (c.data.sources.empty()) return open_data(c, {c.data.train}, {1.0}, c.data.shuffle);
   return open_data(c, c.data.sources, c.data.weights, c.data.shuffle);
-}
-
-// Of one dataset. Reading all of a large one would take longer than the run is worth: a look at places spread
-// over it.
-std::string identity_of(const data::IndexedDataset& set) {
-  constexpr int64_t kPlaces = 64, kTokens = 64;
-  const int64_t total = set.num_tokens(), length = std::min(total, kTokens);
-  std::vector<int32_t> tokens(static_cast<size_t>(length));
-  std::vector<uint8_t> mask(static_cast<size_t>(length));
-  base::Sha256 sha;
-  for (int64_t i = 0; i < kPlaces; ++i) {
-    const int64_t at = (total - length) / (kPlaces - 1) * i;
-    set.read(at, tokens);
-    sha.update(std::as_bytes(std::span(tokens)));
-    if (!set.has_loss_mask()) continue;
-    set.read_loss_mask(at, mask);
-    sha.update(std::as_bytes(std::span(mask)));
-  }
-  return fmt::format("{} tokens in {} documents{}, sampled sha256 {}", total, set.num_documents(),
-                     set.has_loss_mask() ? " with a loss mask" : "", sha.hex().substr(0, 16));
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::stringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
-// What became of the data between two identities, for people.
-std::string data_change(const std::string& saved, const std::string& now) {
-  const std::vector<std::string> before = lines_of(saved), after = lines_of(now);
-  if (before.size() != after.size())
-    return fmt::format("{} source{} then, {} now", before.size(), before.size() == 1 ? "" : "s",
-                       after.size());
-  std::string out;
-  for (size_t i = 0; i < before.size(); ++i)
-    if (before[i] != after[i])
-      out += fmt::format("{}{} then, {} now", out.empty() ? "" : "; ", before[i], after[i]);
-  return out;
 }
 
 }  // namespace
@@ -373,13 +333,10 @@ int64_t Trainer::tokens_seen() const {
   return sequences * config_.train.seq_len;
 }
 
-std::string Trainer::data_identity() const {
-  if (train_data_.num_sources() == 1) return identity_of(train_data_.dataset(0));
-  std::string out;
-  for (size_t i = 0; i < train_data_.num_sources(); ++i)
-    out += fmt::format("{}source {} with weight {}: {}", i == 0 ? "" : "\n", i, train_data_.weight(i),
-                       identity_of(train_data_.dataset(i)));
-  return out;
+const std::string& Trainer::data_identity() const {
+  if (identity_.empty())
+    identity_ = train::data_identity(train_data_, config_.log.run_dir, crew_.num_threads());
+  return identity_;
 }
 
 std::vector<Trainer::SourceUse> Trainer::source_uses() const {
@@ -475,11 +432,13 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
         "now):\n  {}\nUse the saved settings, or another log.run_dir for a new run; with --init it starts "
         "from these weights",
         loaded.path(), fmt::join(refused, "\n  "));
+  // The leader reads it all; the others take its word.
+  if (!imported) identity_ = crew_.tell("data.identity", crew_.leads() ? data_identity() : std::string());
   bool same_data = !imported;
-  if (const std::string now = data_identity(); !imported && loaded.text("data") != now) {
+  if (const std::string& now = identity_; !imported && !is_same_data(loaded.text("data"), now, train_data_)) {
     same_data = false;
     if (other_data == OtherData::Refused) {
-      const bool plain = config_.data.sources.empty() && lines_of(loaded.text("data")).size() == 1;
+      const bool plain = config_.data.sources.empty() && num_sources_in(loaded.text("data")) == 1;
       base::fail("{} was saved while training on {}; {} takes the new data, from its start", loaded.path(),
                  plain ? fmt::format("{}, but {} holds {}", loaded.text("data"), config_.data.train, now)
                        : "another mixture: " + data_change(loaded.text("data"), now),
@@ -490,8 +449,15 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
   RunState run;
   run.step = loaded.step();
   run.data = same_data ? saved_position(loaded) : train_data_.start();
-  run.refused_in_row = loaded.integer("refused_in_row");
-  run.refused_total = loaded.integer("refused_total");
+  // Steps that were refused count in the optimizer's schedule: a number that cannot be would spoil the weights.
+  const auto counter = [&](const char* name, int64_t most) {
+    const int64_t value = loaded.integer(name);
+    if (value < 0 || value > most)
+      base::fail("{}: {} is {}; needed is 0 to {}", loaded.path(), name, value, most);
+    return value;
+  };
+  run.refused_total = counter("refused_total", run.step);
+  run.refused_in_row = counter("refused_in_row", run.refused_total);
   sharded_->restore(loaded);
   run_ = run;
   return allowed;

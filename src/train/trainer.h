@@ -117,7 +117,7 @@ class Trainer {
   void look_again(interpret::Executor& executor, StepOutcome& out);
   checkpoint::StateView scalars() const;
   // What the data is, one line per source; compared on resume.
-  std::string data_identity() const;
+  const std::string& data_identity() const;
   data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
   config::Config config_;
@@ -133,7 +133,8 @@ class Trainer {
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;
   base::AllocationCount first_allocations_, allocations_;
-  int64_t steps_here_ = 0;  // of this object
+  int64_t steps_here_ = 0;        // of this object
+  mutable std::string identity_;  // of the data; made when it is first asked for
 };
 
 }  // namespace pleat::train

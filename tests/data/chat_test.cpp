@@ -79,9 +79,9 @@ TEST(ChatLine, ReadsConversations) {
 TEST(ChatLine, EveryFaultIsNamed) {
   const std::string user = R"({"role": "user", "content": "a"})";
   const std::pair<std::string, const char*> cases[] = {
-      {"{", "broken JSON at byte"},
-      {"{\"messages\": [" + user + "]} x", "broken JSON at byte"},
-      {"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}", "broken JSON at byte"},
+      {"{", "broken JSON at column"},
+      {"{\"messages\": [" + user + "]} x", "broken JSON at column"},
+      {"{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}", "broken JSON at column"},
       {"[]", "the line is an array; a JSON object is needed"},
       {"7", "the line is a number"},
       {"{}", "the object has no \"messages\""},

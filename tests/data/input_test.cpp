@@ -192,7 +192,7 @@ TEST_F(FileKinds, AreToldByTheirFirstBytes) {
        "a program"},
       {"a.png", "\x89PNG\r\n\x1a\n" + zeros, "an image"},
       {"a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
-       "a Git LFS pointer, not the file itself; needed is text or JSONL: git lfs pull"},
+       "a Git LFS pointer, not the file itself; fetch the file with 'git lfs pull'"},
       {"a.txt", std::string("\xff\xfeh\0i\0", 6), "UTF-16 text; needed is text or JSONL: iconv -f UTF-16"},
       {"a.txt", std::string("h\0e\0l\0l\0o\0 \0y\0o\0u\0", 18), "UTF-16 or UTF-32 text without a mark"},
       {"a.idx", std::string("MMIDIDX\0\0", 9) + zeros, "the index of a tokenized dataset"},

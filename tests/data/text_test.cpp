@@ -117,12 +117,12 @@ TEST(TextSource, BadJsonlNamesFileLineAndReason) {
   };
   const std::string nested(100000, '[');
   const Case cases[] = {
-      {"{\"text\": \"unfinished", "broken JSON at byte"},
-      {"{\"text\": \"a\"} trailing", "broken JSON at byte"},
-      {"{\"text\": \"a\",}", "broken JSON at byte"},
-      {"{\"text\": \"\xff\"}", "broken JSON at byte"},
-      {"{\"text\": \"\\ud800\"}", "broken JSON at byte"},
-      {"{\"n\": 1e999, \"text\": \"a\"}", "broken JSON at byte"},
+      {"{\"text\": \"unfinished", "broken JSON at column"},
+      {"{\"text\": \"a\"} trailing", "broken JSON at column"},
+      {"{\"text\": \"a\",}", "broken JSON at column"},
+      {"{\"text\": \"\xff\"}", "broken JSON at column"},
+      {"{\"text\": \"\\ud800\"}", "broken JSON at column"},
+      {"{\"n\": 1e999, \"text\": \"a\"}", "broken JSON at column"},
       {"{\"Text\": \"a\"}", "the object has no key \"text\""},
       {"{}", "the object has no key \"text\""},
       {"{\"a\": {\"text\": \"inner\"}}", "the object has no key \"text\""},

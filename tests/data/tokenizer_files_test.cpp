@@ -45,6 +45,29 @@ TEST(TokenizerFiles, TinyFileWorks) {
   EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
 }
 
+TEST(TokenizerFiles, AShortTextStaysShort) {
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(100'000, 'a')}};
+                  }),
+                  "\"prepend\" has 100000 bytes; at most 256"));
+  const Json doubling = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const auto text_with = [](const Json& normalizer, const std::string& text) {
+    Json json = tiny();
+    json["normalizer"] = normalizer;
+    return error_of([&] { HuggingFaceTokenizer(json.dump(), "t", "").encode(text); });
+  };
+  const Json sixty = {{"type", "Sequence"}, {"normalizers", Json(60, doubling)}};
+  EXPECT_TRUE(has(text_with(sixty, "aaab"), "normalizer makes more than 4352 bytes of a text of 4"));
+  // Nested, the bound is the same; five of them are within it.
+  const Json nested = {{"type", "Sequence"}, {"normalizers", {sixty, doubling}}};
+  EXPECT_TRUE(has(text_with(nested, "aaab"), "normalizer makes more than 4352 bytes of a text of 4"));
+  Json five = tiny();
+  five["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json(5, doubling)}};
+  EXPECT_EQ(HuggingFaceTokenizer(five.dump(), "t", "").encode("ab").size(), 32u);
+  const Json one = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(5000, 'b')}};
+  EXPECT_TRUE(has(text_with(one, "aaab"), "normalizer makes more than 4352 bytes"));
+}
+
 TEST(TokenizerFiles, UnsupportedPartsAreNamed) {
   EXPECT_TRUE(has(refused([](Json& j) {
                     j["normalizer"] = {{"type", "Precompiled"}};

@@ -283,7 +283,7 @@ TEST_F(RunFolder, MalformedFilesAreNamedWithTheirLine) {
   write_bytes(scratch_ / "summary.json", "{\"memory_by_owner\": {\"w\": -1}}");
   EXPECT_EQ(fault(), "summary.json:1: \"w\" has -1 bytes, needs a number from 0 to 1e18");
   write_bytes(scratch_ / "summary.json", "{\"x\":" + std::string(100000, '['));
-  EXPECT_EQ(fault(), "summary.json: nested more than 64 deep");
+  EXPECT_EQ(fault(), "summary.json: JSON nests deeper than 64 levels");
   write_bytes(scratch_ / "summary.json", "[]");
   EXPECT_EQ(fault(), "summary.json:1: is array, needs an object");
   std::filesystem::remove(scratch_ / "summary.json");

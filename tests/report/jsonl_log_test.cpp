@@ -34,6 +34,15 @@ TEST(JsonlLog, LossesOfMultiTokenPrediction) {
   EXPECT_THROW(record_from_json_line("{\"step\": 1, \"mtp_loss\": 2}", "here"), base::Error);
 }
 
+TEST(JsonlLog, AnEvaluationWithoutBytesLogsNoBitsPerByte) {
+  StepRecord record = sample_record(1);
+  record.eval = EvalRecord{1.5, kUnknown};
+  EXPECT_EQ(to_json_line(record).find("bits_per_byte"), std::string::npos);
+  const StepRecord back = record_from_json_line(to_json_line(record), "here");
+  EXPECT_EQ(back.eval->loss, 1.5);
+  EXPECT_TRUE(std::isnan(back.eval->bits_per_byte));
+}
+
 TEST(JsonlLog, WhereTheTimeWent) {
   StepRecord record = sample_record(1);
   record.breakdown = {{"attention", 12.5}, {"host gaps", 0.25}};
@@ -165,11 +174,50 @@ TEST(JsonlLog, MalformedLinesAreNamed) {
   EXPECT_EQ(error_for("{\"step\":4,\"router\":[1]}"), "\"router\" holds number, needs objects");
   EXPECT_EQ(error_for("{\"step\":4,\"router\":[{\"load\":[-1]}]}"), "\"load\" holds -1");
   EXPECT_EQ(error_for("{\"step\":2}"), "step 2 follows step 3, steps must not go back");
-  // A resume must not quietly drop what it cannot read, and must leave the file as it was.
-  const std::string before = read_bytes(path);
-  EXPECT_NE(error_of([&] { truncate_log(path, 5); }), "");
-  EXPECT_EQ(read_bytes(path), before);
-  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+std::vector<int64_t> steps_in(const std::string& path) {
+  std::vector<int64_t> out;
+  for (const StepRecord& record : read_log(path)) out.push_back(record.step);
+  return out;
+}
+
+TEST(JsonlLog, OneBadByteDoesNotKeepARunFromGoingOn) {
+  const Scratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  write_steps(path, 1, 6);
+  const std::string whole = read_bytes(path);
+  std::string damaged = whole;
+  const size_t third = damaged.find("{\"step\":3");
+  damaged[third] = '\x01';
+  write_bytes(path, damaged);
+  {
+    JsonlLog log = JsonlLog::resumed(path, 5);
+    ASSERT_EQ(log.faults().size(), 1u);
+    EXPECT_EQ(log.faults()[0].rfind(path + ":3: not valid JSON", 0), 0u) << log.faults()[0];
+    EXPECT_NE(log.faults()[0].find(path + ".damaged"), std::string::npos) << log.faults()[0];
+    log.append(sample_record(6));
+  }
+  EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 4, 5, 6}));
+  const size_t end = damaged.find('\n', third);
+  EXPECT_EQ(read_bytes(path + ".damaged"), damaged.substr(third, end + 1 - third));
+  EXPECT_TRUE(JsonlLog::resumed(path, 6).faults().empty());
+}
+
+TEST(JsonlLog, AStepThatStandsOutIsTheOneSetAside) {
+  const Scratch scratch;
+  const std::string path = scratch / "metrics.jsonl";
+  for (const auto& [wrong, step] : {std::pair{"{\"step\":9", 5}, {"{\"step\":1", 5}, {"{\"step\":9", 100}}) {
+    std::filesystem::remove(path);
+    write_steps(path, 1, 6);
+    std::string text = read_bytes(path);
+    text.replace(text.find("{\"step\":3"), 9, wrong);
+    write_bytes(path, text);
+    const auto faults = truncate_log(path, step);
+    ASSERT_EQ(faults.size(), 1u) << wrong;
+    EXPECT_EQ(faults[0].rfind(path + ":3: step", 0), 0u) << faults[0];
+    EXPECT_EQ(steps_in(path).size(), step == 5 ? 4u : 5u) << wrong;
+  }
 }
 
 TEST(JsonlLog, NamesCannotBreakTheLine) {

@@ -121,7 +121,7 @@ TEST_F(Resume, EverySingleTensorAndCounterMatters) {
     EXPECT_NE(future(mutant), expected) << name << " could be left out of the checkpoint";
   }
   checkpoint::StateView mutant = whole;
-  mutant.step = 0;
+  mutant.step = 1;  // one step was refused: a number below that cannot be
   EXPECT_NE(future(mutant), expected) << "the step could be left out of the checkpoint";
   EXPECT_TRUE(whole.reals.empty());
 }
@@ -204,6 +204,38 @@ TEST_F(Resume, ACheckpointWithoutAPieceIsRefusedByName) {
     EXPECT_NE(refusal(mutant).find(name), std::string::npos) << refusal(mutant);
   }
   EXPECT_EQ(trainer.state_sha256(), before) << "a refused restore changed something";
+}
+
+TEST_F(Resume, EveryChangedTokenIsNoticed) {
+  Trainer trainer(resolved_config(folder_, kEnd));
+  digests(trainer, 1);
+  const checkpoint::Loaded loaded = saved(trainer.state());
+  const std::string bytes = pleat::testing::read_text(folder_.at("data.bin"));
+  for (size_t token = 0; token < bytes.size() / 2; token += 47) {
+    std::string changed = bytes;
+    changed[2 * token] = changed[2 * token] == '#' ? '+' : '#';
+    pleat::testing::write_text(folder_.at("data.bin"), changed);
+    Trainer other(resolved_config(folder_, kEnd));
+    EXPECT_THROW(other.restore(loaded), base::Error) << "token " << token;
+  }
+  pleat::testing::write_text(folder_.at("data.bin"), bytes);
+  Trainer same(resolved_config(folder_, kEnd));
+  same.restore(loaded);
+  EXPECT_EQ(same.state_sha256(), trainer.state_sha256());
+}
+
+TEST_F(Resume, AForgedCounterIsRefused) {
+  Trainer trainer(resolved_config(folder_, kEnd));
+  digests(trainer, 2);
+  for (const char* name : {"refused_total", "refused_in_row", "data.epoch", "data.next_sample"})
+    for (const int64_t value : {INT64_MIN, int64_t{-1}, INT64_MAX}) {
+      // A later epoch is a place like any other.
+      if (std::string_view(name) == "data.epoch" && value > 0) continue;
+      checkpoint::StateView forged = trainer.state();
+      forged.integers[name] = value;
+      Trainer other(resolved_config(folder_, kEnd));
+      EXPECT_THROW(other.restore(saved(forged)), base::Error) << name << " " << value;
+    }
 }
 
 TEST_F(Resume, AnotherModelOrOtherDataIsRefused) {

@@ -52,8 +52,6 @@ constexpr ForeignKind kForeignKinds[] = {
      "n.load(sys.argv[1])]\" {0} > {1}.jsonl"},
     {"SQLite format 3\0"sv, 0, "an SQLite database",
      "sqlite3 {0} \"select json_object('text', COLUMN) from TABLE\" > {1}.jsonl"},
-    {"version https://git-lfs.github.com/spec/"sv, 0, "a Git LFS pointer, not the file itself",
-     "git lfs pull --include {0}"},
     {"%PDF-1."sv, 0, "a PDF document", "pdftotext {0} {1}.txt"},
     {"\xff\xfe"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8.txt"},
     {"\xfe\xff"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8.txt"},

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/foreign_text.h"
+#include "data/json_error.h"
 #include "data/tokenizer/utf8.h"
 
 namespace pleat::data {
@@ -11,36 +13,25 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Before the parser builds anything.
-void check_depth(std::string_view text, std::string_view where) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) base::fail("{}: JSON nests deeper than {} levels", where, kMaxDepth);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-}
-
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view where) {
-  check_depth(text, where);
+  base::refuse_deep_json(text, kMaxDepth, where);
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::exception& error) {
-    std::string_view reason = error.what();
-    if (const size_t close = reason.find("] "); close != std::string_view::npos)
-      reason.remove_prefix(close + 2);
-    base::fail("{}: broken JSON: {}", where, shown(reason, 160));
+    base::fail("{}: broken JSON: {}", where, base::json_fault(error.what()));
+  }
+}
+
+Json parse_json_line(std::string_view line, const std::string& where) {
+  base::refuse_deep_json(line, kMaxDepth, where);
+  try {
+    return Json::parse(line.begin(), line.end());
+  } catch (const Json::parse_error& error) {
+    fail_broken_json(where, error.byte, error.what());
+  } catch (const Json::exception& error) {
+    base::fail("{}: broken JSON: {}", where, base::json_fault(error.what()));
   }
 }
 

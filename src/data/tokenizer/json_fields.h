@@ -13,6 +13,8 @@ using Json = nlohmann::json;
 
 // Throws on broken JSON and on nesting deeper than 64.
 Json parse_json(std::string_view text, std::string_view where);
+// The same for one line of JSONL; `where` names file and line.
+Json parse_json_line(std::string_view line, const std::string& where);
 
 // Throws unless `object` is an object with these keys only.
 void only_keys(const Json& object, std::initializer_list<std::string_view> keys, const std::string& where);

@@ -18,6 +18,21 @@
 namespace pleat::data {
 namespace {
 
+// A few rules in a file can make gigabytes of a short text. Real ones stay far below: the longest single
+// character of NFKC becomes 11 times as long, a marked space 3 times.
+constexpr size_t kMostPrependedBytes = 256;
+constexpr size_t kMostGrowth = 64;
+constexpr size_t kGrowthOfShortText = 4096;
+
+void check_growth(size_t before, size_t now) {
+  if (now > kMostGrowth * before + kGrowthOfShortText)
+    base::fail(
+        "the tokenizer's normalizer makes more than {} bytes of a text of {}; at most {} times its length "
+        "and "
+        "{} bytes more are allowed",
+        kMostGrowth * before + kGrowthOfShortText, before, kMostGrowth, kGrowthOfShortText);
+}
+
 bool is_ascii(std::string_view text) {
   for (const char c : text)
     if (static_cast<unsigned char>(c) >= 0x80) return false;
@@ -91,7 +106,11 @@ class Lowercase final : public Normalizer {
 
 class Prepend final : public Normalizer {
  public:
-  explicit Prepend(std::string what) : what_(std::move(what)) {}
+  Prepend(std::string what, const std::string& where) : what_(std::move(what)) {
+    if (what_.size() > kMostPrependedBytes)
+      base::fail("{}: \"prepend\" has {} bytes; at most {} are allowed", where, what_.size(),
+                 kMostPrependedBytes);
+  }
   void apply(std::string& text, Regex::Workspace&) const override {
     if (!text.empty()) text.insert(0, what_);
   }
@@ -113,6 +132,7 @@ class Replace final : public Normalizer {
         out += content_;
       else
         out.append(text, begin, end - begin);
+      check_growth(text.size(), out.size());
     });
     text = std::move(out);
   }
@@ -127,7 +147,11 @@ class NormalizerSequence final : public Normalizer {
  public:
   explicit NormalizerSequence(std::vector<std::unique_ptr<Normalizer>> parts) : parts_(std::move(parts)) {}
   void apply(std::string& text, Regex::Workspace& workspace) const override {
-    for (const auto& part : parts_) part->apply(text, workspace);
+    const size_t before = text.size();
+    for (const auto& part : parts_) {
+      part->apply(text, workspace);
+      check_growth(before, text.size());
+    }
   }
   bool may_remove_start() const override {
     for (const auto& part : parts_)
@@ -139,6 +163,7 @@ class NormalizerSequence final : public Normalizer {
     for (const auto& part : parts_) sum += part->num_spellings();
     return sum;
   }
+  std::vector<std::unique_ptr<Normalizer>> take() { return std::move(parts_); }
 
  private:
   std::vector<std::unique_ptr<Normalizer>> parts_;
@@ -159,7 +184,7 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
   }
   if (type == "Prepend") {
     only_keys(json, {"type", "prepend"}, where);
-    return std::make_unique<Prepend>(string_at(json, "prepend", where));
+    return std::make_unique<Prepend>(string_at(json, "prepend", where), where);
   }
   if (type == "Replace") {
     only_keys(json, {"type", "pattern", "content"}, where);
@@ -173,7 +198,12 @@ std::unique_ptr<Normalizer> make_normalizer(const Json& json, const std::string&
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string place = fmt::format("{}.normalizers[{}]", where, i);
       if (list[i].is_null()) base::fail("{}: null", place);
-      parts.push_back(make_normalizer(list[i], place));
+      std::unique_ptr<Normalizer> part = make_normalizer(list[i], place);
+      // One level, so that its bound on growth holds for all of them together.
+      if (auto* inner = dynamic_cast<NormalizerSequence*>(part.get()))
+        for (std::unique_ptr<Normalizer>& own : inner->take()) parts.push_back(std::move(own));
+      else
+        parts.push_back(std::move(part));
     }
     return std::make_unique<NormalizerSequence>(std::move(parts));
   }

@@ -1,0 +1,108 @@
+// What a user is told about input that cannot be used.
+#include <gtest/gtest.h>
+
+#include "cli/process.h"
+
+namespace pleat {
+namespace {
+
+using testing::Ended;
+using testing::write_text;
+
+class Messages : public ::testing::Test {
+ protected:
+  Messages() {
+    write_text(
+        config_,
+        "[model]\nvocab_size = 257\nhidden_size = 32\nnum_layers = 2\nnum_heads = 2\n[moe]\nnum_experts = 4\n"
+        "top_k = 2\nffn_hidden_size = 16\n");
+  }
+
+  // Ends with `code`, says all `words`, and nothing longer than people read.
+  void expect_says(int code, const std::vector<std::string>& arguments,
+                   std::initializer_list<std::string> words) {
+    const Ended ended = testing::run_pleat(folder_.path(), arguments);
+    EXPECT_EQ(ended.code, code) << ::testing::PrintToString(arguments) << ended.signal << ended.err;
+    EXPECT_LT(ended.err.size(), 800u) << ended.err;
+    for (const std::string& word : words)
+      EXPECT_NE(ended.err.find(word), std::string::npos) << "no '" << word << "' in: " << ended.err;
+  }
+
+  testing::TempFolder folder_;
+  const std::string config_ = folder_.at("model.toml");
+};
+
+TEST_F(Messages, NumbersOutOfRange) {
+  expect_says(65, {"generate", "x", "--temperature", "-1"}, {"--temperature", "-1 is negative"});
+  expect_says(65, {"generate", "x", "--max-tokens", "0"},
+              {"--max-tokens", "0 is not allowed; it must be above 0"});
+  expect_says(65, {"plan", config_, "--set", "optimizer.lr=0"}, {"optimizer.lr = 0", "it must be above 0"});
+  expect_says(65, {"plan", config_, "--set", "moe.top_k=two"},
+              {"moe.top_k = two is not an integer", "as in 2"});
+  expect_says(65, {"plan", config_, "--set", "optimizer.lr=1e"}, {"optimizer.lr = 1e is not a number"});
+}
+
+TEST_F(Messages, AMillionMicrobatchesAreRefusedAtOnce) {
+  expect_says(65, {"plan", config_, "--set", "train.num_microbatches=1000000"},
+              {"1000000 microbatches of 2 layers", "32000000 stages", "at most 2000000"});
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
+  write_text(folder_.at("text.txt"), std::string(5000, 'a'));
+  const Ended ended = testing::run_shell(
+      folder_.path(),
+      fmt::format("cd '{}'; ulimit -v 3000000; pleat train model.toml --set data.train=text.txt "
+                  "--set model.hidden_size=8192 --set log.run_dir=big --set device.threads=1",
+                  folder_.path()));
+  EXPECT_EQ(ended.code, 70) << ended.err;
+  for (const char* word : {"out of memory", "GiB (", "This machine has", "ulimit -v", "pleat plan"})
+    EXPECT_NE(ended.err.find(word), std::string::npos) << ended.err;
+}
+#endif
+
+TEST_F(Messages, DeepJsonIsRefusedAndCrashesNothing) {
+  write_text(folder_.at("text.txt"), std::string(4000, 'a'));
+  const std::string run = folder_.at("run");
+  ASSERT_EQ(testing::run_pleat(
+                folder_.path(),
+                {"train", config_, "--quiet", "--set", "data.train=" + folder_.at("text.txt"), "--set",
+                 "log.run_dir=" + run, "--set", "train.steps=1", "--set", "train.seq_len=32"})
+                .code,
+            0);
+  const std::string deep = std::string(80'000, '[') + std::string(80'000, ']');
+  write_text(folder_.at("requests.jsonl"), "{\"text\": \"a\", \"x\": " + deep + "}\n");
+  expect_says(65, {"eval", run, "--requests", folder_.at("requests.jsonl"), "--out", folder_.at("out.jsonl")},
+              {"requests.jsonl:1: JSON nests deeper than 64 levels"});
+  write_text(folder_.at("prompts.jsonl"), "\"a\"\n{\"tokens\": " + deep + "}\n");
+  expect_says(65, {"generate", run, "--prompts", folder_.at("prompts.jsonl")},
+              {"prompts.jsonl:2: JSON nests deeper than 64 levels"});
+  write_text(folder_.at("prompts.jsonl"), "{\"prompt\": \"a\",}\n");
+  expect_says(65, {"generate", run, "--prompts", folder_.at("prompts.jsonl")},
+              {"prompts.jsonl:1: broken JSON at column 16"});
+}
+
+TEST_F(Messages, DatasetsThatAreNotThere) {
+  expect_says(65, {"data", "inspect", folder_.at("no/set")},
+              {"there is no dataset", "no/set.bin and ", "no/set.idx are missing", "pleat data tokenize"});
+  write_text(folder_.at("text.txt"), "some text\n");
+  // The folder is made.
+  expect_says(
+      0,
+      {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out", folder_.at("a/b/notes")},
+      {});
+  EXPECT_TRUE(std::filesystem::exists(folder_.at("a/b/notes.idx")));
+  expect_says(65, {"data", "inspect", folder_.at("a/b/notes.bin")}, {"give the name without .bin or .idx"});
+  write_text(folder_.at("pointer.txt"),
+             "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 1\n");
+  expect_says(
+      65, {"data", "tokenize", folder_.at("pointer.txt"), "--tokenizer", "byte", "--out", folder_.at("c")},
+      {"pointer.txt: a Git LFS pointer"});
+  expect_says(65,
+              {"data", "tokenize", folder_.at("text.txt"), "--tokenizer", folder_.at("pointer.txt"), "--out",
+               folder_.at("c")},
+              {"pointer.txt: a Git LFS pointer"});
+}
+
+}  // namespace
+}  // namespace pleat
