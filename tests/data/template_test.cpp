@@ -90,6 +90,8 @@ TEST(Template, WhatIsNotSupportedIsRefusedByNameAndLine) {
       {"\n\n{{ n | frobnicate }}", "t:3: the filter \"frobnicate\" is not supported"},
       {"{{ n is frobnicated }}", "t:1: the test \"frobnicated\" is not supported"},
       {"{{ s.encode() }}", "t:1: the method encode() is not supported"},
+      {"{{ s | safe }}{{ 'a' + s | safe }}",
+       "t:1: the filters safe and escape are supported only as the last of a {{ }}"},
       {"{{ lipsum() }}", "t:1: the function lipsum() is not supported"},
       {"{% for x in l recursive %}{% endfor %}", "t:1: recursive loops are not supported in a chat template"},
       {"{% if n %}", "t:1: the template ends, but {% endif %} is missing"},

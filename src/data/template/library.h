@@ -59,6 +59,10 @@ Filter find_list_filter(std::string_view name);
 Test find_test(std::string_view name);
 
 inline bool is_filter(std::string_view name) { return find_filter(name) != nullptr; }
+// Those whose result Jinja joins with other text in its own way.
+inline bool is_markup_filter(std::string_view name) {
+  return name == "safe" || name == "e" || name == "escape";
+}
 inline bool is_test(std::string_view name) { return find_test(name) != nullptr; }
 // Of any type. Those that would change a list or a map are methods too: calling one is refused when it
 // happens, as in the sandbox.

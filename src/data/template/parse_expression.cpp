@@ -343,6 +343,10 @@ ExpressionPtr Parser::filters(ExpressionPtr e, bool starts_inline) {
     const int line = now().line;
     std::string name = expect_name();
     if (!is_filter(name)) fail(line, fmt::format("the filter \"{}\" is not supported", shown(name, 40)));
+    if (is_markup_filter(name)) {
+      ++markup_;
+      markup_line_ = line;
+    }
     e = make(ExpressionKind::Filter, line, parts_of(std::move(e)), std::move(name));
     if (is_operator("(")) e->arguments = arguments();
     count_depth(*e);

@@ -97,18 +97,23 @@ Body Parser::body(std::initializer_list<std::string_view> ends) {
         Statement s;
         s.kind = StatementKind::Print;
         s.line = token.line;
+        const int markup = markup_;
         s.expression = tuple(true, false);
+        check_markup(markup, s.expression.get());
         expect(TokenKind::PrintEnd, "}}");
         out.push_back(std::move(s));
         break;
       }
-      case TokenKind::BlockBegin:
+      case TokenKind::BlockBegin: {
         ++at_;
         for (const std::string_view end : ends)
           if (is_name(end)) return out;
+        const int markup = markup_;
         out.push_back(statement());
+        check_markup(markup, nullptr);
         expect(TokenKind::BlockEnd, "%}");
         break;
+      }
       case TokenKind::End:
         if (ends.size() != 0)
           fail(token.line, fmt::format("the template ends, but {{% {} %}} is missing", *(ends.end() - 1)));
@@ -117,6 +122,14 @@ Body Parser::body(std::initializer_list<std::string_view> ends) {
         unexpected();
     }
   }
+}
+
+void Parser::check_markup(int before, const Expression* printed) {
+  const bool is_last =
+      printed != nullptr && printed->kind == ExpressionKind::Filter && is_markup_filter(printed->name);
+  if (markup_ - before > (is_last ? 1 : 0))
+    fail(markup_line_, "the filters safe and escape are supported only as the last of a {{ }}");
+  markup_ = before;
 }
 
 Body Parser::block(std::initializer_list<std::string_view> ends) {

@@ -80,6 +80,9 @@ class Parser {
   ExpressionPtr make(ExpressionKind kind, int line, std::vector<ExpressionPtr> parts, std::string name = {});
   void count_depth(Expression& e) const;
   bool at_tuple_end() const;
+  // safe and escape make text that escapes whatever it is joined with; only where it is printed as it is
+  // does that change nothing. Throws when more of them were met since `before` than `printed` itself.
+  void check_markup(int before, const Expression* printed);
 
   std::string name_;
   const TemplateLimits& limits_;
@@ -88,6 +91,7 @@ class Parser {
   int level_ = 0;
   int loops_ = 0;
   bool marks_generation_ = false;
+  int markup_ = 0, markup_line_ = 0;
   std::vector<MacroCode*> open_macros_;
 };
 
