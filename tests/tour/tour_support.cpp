@@ -69,6 +69,27 @@ PATH=/usr/bin:/bin
 '@SOURCE@/dev' help | grep -q "^  $1 " || { echo "./dev has no command '$1'" >&2; exit 1; }
 )sh";
 
+// Makes the run folders that pages take for granted, of two steps each.
+constexpr char kSmallRuns[] = R"sh(#!/bin/bash
+set -e
+short=(--quiet --set train.steps=2 --set train.seq_len=64 --set train.micro_batch=2 --set optimizer.warmup_steps=1
+  --set train.eval_every=0)
+cat docs/*.md > small.txt
+for run in "$@"; do
+  case $run in
+    *chat*)
+      for n in $(seq 200); do
+        echo '{"messages": [{"role": "user", "content": "And '$n'?"}, {"role": "assistant", "content": "'$n' it is."}]}'
+      done > small.jsonl
+      pleat data train-tokenizer small.txt --vocab-size 600 --out "$run-tokenizer/tokenizer.json" \
+        --special '<|im_start|>' --special '<|im_end|>'
+      pleat train configs/demo.toml "${short[@]}" --set data.train=small.jsonl --set data.tokenizer="$run-tokenizer" \
+        --set chat.template=chatml --set data.separator= --set data.valid_split=0.1 --set log.run_dir="$run" ;;
+    *) pleat train configs/demo.toml "${short[@]}" --set data.train=small.txt --set log.run_dir="$run" ;;
+  esac
+done
+)sh";
+
 void write_script(const std::string& path, std::string text) {
   for (const auto& [mark, value] :
        {std::pair{"@BINARY@", PLEAT_BINARY}, std::pair{"@SOURCE@", PLEAT_SOURCE_DIR}})
@@ -93,6 +114,7 @@ void furnish(const std::string& folder) {
   for (const char* place : {"build/cpu/pleat", "build/cuda/pleat", "build/tour/pleat"})
     write_script(folder + "/" + place, kPleat);
   for (const char* launcher : {"mpirun", "srun"}) write_script(folder + "/build/tour/" + launcher, kLauncher);
+  write_script(folder + "/build/tour/small_runs", kSmallRuns);
   write_script(folder + "/dev", kDev);
 }
 
@@ -152,6 +174,9 @@ TourPage read_tour(const std::string& name, const std::string& text) {
       else
         marks[m[1]] = m[2];
     } else if (!inside && start != line.npos) {
+      if (std::regex_search(line, std::regex(R"(^ {4,}(build/|pleat |[.]/dev |mpirun |.*[|] *pleat ))")))
+        page.faults.push_back(
+            fmt::format("{}:{}: a command outside a block: put it between ```sh and ```", name, number));
       if (!marks.empty() || !first.empty())
         page.faults.push_back(fmt::format("{}:{}: no fenced block follows the comment above", name, number));
       marks.clear();

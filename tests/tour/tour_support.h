@@ -12,7 +12,8 @@
 //   <!-- runs on: 8 ranks --> the same, planned for that many ranks
 //   <!-- with: --set train.steps=3 -->   appended to every `pleat train` of the block, to keep the test short
 //   <!-- exits: 65 -->        the exit code every command of the block must have
-//   <!-- first: COMMAND -->   run before the block, not shown to readers
+//   <!-- first: COMMAND -->   run before the block, not shown to readers; `small_runs FOLDER...` makes runs of two
+//                             steps, of conversations where the folder's name has "chat" in it
 #pragma once
 
 #include <string>

@@ -59,6 +59,7 @@ TEST(TourItself, FindsWhatIsWrong) {
   EXPECT_NE(outcome("```sh\nno_such_program\n```\n").find("code 127"), std::string::npos);
   EXPECT_NE(outcome("```sh\n./dev test\n```\n").find("mark the block"), std::string::npos);
   EXPECT_NE(outcome("<!-- runs on: a GPU -->\nwords\n").find("no fenced block"), std::string::npos);
+  EXPECT_NE(outcome("    pleat plan x\n").find("outside a block"), std::string::npos);
 }
 
 TEST(TourItself, PlansWhatItCannotRun) {
