@@ -59,7 +59,7 @@ void CudaMachine::fill(int64_t offset, int byte, int64_t bytes) {
 
 namespace {
 
-struct BoundStage {
+struct CudaStage {
   kernels::CudaLaunch launch;
   BoundCollective collective;  // instead of a launch
   kernels::Invocation invocation;
@@ -104,7 +104,7 @@ struct CudaExecutor::State {
   FindGroup groups;
   std::vector<Lane*> lanes;
   std::vector<LaneMemory> memory;  // per lane
-  std::vector<BoundStage> stages;
+  std::vector<CudaStage> stages;
   std::unordered_map<std::string, ValueId> names;
   std::vector<Mirror> mirrors;
   std::vector<int64_t> host_offset;  // per root value, -1: none
@@ -131,7 +131,7 @@ struct CudaExecutor::State {
 
   void bind(size_t s) {
     const Stage& stage = program.stages[s];
-    BoundStage& bound = stages[s];
+    CudaStage& bound = stages[s];
     bound.name = stage_name(stage);
     bound.lane = lanes[static_cast<size_t>(stage.lane)];
     for (const Use& use : stage.uses) {
@@ -163,7 +163,7 @@ struct CudaExecutor::State {
                  types_of(bound));
   }
 
-  static std::string types_of(const BoundStage& bound) {
+  static std::string types_of(const CudaStage& bound) {
     std::string out;
     for (const kernels::Arg& a : bound.args)
       out += fmt::format("{}{}", out.empty() ? "" : ", ", a.present ? tensor::name_of(a.dtype) : "none");
@@ -187,7 +187,7 @@ struct CudaExecutor::State {
   using AtStage = std::function<void(size_t)>;
 
   void run_stage(size_t s, const AtStage& before, const AtStage& after) {
-    BoundStage& stage = stages[s];
+    CudaStage& stage = stages[s];
     for (size_t w : stage.waits) stage.lane->wait(*stages[w].event);
     if (before) before(s);
     device::cuda::push_range(stage.name.c_str());
@@ -214,7 +214,7 @@ struct CudaExecutor::State {
     threads->run(
         delay_seed, [&](StageId s) { run_stage(static_cast<size_t>(s), before, after); },
         [&](const std::string& why) {
-          for (const BoundStage& stage : stages)
+          for (const CudaStage& stage : stages)
             if (stage.collective.run) return stage.collective.group->abort(why);
         });
   }
