@@ -1,7 +1,6 @@
 #include "device/cpu/arena.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -41,12 +40,6 @@ int64_t Arena::end_of_changes(int64_t from) const {
   int64_t end = size_;
   while (end > from && data_[end - 1] == pattern_at(end - 1)) --end;
   return end;
-}
-
-void Arena::release(int64_t begin, int64_t count) {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t first = (begin + page - 1) / page * page, last = (begin + count) / page * page;
-  if (last > first) (void)madvise(data_ + first, static_cast<size_t>(last - first), MADV_DONTNEED);
 }
 
 }  // namespace pleat::device
