@@ -14,7 +14,7 @@ namespace {
 
 using base::SimVfs;
 
-class Damage : public testing::Test {
+class Damage : public ::testing::Test {
  protected:
   void SetUp() override {
     save(vfs_, "run", other_.view(), small_options());
@@ -192,7 +192,7 @@ TEST_F(Damage, RestoreListsWhatDoesNotFit) {
 
 TEST(DamageOnDisk, LinksAndPipesAreNotFollowed) {
   base::PosixVfs vfs;
-  const std::string directory = testing::TempDir() + "pleat_links";
+  const std::string directory = ::testing::TempDir() + "pleat_links";
   vfs.remove_all(directory);
   const TestState state(1);
   save(vfs, directory, state.view(), small_options());

@@ -56,13 +56,13 @@ bool killed_in_save(const std::string& directory, int64_t step, int64_t kill_poi
   return false;
 }
 
-class Kill : public testing::Test {
+class Kill : public ::testing::Test {
  protected:
   void SetUp() override { vfs_.remove_all(root_), vfs_.mkdir(root_); }
   void TearDown() override { vfs_.remove_all(root_); }
 
   UnsyncedVfs vfs_;
-  const std::string root_ = testing::TempDir() + fmt::format("pleat_kill_{}", ::getpid());
+  const std::string root_ = ::testing::TempDir() + fmt::format("pleat_kill_{}", ::getpid());
 };
 
 TEST_F(Kill, BeforeEveryOperationOfASave) {

@@ -67,7 +67,7 @@ TEST(Save, RoundTripAtEveryBlockAndShardSize) {
 
 TEST(Save, RoundTripOnTheRealDisk) {
   base::PosixVfs vfs;
-  const std::string directory = testing::TempDir() + "pleat_save_roundtrip";
+  const std::string directory = ::testing::TempDir() + "pleat_save_roundtrip";
   vfs.remove_all(directory);
   const TestState state(3, 40);
   SaveOptions options;

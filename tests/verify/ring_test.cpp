@@ -25,7 +25,7 @@ Sets with(Sets a, const Sets& b) {
   return a;
 }
 
-void expect_equal(const config::Config& c, const model::Mesh& mesh, const RunOptions& options = {}) {
+void expect_ring_equal(const config::Config& c, const model::Mesh& mesh, const RunOptions& options = {}) {
   SCOPED_TRACE(text_of(mesh));
   EXPECT_EQ(difference(c, run_on(c, {}, options), run_on(c, mesh, options), kBound), "");
 }
@@ -42,9 +42,9 @@ TEST(Ring, EveryKindOfAttention) {
        }) {
     const config::Config c = small_model(with(sets, {"train.micro_batch=2"}));
     SCOPED_TRACE(sets.back());
-    expect_equal(c, ring({1, 2}));
-    expect_equal(c, ring({1, 4, 1, 1, 2, 1}));
-    expect_equal(c, ring({2, 2, 1, 2, 2, 1}));
+    expect_ring_equal(c, ring({1, 2}));
+    expect_ring_equal(c, ring({1, 4, 1, 1, 2, 1}));
+    expect_ring_equal(c, ring({2, 2, 1, 2, 2, 1}));
   }
 }
 
@@ -52,7 +52,7 @@ TEST(Ring, WithEveryOtherAxis) {
   const config::Config c = small_model({"model.num_kv_heads=4", "moe.shared_ffn_hidden_size=8"});
   for (const Axes& axes :
        std::vector<Axes>{{1, 8}, {2, 4, 1, 1, 8, 1}, {1, 2, 2, 2, 2, 1}, {2, 2, 2, 1, 2, 2}})
-    expect_equal(c, ring(axes));
+    expect_ring_equal(c, ring(axes));
 }
 
 // 24 rows: chunks of 6 rows over two ranks, of 3 over four.
