@@ -146,7 +146,8 @@ TEST(ConfigParse, BadSetsAreRefused) {
   EXPECT_EQ(refusal(kDense, {"optimizer.rl=1"}),
             "--set optimizer.rl=1: unknown key \"optimizer.rl\"; the nearest is \"optimizer.lr\"");
   EXPECT_TRUE(holds(refusal(kDense, {"optimizer=1"}), "is a section"));
-  EXPECT_TRUE(holds(refusal(kDense, {"train.steps=many"}), "not valid TOML"));
+  EXPECT_TRUE(holds(refusal(kDense, {"train.steps=many"}),
+                    "train.steps = many is not an integer; needed is an integer"));
   EXPECT_TRUE(holds(refusal(kDense, {"train.steps=1\ntrain.seed=2"}), "single line"));
   EXPECT_TRUE(holds(refusal(kDense, {"train.steps={a=1}"}), "is a table; needed is an integer"));
   EXPECT_TRUE(holds(refusal(kDense, {"data.train=\xff"}), "not valid TOML"));
