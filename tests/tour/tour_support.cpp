@@ -123,12 +123,12 @@ void furnish(const std::string& folder) {
 TourPage read_tour(const std::string& name, const std::string& text) {
   TourPage page{name, {}, {}};
   std::istringstream lines(text);
-  std::string line, language;
+  std::string line, language, file;
   std::map<std::string, std::string> marks;
   std::vector<std::string> first;
   bool inside = false, checked = false;
   static const std::regex mark_line(
-      R"(^\s*<!-- (runs on|with|exits|first|from|output of)(?::)? (.*) -->\s*$)");
+      R"(^\s*<!-- (runs on|with|exits|first|file|from|output of)(?::)? (.*) -->\s*$)");
   TourCommand open;
   std::string end_of_document;  // of a here-document
   const auto finish = [&] {
@@ -147,11 +147,17 @@ TourPage read_tour(const std::string& name, const std::string& text) {
         page.faults.push_back(
             fmt::format("{}:{}: a block without a word for what it is: ```sh or ```text", name, number));
       for (const std::string& command : first) page.commands.push_back({number, command, 0, false, "", ""});
+      file.clear();
     } else if (fence) {
       finish();
+      if (const std::string to = mark("file"); !to.empty())
+        page.commands.push_back(
+            {number, fmt::format("cat > {} << 'END OF FILE'\n{}END OF FILE", to, file), 0, false, "", ""});
       inside = false;
       marks.clear();
       first.clear();
+    } else if (inside && marks.contains("file")) {
+      file += line + "\n";
     } else if (inside && language == "sh" && !checked) {
       if (open.text.empty()) {
         if (start == line.npos || line[start] == '#') continue;

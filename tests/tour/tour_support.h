@@ -6,6 +6,8 @@
 // Blocks below `<!-- from FILE -->` and `<!-- output of pleat ... -->` are compared by tools/check_excerpts. A
 // block that says nothing is a fault: nobody could tell whether a command was left out.
 //
+// `<!-- file: run.toml -->` above a block of another kind: it is written to that file.
+//
 // Comments right above a block of commands change how it is run:
 //   <!-- runs on: a GPU -->   (or a cluster, another machine, a quiet hour): not run. `pleat train` is planned
 //                             instead, other sub-commands are held against their --help, ./dev against its own

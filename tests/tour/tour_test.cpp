@@ -83,6 +83,9 @@ TEST(TourItself, PlansWhatItCannotRun) {
 
 TEST(TourItself, MarksChangeHowABlockRuns) {
   EXPECT_EQ(outcome("<!-- first: echo text > notes.txt -->\n```sh\ncat notes.txt\n```\n"), "");
+  EXPECT_EQ(outcome("<!-- file: a.toml -->\n```toml\n[train]\nsteps = 3\n```\nThen:\n\n```sh\ngrep -q 'steps "
+                    "= 3' a.toml\n```\n"),
+            "");
   EXPECT_EQ(outcome("<!-- exits: 65 -->\n```sh\npleat plan none.toml\n```\n"), "");
   EXPECT_NE(outcome("<!-- with: --set train.steps=0 -->\n```sh\npleat train configs/tiny.toml\n```\n")
                 .find("train.steps"),
