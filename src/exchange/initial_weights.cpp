@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "checkpoint/choose.h"
+#include "checkpoint/directory.h"
 #include "config/run_files.h"
 #include "config/schema.h"
 #include "exchange/source_files.h"
@@ -119,8 +120,8 @@ InitialWeights::InitialWeights(const InitOptions& options, const std::string& co
   origin_.path = fs::weakly_canonical(fs::absolute(options.source)).string();
   origin_.asked_step = options.step == "newest" ? "" : options.step;
   const std::string checkpoints = config::resolve(asked).checkpoint.dir;
-  std::error_code ignored;
-  if (fs::is_directory(checkpoints, ignored) && !fs::is_empty(checkpoints, ignored)) {
+  base::PosixVfs vfs;
+  if (vfs.stat(checkpoints) && !checkpoint::list_checkpoints(vfs, checkpoints).steps.empty()) {
     const std::optional<run::Origin> before = run::read_origin(folder);
     if (!before || !before->same_request(origin_))
       base::fail(

@@ -4,7 +4,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/replace_file.h"
 #include "checkpoint/choose.h"
+#include "checkpoint/directory.h"
 #include "config/run_files.h"
 #include "config/schema.h"
 #include "train/run_tokenizer.h"
@@ -15,15 +17,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_checkpoints(const std::string& directory) {
-  std::error_code ignored;
-  return fs::is_directory(directory, ignored) && !fs::is_empty(directory, ignored);
+bool has_checkpoints(base::Vfs& vfs, const std::string& directory) {
+  return vfs.stat(directory) && !checkpoint::list_checkpoints(vfs, directory).steps.empty();
 }
 
 std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Config& used) {
   const std::string& directory = used.checkpoint.dir;
   if (used.checkpoint.resume == "never") {
-    if (has_checkpoints(directory))
+    if (has_checkpoints(vfs, directory))
       base::fail(
           "checkpoint.resume = \"never\", but '{}' already holds checkpoints: choose another log.run_dir, or "
           "remove them",
@@ -70,6 +71,33 @@ bool asks_for_another_run(const config::Config& asked) {
   return false;
 }
 
+// Checkpoints outside the run folder do not move with it: RUN in there names the run they belong to.
+std::string owner_file(const config::Config& used) {
+  const std::string named = config::in_folder(used, used.log.run_dir).checkpoint.dir;
+  return fs::path(named).is_absolute() ? named + "/RUN" : "";
+}
+
+void require_own_checkpoints(const config::Config& used) {
+  const std::string path = owner_file(used);
+  std::ifstream in(path);
+  std::string owner;
+  std::error_code ignored;
+  if (path.empty() || !std::getline(in, owner) || fs::equivalent(owner, used.log.run_dir, ignored) ||
+      !fs::exists(owner + "/" + config::kAskedName, ignored))
+    return;
+  base::fail(
+      "the checkpoints in '{}' belong to the run in '{}'; --set checkpoint.dir=... gives this run its own "
+      "(copy the checkpoints there to go on from them)",
+      used.checkpoint.dir, owner);
+}
+
+void own_checkpoints(const config::Config& used) {
+  const std::string path = owner_file(used);
+  if (path.empty()) return;
+  fs::create_directories(used.checkpoint.dir);
+  base::replace_file(path, fs::weakly_canonical(fs::absolute(used.log.run_dir)).string() + "\n");
+}
+
 // What the summary says, where it is of the run's last step.
 std::optional<LoopResult> finished(const std::string& folder, int64_t step) {
   const std::string path = folder + "/summary.json";
@@ -113,7 +141,8 @@ Start begin(const config::Config& asked, const LoopOptions& options, const Crew&
   int64_t found[2] = {-1, 0};  // step of the checkpoint, whether the run is done
   if (crew.leads()) {
     if (options.lock) out.lock.emplace(run::Lock::take(asked.log.run_dir));
-    if (options.write_start && !has_checkpoints(used.checkpoint.dir)) {
+    require_own_checkpoints(used);
+    if (options.write_start && !has_checkpoints(*out.vfs, used.checkpoint.dir)) {
       if (out.lock) out.lock->sign();
       options.write_start(config::resolve(with_vocabulary(asked)));
     }
@@ -126,6 +155,7 @@ Start begin(const config::Config& asked, const LoopOptions& options, const Crew&
       found[1] = out.done.has_value();
     }
     if (out.lock && !out.done) out.lock->sign();
+    if (!out.done) own_checkpoints(used);
   }
   crew.tell("start.resume", std::span(found));
   if (!crew.leads() && found[1]) out.done.emplace().step = found[0];

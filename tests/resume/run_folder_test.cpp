@@ -109,15 +109,21 @@ TEST_F(RunFolder, ASecondTrainerIsKeptOut) {
   const std::string data = at("tokens");
   testing::write_dataset(data, 4000, 5);
   write_text(at("long.toml"), testing::run_toml(data, at("long"), 100000));
-  const std::vector<std::string> command = {"train", at("long.toml")};
+  const std::vector<std::string> command = {"train", at("long.toml"), "--set", "checkpoint.every=1"};
   fs::create_directory(at("one"));
   PleatProcess first(at("one"), command);
-  while (first.running() && !fs::exists(at("long/metrics.jsonl")))
+  while (first.running() && !fs::exists(at("long/checkpoints/LATEST")))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   const std::string record = read_text(at("long/config.toml"));
   const Ended second = pleat(command);
   expect(second, 65, {"another trainer is at work", "pid ", "since "});
   EXPECT_EQ(read_text(at("long/config.toml")), record);
+  // Readers are welcome, and what they read stays until they are done.
+  for (int i = 0; i < 3; ++i) {
+    expect(pleat({"generate", at("long"), "--max-tokens", "2"}), 0, {"using step "});
+    expect(pleat({"report", at("long"), "--out", at("page.html")}), 0, {"up to step "});
+  }
+  EXPECT_TRUE(first.running());
   first.send(SIGKILL);
   first.wait();
   std::vector<std::string> stop = command;
@@ -231,6 +237,37 @@ TEST_F(RunFolder, TheTokenizerIsPartOfTheFolder) {
   expect(pleat({"generate", at("moved"), "--max-tokens", "2"}), 0);
   expect(train({"moved"}, "train.steps=7"), 0);
   EXPECT_NE(read_text(at("moved/asked.toml")).find("tokenizer = \"tokenizer\""), std::string::npos);
+}
+
+// Checkpoints outside the folder belong to one run: a copy must not go on in them.
+TEST_F(RunFolder, ACopyDoesNotTakeTheCheckpointsOfTheOriginal) {
+  expect(train({"run.toml"}, "checkpoint.dir=outside"), 0);
+  const std::map<std::string, std::string> before = tree(at("outside"));
+  fs::copy(at("first"), at("copy"), fs::copy_options::recursive);
+  expect(train({"copy"}, "train.steps=7"), 65, {"outside", "belong to the run in", "checkpoint.dir"});
+  EXPECT_EQ(tree(at("outside")), before);
+  fs::remove_all(at("copy"));
+  fs::rename(at("first"), at("moved"));
+  expect(train({"moved"}, "train.steps=7"), 0, {"outside/step-6"});
+}
+
+TEST_F(RunFolder, ConversationsFineTuneAModel) {
+  expect(train({"run.toml"}), 0);
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format(
+        "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{} and {}\"}}, "
+        "{{\"role\": \"assistant\", \"content\": \"{}\"}}]}}\n",
+        i, i + 1, 2 * i + 1);
+  write_text(at("chat.jsonl"), lines);
+  write_text(at("chat.toml"),
+             "[optimizer]\nschedule = \"constant\"\n[train]\nsteps = 2\nseq_len = 64\n[data]\n"
+             "train = \"chat.jsonl\"\n[chat]\ntemplate = \"plain\"\n[log]\nrun_dir = \"chat\"\n");
+  expect(train({"chat.toml", "--init", "first"}), 0, {"using step 6", "starting from the weights"});
+  EXPECT_EQ(summary("chat").at("origin").at("step"), 6);
+  expect(train({"chat.toml", "--init", "first"}), 0, {"already done"});
+  expect(train({"chat.toml", "--init", "first"}, "train.steps=3"), 0, {"goes on", "train.steps: 2 -> 3"});
+  expect(pleat({"generate", at("chat"), "--max-tokens", "2"}), 0, {"using step 3"});
 }
 
 TEST_F(RunFolder, TheStartIsShort) {
