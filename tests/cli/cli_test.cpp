@@ -144,7 +144,7 @@ TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
                  {"4 / (3 x 1 x 1)", "tp=2", "tp=4"});
   expect_refused({"layout", config_, "--ranks", "0"}, {"--ranks"});
   // What one rank cannot honour is not ignored.
-  expect_refused({"plan", config_, "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
+  expect_refused({"plan", config_, "--ranks", "1", "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
 }
 
 TEST_F(Cli, SimulateShowsWhatIsHidden) {

@@ -28,8 +28,7 @@ class RankRuns : public ::testing::Test {
                                     "model.vocab_size=264",
                                     "train.num_microbatches=4",
                                     "train.eval_every=2",
-                                    "train.eval_batches=3",
-                                    "comm.timeout=100"};
+                                    "train.eval_batches=3"};
     out.insert(out.end(), more.begin(), more.end());
     return out;
   }

@@ -106,7 +106,7 @@ config::Config parallel_config(const GridCase& c, const std::string& dtype) {
   p.tp = m.tp, p.cp = m.cp, p.pp = m.pp, p.vpp = m.vpp, p.ep = m.ep, p.etp = m.etp;
   p.dispatcher = m.dispatcher == model::Dispatcher::AllGather ? "allgather" : "alltoall";
   p.context = std::string(name_of(m.context));
-  p.optimizer_group = m.optimizer_group;
+  if (m.world() > 1) p.optimizer_group = m.optimizer_group;
   return config;
 }
 
