@@ -52,10 +52,10 @@ TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
   write_text(folder_.at("text.txt"), std::string(5000, 'a'));
   const Ended ended = testing::run_shell(
       folder_.path(),
-      fmt::format(
-          "cd '{}'; ulimit -v 3000000; pleat train model.toml --set data.train=text.txt "
-          "--set model.hidden_size=8192 --set model.head_dim=64 --set log.run_dir=big --set device.threads=1",
-          folder_.path()));
+      fmt::format("cd '{}'; ulimit -v 3000000; pleat train model.toml --set data.train=text.txt "
+                  "--set model.hidden_size=8192 --set model.num_heads=128 --set log.run_dir=big --set "
+                  "device.threads=1",
+                  folder_.path()));
   EXPECT_EQ(ended.code, 70) << ended.err;
   for (const char* word : {"out of memory", "GiB (", "This machine has", "ulimit -v", "pleat plan"})
     EXPECT_NE(ended.err.find(word), std::string::npos) << ended.err;
