@@ -2,6 +2,7 @@
 // when its checkpoints are damaged; changed settings judged key by key.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -127,7 +128,8 @@ TEST_F(RunFolder, ASecondTrainerIsKeptOut) {
   first.send(SIGKILL);
   first.wait();
   std::vector<std::string> stop = command;
-  stop.insert(stop.end(), {"--stop-after", "2"});
+  const std::string log = read_text(at("long/metrics.jsonl"));
+  stop.insert(stop.end(), {"--stop-after", std::to_string(std::count(log.begin(), log.end(), '\n') + 2)});
   expect(pleat(stop), 75);
 }
 
