@@ -155,7 +155,7 @@ struct DataConfig {
   std::string tokenizer = "byte";  // or the path of a tokenizer
   std::string end_of_document;     // token or id; empty: what the tokenizer's files say
   std::string jsonl_key = "text";
-  std::string separator;  // cuts a .txt file into documents; empty: one document per file
+  std::string separator;           // cuts a .txt file into documents; empty: one document per file
   std::string packing = "stream";  // stream | whole (no document is cut)
   bool shuffle = true;
   bool isolate_documents = true;

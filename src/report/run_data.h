@@ -58,7 +58,7 @@ struct RunData {
   RunCurves curves;
   std::optional<StepRecord> last;
   double step_seconds = 0, step_tokens = 0;  // of the steps in the log
-  std::vector<RouterHealth> health;  // the last ones logged
+  std::vector<RouterHealth> health;          // the last ones logged
   int64_t health_step = 0;
   std::optional<std::vector<TimelineEvent>> timeline;
 };
