@@ -40,7 +40,7 @@ class Bench {
 
   std::vector<Trial> trials() {
     const float all = static_cast<float>(n_ * (n_ + 1) / 2);  // sum of rank + 1
-    const auto summed = [this, all](int64_t i) { return all * value(0, i); };
+    const auto summed = [all](int64_t i) { return all * value(0, i); };
     const double peers = n_ - 1, share = 1.0 / n_;
     return {
         {"all_reduce", share,

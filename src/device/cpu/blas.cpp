@@ -118,7 +118,7 @@ BlasRoom::BlasRoom(int num_threads) : num_threads_(num_threads) {
   const Library& blas = library();
   Buffers& all = buffers();
   const std::lock_guard lock(all.mutex);
-  const size_t needed = static_cast<size_t>(all.num_threads + num_threads);
+  const size_t needed = static_cast<size_t>(all.num_threads) + static_cast<size_t>(num_threads);
   std::vector<void*> taken;  // all at the same time: the same one would come again otherwise
   while (all.known.size() < needed && has_room()) {
     taken.push_back(blas.take_buffer(0));
