@@ -13,11 +13,11 @@ using program::Life;
 using program::Owner;
 using tensor::Dtype;
 
-struct Role {
+struct WeightField {
   const char* suffix;
   ValueId LayerWeights::*field;
 };
-constexpr Role kRoles[] = {
+constexpr WeightField kWeightFields[] = {
     {"attn_norm.weight", &LayerWeights::attn_norm},
     {"attn.qkv.weight", &LayerWeights::qkv},
     {"attn.qkv.bias", &LayerWeights::qkv_bias},
@@ -133,7 +133,7 @@ void assign_roles(Decoder& d) {
       split(v.grad, d.grads[static_cast<size_t>(p.layer)]);
       continue;
     }
-    for (const Role& role : kRoles)
+    for (const WeightField& role : kWeightFields)
       if (p.name == fmt::format("layers.{}.{}", p.layer, role.suffix)) {
         d.weights[static_cast<size_t>(p.layer)].*role.field = v.weight;
         d.grads[static_cast<size_t>(p.layer)].*role.field = v.grad;

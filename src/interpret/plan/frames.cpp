@@ -16,10 +16,10 @@ using namespace program;
 
 namespace {
 
-constexpr int kComputeLane = 0;
+constexpr int kTurnLane = 0;
 constexpr int64_t kSlotSlack = 128;  // sizes that differ by less than a 128th share slots
 
-struct Span {
+struct TurnSpan {
   int begin = 0, end = 0;  // turns, both included
 };
 
@@ -38,7 +38,7 @@ class FramePacker {
     inside_.assign(turns_.size(), {});
     is_inside_.assign(p_.values.size(), 0);
     for (const size_t v : values) {
-      const Span span = span_of(v);
+      const TurnSpan span = span_of(v);
       if (span.begin == span.end) {
         inside_[size_t(span.begin)].push_back(v);
         is_inside_[v] = 1;
@@ -62,13 +62,13 @@ class FramePacker {
 
  private:
   struct Item {
-    Span span;
+    TurnSpan span;
     int64_t bytes = 0;
     std::vector<std::pair<size_t, int64_t>> values;  // with offsets inside
   };
 
   struct Kept {
-    Span span;
+    TurnSpan span;
     int lane = -1;  // own_lane
     size_t value = 0;
     std::tuple<int, int, int> frame() const { return {span.begin, span.end, lane}; }
@@ -80,13 +80,13 @@ class FramePacker {
     int found = -1;
     for (int l = 0; l < lanes_; ++l) {
       if (lives_.first(v, l) < 0) continue;
-      if (l == kComputeLane || found >= 0) return -1;
+      if (l == kTurnLane || found >= 0) return -1;
       found = l;
     }
     return found;
   }
 
-  Item frame_item(Span span, int lane, const std::vector<size_t>& values) {
+  Item frame_item(TurnSpan span, int lane, const std::vector<size_t>& values) {
     Item item{span, 0, {}};
     if (lane >= 0) {
       scratch_.resize(p_.values.size());
@@ -106,7 +106,7 @@ class FramePacker {
     entry_.assign((n + 1) * lanes, std::numeric_limits<int>::max());
     for (size_t t = n; t-- > 0;) {
       StageId first = turns_[t].begin;
-      while (first < turns_[t].end && p_.stages[size_t(first)].lane != kComputeLane) ++first;
+      while (first < turns_[t].end && p_.stages[size_t(first)].lane != kTurnLane) ++first;
       for (size_t l = 0; l < lanes; ++l)
         entry_[t * lanes + l] =
             first < turns_[t].end ? order_.clock(first, static_cast<int>(l)) : entry_[(t + 1) * lanes + l];
@@ -114,11 +114,11 @@ class FramePacker {
   }
   int entry(int turn, int lane) const { return entry_[size_t(turn) * size_t(lanes_) + size_t(lane)]; }
 
-  Span span_of(size_t v) const {
+  TurnSpan span_of(size_t v) const {
     const Lifetime& life = lives_[v];
     const int last_turn = static_cast<int>(turns_.size()) - 1;
     if (life.first_in_list < 0) return {0, last_turn};  // nothing uses it; alive all along
-    Span span{turn_of_[size_t(life.first_in_list)], turn_of_[size_t(life.last_in_list)]};
+    TurnSpan span{turn_of_[size_t(life.first_in_list)], turn_of_[size_t(life.last_in_list)]};
     if (life.from_start) span.begin = 0;
     if (life.to_end) span.end = last_turn;
     const auto finished_before = [&](int turn) {

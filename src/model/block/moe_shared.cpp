@@ -15,7 +15,7 @@ using program::r;
 using program::w;
 
 namespace {
-constexpr RowParallel kDown = {Op::shared_down, Op::shared_scatter, Op::shared_add};
+constexpr RowParallel kSharedDown = {Op::shared_down, Op::shared_scatter, Op::shared_add};
 }
 
 ValueId shared_forward(Decoder& d, int mb, int layer) {
@@ -31,7 +31,8 @@ ValueId shared_forward(Decoder& d, int mb, int layer) {
       gather_rows(d, Op::shared_gather, Phase::Forward, Group::Tensor, s.mlp_normed, "shared_all");
   d.b.forward(Op::shared_up, {r(all), r(W.shared_up), none(), none(), w(s.shared_gate_up)});
   d.b.forward(Op::shared_act, {r(s.shared_gate_up), w(s.shared_activated)}, {{"activation", 0}});
-  s.shared_out = project_rows(d, kDown, s.shared_activated, W.shared_down, kNoValue, kNoValue, "shared_out");
+  s.shared_out =
+      project_rows(d, kSharedDown, s.shared_activated, W.shared_down, kNoValue, kNoValue, "shared_out");
   if (W.shared_gate == kNoValue) return s.shared_out;
   const ValueId gated = d.activation("shared_gated", {T, h});
   d.b.forward(Op::shared_gate, {r(s.mlp_normed), r(W.shared_gate), r(s.shared_out), w(gated)});
@@ -55,8 +56,8 @@ void shared_backward(Decoder& d, int mb, int layer, ValueId dy, ValueId d_normed
   }
   const ValueId d_activated = d.activation("d_shared_activated", {rows, f});
   const ValueId d_gate_up = d.activation("d_shared_gate_up", {rows, 2 * f});
-  project_rows_backward(d, kDown, Op::shared_gather, dy, s.shared_activated, W.shared_down, G.shared_down,
-                        kNoValue, d_activated, "d_shared_down");
+  project_rows_backward(d, kSharedDown, Op::shared_gather, dy, s.shared_activated, W.shared_down,
+                        G.shared_down, kNoValue, d_activated, "d_shared_down");
   d.b.dgrad(Op::shared_act, {r(d_activated), r(s.shared_gate_up), w(d_gate_up)}, {{"activation", 0}});
   if (d.mesh.tp == 1) {
     d.b.dgrad(Op::shared_up, {r(d_gate_up), r(W.shared_up), d.b.acc(d_normed)});
