@@ -17,8 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const pleat::base::Error& error) {
     const std::string_view message = error.what();
     if (message.size() > 300 || !message.starts_with("fuzz.jsonl:1: ")) std::abort();
-    for (const char c : message)
-      if (c < 0x20 || c > 0x7e) std::abort();
+    for (const unsigned char c : message)  // letters of other scripts may stand in what is quoted
+      if (c < 0x20 || c == 0x7f) std::abort();
   }
   return 0;
 }

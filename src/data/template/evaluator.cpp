@@ -312,7 +312,9 @@ Value Evaluator::call_macro(const Function& function, CallArguments& arguments) 
   }
   if (macro.uses_kwargs) {
     std::vector<std::pair<Value, Value>> rest;
-    for (const auto& [given, value] : arguments.all_named()) {
+    for (const auto& entry : arguments.all_named()) {
+      const auto& given = entry.first;
+      const auto& value = entry.second;
       const bool known =
           given == "caller" || std::any_of(macro.parameters.begin(), macro.parameters.end(),
                                            [&](const Parameter& p) { return p.name == given; });

@@ -88,7 +88,7 @@ enum class StatementKind {
 struct MacroCode {
   std::string name = {};
   std::vector<Parameter> parameters = {};
-  Body body = {};
+  Body body;  // without "= {}": a statement is not known yet
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
 };
 
