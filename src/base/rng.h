@@ -1,10 +1,12 @@
 // Counter-based randomness (Philox 4x32-10): a pure function of a key and a counter, so that a random
-// number belongs to (seed, step, layer, global token) and never to a rank, a slot or a call order.
+// number belongs to (seed, step, layer, global token) and never to a rank, a slot or a call order. All of it
+// is constexpr, which CUDA code may call: the GPU draws the CPU's numbers.
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <cstdint>
+
+#include "base/normal.h"
 
 namespace pleat::base {
 
@@ -21,7 +23,7 @@ enum class RandomUse : uint32_t {
   Test = 7
 };
 
-inline RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {
+constexpr RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t p0 = uint64_t{0xD2511F53u} * counter[0];
     const uint64_t p1 = uint64_t{0xCD9E8D57u} * counter[2];
@@ -36,26 +38,25 @@ inline RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {
 // A stream of random numbers addressed by a 64-bit index (element, global token, ...).
 class RandomStream {
  public:
-  RandomStream(uint64_t seed, RandomUse use, uint32_t step, uint32_t layer)
+  constexpr RandomStream(uint64_t seed, RandomUse use, uint32_t step, uint32_t layer)
       : key_{static_cast<uint32_t>(seed) ^ (static_cast<uint32_t>(use) * 0x85EBCA6Bu),
              static_cast<uint32_t>(seed >> 32)},
         step_(step),
         layer_(layer) {}
 
-  RandomBlock block(uint64_t index) const {
+  constexpr RandomBlock block(uint64_t index) const {
     return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), step_, layer_}, key_);
   }
   // In [0, 1), 53 bits.
-  double uniform(uint64_t index) const { return to_unit(block(index), 0); }
-  // Standard normal by Box-Muller; one block gives one number.
-  double normal(uint64_t index) const {
+  constexpr double uniform(uint64_t index) const { return to_unit(block(index), 0); }
+  // Standard normal, the same bits on every processor (base/normal.h); one block gives one number.
+  constexpr double normal(uint64_t index) const {
     const RandomBlock b = block(index);
-    const double u = to_unit(b, 0), v = to_unit(b, 2);
-    return std::sqrt(-2.0 * std::log1p(-u)) * std::cos(6.283185307179586476925 * v);
+    return exact_normal(to_unit(b, 0), to_unit(b, 2));
   }
 
  private:
-  static double to_unit(const RandomBlock& b, int at) {
+  static constexpr double to_unit(const RandomBlock& b, int at) {
     const uint64_t bits = (uint64_t{b[at]} << 32 | b[at + 1]) >> 11;
     return static_cast<double>(bits) * 0x1.0p-53;
   }

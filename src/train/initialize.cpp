@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "device/cuda/random.h"
 #include "model/parameters.h"
 #include "tensor/halves.h"
 
@@ -19,11 +20,15 @@ uint64_t seed_of(uint64_t seed, const std::string& name) {
   return seed ^ mix;
 }
 
+base::RandomStream stream_of(const model::Parameter& p, uint64_t seed) {
+  return {seed_of(seed, p.name), base::RandomUse::Init, 0, 0};
+}
+
 // Calls put(place in the rank's part, number) for every number of the parameter in `runs`.
 template <class Put>
 void draw(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, device::Pool& pool,
           Put put) {
-  const base::RandomStream stream(seed_of(seed, p.name), base::RandomUse::Init, 0, 0);
+  const base::RandomStream stream = stream_of(p, seed);
   constexpr int64_t kTile = 16384;
   const bool random = p.init == model::Init::Normal;
   const double same = p.init == model::Init::Ones ? 1.0 : 0.0;
@@ -76,6 +81,14 @@ Seeded seeded(const std::string& name, const std::vector<model::Parameter>& tabl
   return {model::find_parameter(table, rest ? name.substr(0, name.size() - kRest.size()) : name), rest};
 }
 
+// What the rank holds of a weight, or of its rest, of which it may own a share.
+std::vector<model::Run> held_runs(const model::Parameter& p, bool rest, const model::Mesh& mesh,
+                                  const RankPlace& place) {
+  const std::vector<model::Run> runs = model::local_runs(p, mesh, place.weights());
+  const model::Ownership own = model::ownership(p, mesh);
+  return rest && own.num_owners > 1 ? model::share_runs(runs, own, place.at(own.inside)) : runs;
+}
+
 }  // namespace
 
 bool comes_from_seed(const std::string& name, const std::vector<model::Parameter>& table) {
@@ -89,27 +102,22 @@ void initialize_state(const std::string& name, const std::vector<model::Paramete
   const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
-  std::vector<model::Run> runs = model::local_runs(p, mesh, place.weights());
-  const model::Ownership own = model::ownership(p, mesh);
-  if (what.rest && own.num_owners > 1) runs = model::share_runs(runs, own, place.at(own.inside));
-  initialize_slice(p, seed, runs, dtype, out.data(), pool);
+  initialize_slice(p, seed, held_runs(p, what.rest, mesh, place), dtype, out.data(), pool);
 }
 
-bool initialize_narrow(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
-                       const model::Mesh& mesh, const RankPlace& place, std::span<std::byte> weight,
-                       std::span<std::byte> rest, device::Pool& pool) {
-  const int idx = model::find_parameter(table, name);
-  if (idx < 0) return false;
-  const model::Parameter& p = table[static_cast<size_t>(idx)];
-  if (model::ownership(p, mesh).num_owners > 1 || weight.size() != rest.size()) return false;
-  std::memset(weight.data(), 0, weight.size());
-  std::memset(rest.data(), 0, rest.size());
-  auto* high = reinterpret_cast<uint16_t*>(weight.data());
-  auto* low = reinterpret_cast<int16_t*>(rest.data());
-  draw(p, seed, model::local_runs(p, mesh, place.weights()), pool, [=](int64_t i, double x) {
-    const tensor::Halves halves = tensor::split(static_cast<float>(x));
-    high[i] = halves.high, low[i] = halves.rest;
-  });
+bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes) {
+  const Seeded what = seeded(name, table);
+  if (what.parameter_idx < 0) return false;
+  const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
+  if (p.init != model::Init::Normal) return false;
+  machine.fill(offset, 0, num_bytes);
+  std::vector<device::cuda::Drawn> pieces;
+  for (const model::Run& run : held_runs(p, what.rest, mesh, place))
+    pieces.push_back({run.logical_begin, run.local_begin, run.count});
+  device::cuda::fill_normal(machine.lane("compute"), machine.arena() + offset, dtype, stream_of(p, seed),
+                            p.init_std, pieces);
   return true;
 }
 

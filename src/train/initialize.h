@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/cpu/pool.h"
+#include "interpret/run/cuda_executor.h"
 #include "model/parameter.h"
 #include "model/shard.h"
 #include "tensor/dtype.h"
@@ -26,10 +27,10 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
                       std::span<std::byte> out, device::Pool& pool);
-// A narrow weight and its rest as above, each number drawn once: drawing is what a large model's start waits
-// for. False, and nothing is done, where the rank holds only a share of the rest.
-bool initialize_narrow(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
-                       const model::Mesh& mesh, const RankPlace& place, std::span<std::byte> weight,
-                       std::span<std::byte> rest, device::Pool& pool);
+// The same bits, drawn on the GPU into its arena: what the start of a large model would wait for on the host.
+// False, and nothing is done, where the value holds no random numbers.
+bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes);
 
 }  // namespace pleat::train

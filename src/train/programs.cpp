@@ -158,32 +158,17 @@ void Programs::write_constants() {
 
 void Programs::initialize() {
   const uint64_t seed = static_cast<uint64_t>(config_.train.seed);
-  const std::vector<checkpoint::Target> all = targets();
-  std::map<std::string, const checkpoint::Target*> left;
-  for (const checkpoint::Target& t : all) left.emplace(t.name, &t);
-  const auto place_of = [&](const checkpoint::Target& t) { return t.bytes.data() - arena_->data(); };
-  const auto finish = [&](const checkpoint::Target& t) {
-    left.erase(t.name);
-    if (!machine_) return;
-    const int64_t count = static_cast<int64_t>(t.bytes.size());
-    machine_->write(place_of(t), t.bytes.data(), count);
-    arena_->release(place_of(t), count);  // a large model's copy would not fit beside it
-  };
-  for (const checkpoint::Target& t : all) {
-    if (!left.contains(t.name)) continue;
+  for (const checkpoint::Target& t : targets()) {
+    const int64_t offset = t.bytes.data() - arena_->data(), count = static_cast<int64_t>(t.bytes.size());
     if (machine_ && !comes_from_seed(t.name, table_)) {
-      machine_->fill(place_of(t), 0, static_cast<int64_t>(t.bytes.size()));
+      machine_->fill(offset, 0, count);
       continue;
     }
-    const auto rest = left.find(t.name + std::string(model::kRest));
-    if (rest != left.end() && initialize_narrow(t.name, table_, seed, setup_.mesh, setup_.place, t.bytes,
-                                                rest->second->bytes, pool_)) {
-      const checkpoint::Target& other = *rest->second;
-      finish(other);
-    } else {
-      initialize_state(t.name, table_, seed, setup_.mesh, setup_.place, t.dtype, t.bytes, pool_);
-    }
-    finish(t);
+    if (machine_ &&
+        draw_on_gpu(t.name, table_, seed, setup_.mesh, setup_.place, t.dtype, *machine_, offset, count))
+      continue;
+    initialize_state(t.name, table_, seed, setup_.mesh, setup_.place, t.dtype, t.bytes, pool_);
+    if (machine_) machine_->write(offset, t.bytes.data(), count);
   }
 }
 

@@ -92,16 +92,6 @@ TEST(Initialize, NarrowWeightsAndTheSharesOfTheirRestsAreTheFloatsOfTheSeed) {
               << "element " << i << " of the share of rank " << r;
           if (element >= 0) ++owners[element];
         }
-        // Both at once, where the rank holds all of both.
-        device::Pool pool(1);
-        std::vector<uint16_t> high(static_cast<size_t>(own.elements), 77);
-        std::vector<int16_t> low(static_cast<size_t>(count), 77);
-        const bool drawn = initialize_narrow(p.name, table, static_cast<uint64_t>(c.train.seed), rank.mesh,
-                                             rank.place, std::as_writable_bytes(std::span(high)),
-                                             std::as_writable_bytes(std::span(low)), pool);
-        EXPECT_EQ(drawn, own.num_owners == 1);
-        EXPECT_EQ(high, drawn ? weight : std::vector<uint16_t>(high.size(), 77));
-        EXPECT_EQ(low, drawn ? rest : std::vector<int16_t>(low.size(), 77));
       }
       ASSERT_EQ(static_cast<int64_t>(owners.size()), model::num_elements(p)) << "elements without an owner";
     }

@@ -57,10 +57,4 @@ int64_t Arena::end_of_changes(int64_t from) const {
   return end;
 }
 
-void Arena::release(int64_t begin, int64_t count) {
-  const int64_t page = sysconf(_SC_PAGESIZE);
-  const int64_t first = (begin + page - 1) / page * page, last = (begin + count) / page * page;
-  if (last > first) (void)madvise(data_ + first, static_cast<size_t>(last - first), MADV_DONTNEED);
-}
-
 }  // namespace pleat::device

@@ -21,9 +21,6 @@ class Arena {
   void fill_pattern(int64_t from = 0);
   int64_t end_of_changes(int64_t from = 0) const;
 
-  // Gives the whole pages of [begin, begin + count) back to the system; they read as zero afterwards.
-  void release(int64_t begin, int64_t count);
-
  private:
   std::byte* data_ = nullptr;
   int64_t size_ = 0;

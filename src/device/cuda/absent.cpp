@@ -47,6 +47,9 @@ void GraphClock::start(Lane&) { absent(); }
 void GraphClock::stop(Lane&) { absent(); }
 void fill_random(Lane&, void*, int64_t, bool, uint32_t) { absent(); }
 void fill_random_std(Lane&, void*, int64_t, bool, uint32_t, float) { absent(); }
+void fill_normal(Lane&, void*, tensor::Dtype, const base::RandomStream&, double, std::span<const Drawn>) {
+  absent();
+}
 double median_seconds(Lane&, int, const std::function<void()>&) { absent(); }
 void push_range(const char*) {}
 void pop_range() {}

@@ -14,41 +14,7 @@ using namespace cuda;
 
 constexpr int kThreads = 256;
 
-// base::RandomStream for the device. rng is {seed, step}.
-struct Stream {
-  uint32_t key0, key1, step, layer;
-
-  __device__ Stream(uint64_t seed, base::RandomUse use, uint32_t step_, uint32_t layer_)
-      : key0(static_cast<uint32_t>(seed) ^ (static_cast<uint32_t>(use) * 0x85EBCA6Bu)),
-        key1(static_cast<uint32_t>(seed >> 32)),
-        step(step_),
-        layer(layer_) {}
-
-  __device__ uint4 block(uint64_t index) const {
-    uint4 c = {static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), step, layer};
-    uint32_t k0 = key0, k1 = key1;
-#pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint32_t low0 = 0xD2511F53u * c.x, high0 = __umulhi(0xD2511F53u, c.x);
-      const uint32_t low1 = 0xCD9E8D57u * c.z, high1 = __umulhi(0xCD9E8D57u, c.z);
-      c = {high1 ^ c.y ^ k0, low1, high0 ^ c.w ^ k1, low0};
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    return c;
-  }
-  __device__ static double to_unit(uint32_t high, uint32_t low) {
-    return static_cast<double>((static_cast<uint64_t>(high) << 32 | low) >> 11) * 0x1.0p-53;
-  }
-  __device__ double uniform(uint64_t index) const {
-    const uint4 b = block(index);
-    return to_unit(b.x, b.y);
-  }
-  __device__ double normal(uint64_t index) const {
-    const uint4 b = block(index);
-    return sqrt(-2.0 * log1p(-to_unit(b.x, b.y))) * cos(6.283185307179586476925 * to_unit(b.z, b.w));
-  }
-};
+using Stream = base::RandomStream;  // rng is {seed, step}
 
 // Forward and backward are the same product. N elements of one row per thread.
 template <class T, int N>

@@ -1,0 +1,80 @@
+// Initial weights drawn on the GPU are the CPU's, bit for bit.
+#include "train/initialize.h"
+
+#include "cuda/cuda_support.h"
+#include "device/cuda/random.h"
+#include "model/parameters.h"
+#include "tensor/halves.h"
+#include "train/programs.h"
+
+namespace pleat::train {
+namespace {
+
+using kernels::testing::no_gpu;
+
+TEST(InitializeCuda, PiecesOfAStreamAreTheNumbersOfTheCpu) {
+  PLEAT_NEEDS_GPU();
+  const base::RandomStream stream(99, base::RandomUse::Init, 0, 0);
+  constexpr int64_t kSize = 40000;
+  const std::vector<device::cuda::Drawn> pieces = {
+      {7, 3, 1}, {100, 10, 17}, {5000000000, 40, 30001}, {1, 39999, 1}};
+  std::vector<float> want(kSize, 0);
+  for (const device::cuda::Drawn& d : pieces)
+    for (int64_t i = 0; i < d.count; ++i)
+      want[static_cast<size_t>(d.to + i)] =
+          static_cast<float>(0.02 * stream.normal(static_cast<uint64_t>(d.first + i)));
+  device::cuda::Lane lane;
+  const device::cuda::Memory memory(kSize * 4);
+  const auto drawn = [&]<class T>(tensor::Dtype dtype, T) {
+    std::vector<T> out(kSize);
+    lane.fill(memory.data(), 0, kSize * static_cast<int64_t>(sizeof(T)));
+    device::cuda::fill_normal(lane, memory.data(), dtype, stream, 0.02, pieces);
+    lane.copy_out(out.data(), memory.data(), kSize * static_cast<int64_t>(sizeof(T)));
+    lane.synchronize();
+    return out;
+  };
+  EXPECT_EQ(drawn(tensor::Dtype::F32, float{}), want);
+  const auto high = drawn(tensor::Dtype::BF16, uint16_t{});
+  const auto rest = drawn(tensor::Dtype::I16, int16_t{});
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(high[i], tensor::split(want[i]).high) << i;
+    ASSERT_EQ(rest[i], tensor::split(want[i]).rest) << i;
+  }
+  EXPECT_ANY_THROW(device::cuda::fill_normal(lane, memory.data(), tensor::Dtype::F64, stream, 0.02, pieces));
+}
+
+TEST(InitializeCuda, EveryValueOfTheStateBeginsAsOnTheCpu) {
+  PLEAT_NEEDS_GPU();
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    config::Config c;
+    c.model.vocab_size = 307;
+    c.model.hidden_size = 64;
+    c.model.num_layers = 2;
+    c.model.num_heads = 4;
+    c.model.qk_norm = true;
+    c.moe.num_experts = 8;
+    c.moe.ffn_hidden_size = 40;
+    c.device.threads = 2;
+    c.device.kind = "cuda";
+    c.model.dtype = dtype;
+    config::validate(c);
+    ProgramChoice choice;
+    choice.evaluate = false;
+    Programs programs(config::resolve(c), choice);
+    programs.initialize();
+    device::Pool pool(1);
+    const RankSetup alone = rank_setup(config::resolve(c), 1, 0);
+    int64_t random = 0;
+    for (const checkpoint::TensorRef& t : programs.tensors()) {
+      std::vector<std::byte> want(t.bytes.size());
+      initialize_state(t.name, programs.table(), static_cast<uint64_t>(c.train.seed), alone.mesh, alone.place,
+                       t.dtype, want, pool);
+      EXPECT_TRUE(std::equal(want.begin(), want.end(), t.bytes.begin())) << t.name << " " << dtype;
+      random += comes_from_seed(t.name, programs.table());
+    }
+    EXPECT_GT(random, 10);
+  }
+}
+
+}  // namespace
+}  // namespace pleat::train
