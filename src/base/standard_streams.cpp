@@ -42,10 +42,10 @@ ssize_t write_terminal(void* filter, const char* bytes, size_t size) {
 }
 
 // The library's own stream when this fails: only the protection is missing then.
-FILE* filtered(cookie_write_function_t* write, FILE* otherwise, int buffering) {
+FILE* filtered(TerminalFilter* filter, cookie_write_function_t* write, FILE* otherwise, int buffering) {
   cookie_io_functions_t functions{};
   functions.write = write;
-  FILE* stream = ::fopencookie(new TerminalFilter, "w", functions);  // lives as long as the process
+  FILE* stream = ::fopencookie(filter, "w", functions);
   if (!stream) return otherwise;
   std::setvbuf(stream, nullptr, buffering, BUFSIZ);
   return stream;
@@ -67,9 +67,12 @@ void prepare_standard_streams() {
   take_closed_descriptors();
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
+  // Never destroyed: the streams are written to until the process is gone.
+  static TerminalFilter* const error_filter = new TerminalFilter;
+  static TerminalFilter* const output_filter = new TerminalFilter;
   // glibc: the three streams are variables.
-  stderr = filtered(write_error_stream, stderr, _IONBF);
-  if (::isatty(STDOUT_FILENO)) stdout = filtered(write_terminal, stdout, _IOLBF);
+  stderr = filtered(error_filter, write_error_stream, stderr, _IONBF);
+  if (::isatty(STDOUT_FILENO)) stdout = filtered(output_filter, write_terminal, stdout, _IOLBF);
 }
 
 OutputState finish_standard_output(int error) {

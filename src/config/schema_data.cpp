@@ -62,8 +62,10 @@ void add_data_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("tokenizer", &D::tokenizer,
           "How text becomes tokens. byte: one token per byte. Otherwise the path of a tokenizer.json, a "
-          "SentencePiece .model, a tekken.json, a .tiktoken file, or a folder that holds one; a rank file "
-          "whose name does not tell its family takes it in front, as in llama3:path/tokenizer.model.")
+          "SentencePiece .model, a tekken.json, a .tiktoken or tiktoken.model file, or a folder that holds "
+          "one; a "
+          "rank file whose name does not tell its family takes it in front, as in "
+          "llama3:path/tokenizer.model.")
           .names_file()
           .see({"model.vocab_size", "data.end_of_document"}));
   keys.push_back(

@@ -61,6 +61,7 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
+  if (valid_data_ && config_.train.eval_every > 0) num_valid_batches();  // said now, not at the first one
   run_.data = train_data_.start();
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
@@ -271,15 +272,19 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
   }
 }
 
+int64_t Trainer::num_valid_batches() {
+  const int64_t sequences = valid_data_->sampler(0).num_samples_per_epoch();
+  if (sequences < config_.train.micro_batch)
+    base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
+               sequences, config_.train.seq_len, config_.train.micro_batch);
+  return sequences / config_.train.micro_batch;
+}
+
 EvalOutcome Trainer::evaluate(int64_t num_batches) {
   if (!valid_data_) base::fail("there is no validation data: set data.valid or data.valid_split");
+  const int64_t available = num_valid_batches();
   interpret::Executor& executor = programs_.evaluate();
   const Feed feed(*valid_data_, config_.train.micro_batch);
-  const int64_t available = valid_data_->sampler(0).num_samples_per_epoch() / config_.train.micro_batch;
-  if (available == 0)
-    base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
-               valid_data_->sampler(0).num_samples_per_epoch(), config_.train.seq_len,
-               config_.train.micro_batch);
   const int64_t n = num_batches == 0 ? available : std::min(num_batches, available);
   // "byte" is also what is there when nobody said anything: other ids show that the text is no bytes.
   bool bytes = config_.data.tokenizer == "byte";

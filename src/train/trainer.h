@@ -109,6 +109,8 @@ class Trainer {
   const data::IndexedDataset* valid_data() const { return valid_data_ ? &valid_data_->dataset(0) : nullptr; }
 
  private:
+  // Whole microbatches of the validation data; throws where there is none.
+  int64_t num_valid_batches();
   void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
   void read_results(interpret::Executor& executor, report::StepRecord& record);
   // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.

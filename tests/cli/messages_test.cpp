@@ -47,6 +47,17 @@ TEST_F(Messages, AMillionMicrobatchesAreRefusedAtOnce) {
               {"1000000 microbatches of 2 layers", "32000000 stages", "at most 2000000"});
 }
 
+TEST_F(Messages, TooLittleValidationDataIsToldAtTheStartNotAfterHours) {
+  write_text(folder_.at("text.txt"), std::string(5000, 'a'));
+  write_text(folder_.at("valid.txt"), std::string(100, 'a'));
+  expect_says(65,
+              {"train", config_, "--set", "data.train=" + folder_.at("text.txt"), "--set",
+               "data.valid=" + folder_.at("valid.txt"), "--set", "train.eval_every=1000", "--set",
+               "train.micro_batch=4", "--set", "train.seq_len=64", "--set", "train.steps=2", "--set",
+               "optimizer.warmup_steps=1", "--set", "log.run_dir=" + folder_.at("run")},
+              {"the validation data holds 1 sequences of 64 tokens", "train.micro_batch = 4"});
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
   write_text(folder_.at("text.txt"), std::string(5000, 'a'));
