@@ -4,14 +4,9 @@
 #include <cerrno>
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PLEAT_SANITIZED  // the sanitizer brings its own
 #define PLEAT_OWN_MALLOC 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define PLEAT_OWN_MALLOC 0
-#endif
-#endif
-#ifndef PLEAT_OWN_MALLOC
+#else
 #define PLEAT_OWN_MALLOC 1
 #endif
 

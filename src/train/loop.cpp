@@ -15,6 +15,7 @@
 #include "config/run_files.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
+#include "device/cuda/cuda.h"
 #include "kernels/cuda/choices.h"
 #include "report/console.h"
 #include "report/jsonl_log.h"
@@ -337,9 +338,7 @@ class Run {
     if (!crew_.leads()) return out;
 
     const Planned& planned = trainer_.programs().train_plan();
-    const device::Arena& arena = trainer_.programs().arena();
-    const int64_t measured = arena.end_of_changes();
-    const ProcessMemory memory = process_memory();
+    const ArenaUse memory = arena_use();
     json owners = json::object();
     for (size_t i = 0; i < planned.plan.at_peak.size(); ++i)
       owners[std::string(program::name_of(static_cast<program::Owner>(i)))] = planned.plan.at_peak[i];
@@ -355,10 +354,10 @@ class Run {
         {"model_tflops", rate(model_flops_)},
         {"hardware_tflops", rate(hardware_flops_)},
         {"gemm_peak_tflops", trainer_.gemm_rate() / 1e12},
-        {"planned_peak_bytes", arena.size()},
-        {"measured_peak_bytes", measured},
+        {"planned_peak_bytes", memory.planned},
+        {"measured_peak_bytes", memory.measured},
         {"live_peak_bytes", planned.plan.live_peak_bytes},
-        {"outside_bytes", std::max<int64_t>(0, memory.anonymous_bytes - arena.size())},
+        {"outside_bytes", memory.outside},
         {"large_allocations_in_steps",
          trainer_.allocations().available ? json(trainer_.allocations().large) : json(nullptr)},
         {"large_allocations_in_first_steps",
@@ -391,6 +390,26 @@ class Run {
     base::replace_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
     if (!options_.quiet) say_goodbye(summary, trainer_);
     return out;
+  }
+
+  // Of the memory that steps run in: the GPU's where they run there.
+  struct ArenaUse {
+    int64_t planned = 0, measured = 0, outside = 0;
+  };
+  ArenaUse arena_use() {
+    ArenaUse use;
+    int64_t all = 0;
+    if (interpret::CudaMachine* gpu = trainer_.programs().machine()) {
+      const device::cuda::Facts now = device::cuda::facts();
+      use = {gpu->arena_bytes(), gpu->end_of_changes(), 0};
+      all = now.memory_bytes - now.free_bytes;
+    } else {
+      const device::Arena& arena = trainer_.programs().arena();
+      use = {arena.size(), arena.end_of_changes(), 0};
+      all = process_memory().anonymous_bytes;
+    }
+    use.outside = std::max<int64_t>(0, all - use.planned);
+    return use;
   }
 
   json sources() const {

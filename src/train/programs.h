@@ -62,7 +62,8 @@ class Programs {
   const std::vector<model::Parameter>& table() const { return table_; }
   device::Pool& pool() { return pool_; }
   const device::Arena& arena() const { return *arena_; }
-  const interpret::CudaMachine* machine() const { return machine_.get(); }  // nullptr: the CPU
+  interpret::CudaMachine* machine() { return machine_.get(); }  // nullptr: the CPU
+  const interpret::CudaMachine* machine() const { return machine_.get(); }
 
   // On a GPU the state has a copy on the host, which targets() and tensors() show. The first sends it to the
   // device after targets were written, the second fetches it (tensors() does so by itself). On the CPU both

@@ -58,7 +58,7 @@ TEST_F(Messages, TooLittleValidationDataIsToldAtTheStartNotAfterHours) {
               {"the validation data holds 1 sequences of 64 tokens", "train.micro_batch = 4"});
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef PLEAT_SANITIZED
 TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
   write_text(folder_.at("text.txt"), std::string(5000, 'a'));
   const Ended ended = testing::run_shell(

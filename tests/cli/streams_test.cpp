@@ -112,7 +112,7 @@ TEST_F(Streams, ALimitOnFileSizeEndsWithStorageAndTheRunGoesOnLater) {
 }
 
 // Sanitizers need the address space and the stack themselves.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef PLEAT_SANITIZED
 TEST_F(Streams, TooLittleAddressSpaceEndsWithAMessageInsteadOfHanging) {
   for (const char* kilobytes : {"150000", "180000", "230000"}) {
     const Ended ended =

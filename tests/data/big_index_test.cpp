@@ -15,7 +15,7 @@
 namespace pleat::data {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef PLEAT_SANITIZED
 constexpr bool kSanitized = true;  // shadow memory is anonymous too, so the figure means nothing
 #else
 constexpr bool kSanitized = false;

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cuda/graph_clock.h"
@@ -25,9 +26,24 @@ double gemm_rate_once() {
   static const double rate = device::cuda::measure_gemm_rate();
   return rate;
 }
+constexpr unsigned char kUntouched = 0xA7;
 }  // namespace
 
-CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(gemm_rate_once()), memory_(arena_bytes) {}
+CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(gemm_rate_once()), memory_(arena_bytes) {
+  fill(0, kUntouched, arena_bytes);
+}
+
+int64_t CudaMachine::end_of_changes() {
+  std::vector<unsigned char> piece(size_t{1} << 22);
+  for (int64_t end = arena_bytes(); end > 0;) {
+    const int64_t count = std::min<int64_t>(end, static_cast<int64_t>(piece.size()));
+    read(end - count, piece.data(), count);
+    for (int64_t i = count; i > 0; --i)
+      if (piece[static_cast<size_t>(i - 1)] != kUntouched) return end - count + i;
+    end -= count;
+  }
+  return 0;
+}
 
 Lane& CudaMachine::lane(const std::string& name) {
   auto& lane = lanes_[name];

@@ -39,6 +39,9 @@ class CudaMachine {
   void write(int64_t offset, const void* from, int64_t bytes);
   void read(int64_t offset, void* to, int64_t bytes);
   void fill(int64_t offset, int byte, int64_t bytes);
+  // End of the last byte of the arena that was changed since it was made. Bytes changed to what they were
+  // filled with at first do not show.
+  int64_t end_of_changes();
 
  private:
   double gemm_rate_;  // measured before the arena takes the memory
