@@ -63,8 +63,8 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
   std::string take() {
     if (!found_ && !conversation_.empty())
       base::fail(
-          "{}: the object has no key \"{}\" but \"{}\", as a conversation has: chat.template (train) or "
-          "`pleat data tokenize --chat TEMPLATE` says how to write one; eval takes the dataset that makes",
+          "{}: the object has no key \"{}\" but \"{}\", as a conversation has. To train on it, set "
+          "chat.template; for eval, make a dataset of it with `pleat data tokenize --chat TEMPLATE`",
           where_, printable_json(key_), conversation_);
     if (!found_) base::fail("{}: the object has no key \"{}\"", where_, printable_json(key_));
     return std::move(text_);
