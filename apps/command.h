@@ -46,6 +46,7 @@ void add_bench_layer(CLI::App& command, Action& chosen);
 void add_bench_step(CLI::App& command, Action& chosen);
 void add_doctor(CLI::App& command, Action& chosen);
 void add_completion(CLI::App& command, Action& chosen);
+void add_help(CLI::App& command, Action& chosen);
 
 // CONFIG and --set, shared by every command that reads a run configuration.
 struct ConfigArgument {

@@ -52,6 +52,7 @@ constexpr Command kCommands[] = {
      add_doctor},
     {"completion", "Print the completion script of a shell: sub-commands, options, configuration keys",
      add_completion},
+    {"help", "This text, or that of a sub-command", add_help},
 };
 
 }  // namespace

@@ -1,12 +1,13 @@
 // One binary, one sub-command per job.
 #include <CLI/CLI.hpp>
-#include <cstdlib>
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
 #include "base/error.h"
 #include "command_table.h"
 #include "guard.h"
+#include "parse_fault.h"
 #include "train/launch.h"
 #include "train/run_tokenizer.h"
 #include "version.h"
@@ -49,45 +50,51 @@ void add_example(CLI::App& command, const std::string& example) { command.footer
 
 namespace {
 
-// Where there is no upper bound the parser spells the largest double, 309 digits.
-std::string with_readable_bounds(std::string text) {
-  const size_t begin = text.find(" not in range 0"), largest = text.find(" to 17976931348623157", begin);
-  if (begin == std::string::npos || largest == std::string::npos) return text;
-  const size_t end = std::min(text.find('\n', largest), text.size());
-  const double value = std::strtod(text.c_str() + text.rfind(' ', begin - 1), nullptr);
-  return text.replace(begin, end - begin,
-                      value < 0 ? " is negative; it must not be" : " is not allowed; it must be above 0");
+// Nothing but the name of the program, or of a group of commands.
+bool needs_command(const CLI::App& app, int argc) {
+  if (argc == 1) return true;
+  const auto typed = app.get_subcommands();
+  return argc == 2 && !typed.empty() &&
+         !typed.back()->get_subcommands([](const CLI::App*) { return true; }).empty();
+}
+
+std::string what_there_is(const CLI::App& app) {
+  std::string help = app.help();
+  while (help.ends_with('\n')) help.pop_back();
+  const std::string group = typed_command(app).substr(std::string_view("pleat").size());
+  return fmt::format("needed is a sub-command; `pleat help{} SUB-COMMAND` explains it\n\n{}", group, help);
 }
 
 int run_command(int argc, char** argv) {
   CLI::App app{
       "Pleat trains Mixture-of-Experts language models: a training step is a program that is checked, "
       "planned,\n"
-      "printed, traced and run."};
+      "printed, traced and run.",
+      "pleat"};
   app.require_subcommand(1);
   add_example(app, "pleat train configs/demo.toml --set train.steps=100");
   Action chosen;
   add_commands(app, chosen);
   add_version(app);
+  std::vector<std::string> names;
+  for (const Command& command : commands())
+    if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
+  const auto refuse = [](const std::string& why) {
+    fmt::print(stderr, "pleat: {}\n", why);
+    return static_cast<int>(base::ExitCode::BadInput);
+  };
   // The parser would only say that a sub-command is missing.
-  if (argc > 1 && argv[1][0] != '-') {
-    std::vector<std::string> names;
-    for (const Command& command : commands())
-      if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
-    if (std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-      fmt::print(stderr, "pleat: there is no sub-command '{}'; needed one of: {}\n", argv[1],
-                 fmt::join(names, ", "));
-      return static_cast<int>(base::ExitCode::BadInput);
-    }
-  }
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end())
+    return refuse(
+        fmt::format("there is no sub-command '{}'; needed one of: {}", argv[1], fmt::join(names, ", ")));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     std::ostringstream out, err;
-    const int code = app.exit(e, out, err);
+    if (app.exit(e, out, err) != 0)
+      return refuse(needs_command(app, argc) ? what_there_is(app) : parse_fault(app, e));
     fmt::print("{}", out.str());
-    fmt::print(stderr, "{}", with_readable_bounds(err.str()));
-    return code == 0 ? 0 : static_cast<int>(base::ExitCode::BadInput);
+    return 0;
   }
   return chosen();
 }

@@ -160,7 +160,9 @@ void add_bench_step(CLI::App& command, Action& chosen) {
   c->add_option("config", a->config, "Run configuration (TOML); its data is not read");
   c->add_option("--peer-config", a->peer_config,
                 "Instead of CONFIG: a model in the JSON format of the benchmarks of other trainers");
-  c->add_option("--steps", a->options.steps, "Timed steps")->check(CLI::PositiveNumber);
+  c->add_option("--steps", a->options.steps, "Timed steps")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");
   c->add_option("--threads", a->threads, "Worker threads (0: all cores)")->check(CLI::NonNegativeNumber);
   c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")

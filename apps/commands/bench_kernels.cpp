@@ -76,7 +76,9 @@ void add_bench_kernels(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<BenchKernelsArguments>();
   CLI::App* c = &command;
   c->add_option("--filter", a->filter, "Only kernels whose name contains this");
-  c->add_option("--repeats", a->repeats, "Timed runs of each; the median counts")->check(CLI::PositiveNumber);
+  c->add_option("--repeats", a->repeats, "Timed runs of each; the median counts")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   c->add_option("--out", a->out, "Also write the table as JSON");
   c->add_flag("--json", a->json, "Print JSON instead of the table");
   add_example(*c, "pleat bench kernels --filter grouped");

@@ -100,11 +100,13 @@ void add_bench_layer(CLI::App& command, Action& chosen) {
       ->allow_extra_args(false);
   c->add_option("--filter", a->filter, "Only models whose name contains this");
   c->add_option("--device", a->device, "cuda in bfloat16, or cpu in float32")
+      ->capture_default_str()
       ->check(CLI::IsMember({"cuda", "cpu"}))
       ->capture_default_str();
   c->add_option("--threads", a->options.threads, "Worker threads on the CPU; 0: all cores")
       ->check(CLI::NonNegativeNumber);
   c->add_option("--repeats", a->options.repeats, "Timed runs of each; the median counts")
+      ->capture_default_str()
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   c->add_option(

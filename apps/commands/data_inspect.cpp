@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "commands/data.h"
 #include "data/inspect.h"
@@ -51,8 +52,9 @@ Json header(const data::IndexedDataset& set) {
 }
 
 void print_header(const data::IndexedDataset& set, const data::TextTokenizer& tokenizer) {
-  fmt::print("{}: {} documents, {} sequences, {} tokens ({})\n", set.prefix(), set.num_documents(),
-             set.num_sequences(), set.num_tokens(), data::token_type_name(set.token_type()));
+  fmt::print("{}: {}, {}, {} ({})\n", set.prefix(), base::counted(set.num_documents(), "document"),
+             base::counted(set.num_sequences(), "sequence"), base::counted(set.num_tokens(), "token"),
+             data::token_type_name(set.token_type()));
   if (!set.info()) return;
   fmt::print("tokenizer {} ({}), {} ids, {} ends a document\n", set.info()->tokenizer,
              set.info()->tokenizer_kind, set.info()->vocab_size, set.info()->end_of_document);
@@ -110,7 +112,7 @@ void show_documents(const DataInspectArguments& a, const data::IndexedDataset& s
       if (set.has_loss_mask()) json["shown"].back()["runs"] = runs_json(runs);
       continue;
     }
-    fmt::print("document {}: {} tokens from {}\n", d, end - begin, begin);
+    fmt::print("document {}: {} from {}\n", d, base::counted(end - begin, "token"), begin);
     if (!set.has_loss_mask())
       fmt::print("  {}\n", quoted_text(text));
     else
@@ -196,14 +198,20 @@ void add_data_inspect(CLI::App& command, Action& chosen) {
   CLI::App* c = &command;
   c->add_option("prefix", a->prefix, "Prefix of the files")->required();
   c->add_option("--tokenizer", a->tokenizer, "As for data tokenize; PREFIX.json says it otherwise");
-  c->add_option("--documents", a->documents, "Documents to show")->check(CLI::NonNegativeNumber);
-  c->add_option("--tokens", a->tokens, "Tokens of each to show")->check(CLI::NonNegativeNumber);
+  c->add_option("--documents", a->documents, "Documents to show")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  c->add_option("--tokens", a->tokens, "Tokens of each to show")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   c->add_option("--seq-len", a->sampler.seq_len, "Show samples of this length instead")
       ->check(CLI::PositiveNumber);
-  c->add_option("--samples", a->samples, "Samples to show")->check(CLI::NonNegativeNumber);
+  c->add_option("--samples", a->samples, "Samples to show")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   c->add_option("--first", a->first, "Number of the first sample to show")->check(CLI::NonNegativeNumber);
   c->add_flag("--shuffle", a->sampler.shuffle, "In the order of training (data.shuffle)");
-  c->add_option("--seed", a->sampler.seed, "Of that order (train.seed)");
+  c->add_option("--seed", a->sampler.seed, "Of that order (train.seed)")->capture_default_str();
   c->add_option(
        "--packing", a->packing,
        "As data.packing: stream, whole or whole_drop; not given: whole for conversations, else stream")

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "commands/data.h"
 #include "data/prepare.h"
@@ -81,8 +82,9 @@ nlohmann::ordered_json side_json(const data::PreparedDataset& d, bool mask) {
 }
 
 void print_side(const data::PreparedDataset& d, bool mask) {
-  fmt::print("{}: {} documents, {} tokens{}, {:.2f} bytes per token\n", d.prefix, d.num_documents,
-             d.num_tokens, mask ? fmt::format(" ({} count in the loss)", d.num_loss_tokens) : "",
+  fmt::print("{}: {}, {}{}, {:.2f} bytes per token\n", d.prefix, base::counted(d.num_documents, "document"),
+             base::counted(d.num_tokens, "token"),
+             mask ? fmt::format(" ({} count in the loss)", d.num_loss_tokens) : "",
              double(d.num_text_bytes) / double(std::max<int64_t>(d.num_tokens, 1)));
 }
 
@@ -99,11 +101,11 @@ int tokenize(DataTokenizeArguments& a) {
   o.tokenizer_path = data::absolute_tokenizer(a.tokenizer);
   Meter meter;
   o.progress = [&](const data::PrepareProgress& p) {
-    meter.show(
-        double(p.bytes_read), double(p.bytes_total),
-        fmt::format("{} of {}, {} documents, {} tokens, {}/s", report::format_bytes(double(p.bytes_read)),
-                    report::format_bytes(double(p.bytes_total)), p.num_documents, p.num_tokens,
-                    report::format_bytes(double(p.bytes_read) / std::max(meter.seconds(), 1e-3))));
+    meter.show(double(p.bytes_read), double(p.bytes_total),
+               fmt::format("{} of {}, {}, {}, {}/s", report::format_bytes(double(p.bytes_read)),
+                           report::format_bytes(double(p.bytes_total)),
+                           base::counted(p.num_documents, "document"), base::counted(p.num_tokens, "token"),
+                           report::format_bytes(double(p.bytes_read) / std::max(meter.seconds(), 1e-3))));
   };
   const data::PrepareResult r = data::prepare(o, *tokenizer);
   meter.finish();
@@ -151,8 +153,9 @@ void add_data_tokenize(CLI::App& command, Action& chosen) {
   c->add_option("--split", a->split, "Share of the training side; the rest becomes PREFIX-validation");
   c->add_option("--separator", a->options.separator,
                 "Cut text into documents at this string (\\n for a line end)");
-  c->add_option("--key", a->options.json_key, "JSONL key that holds the text");
+  c->add_option("--key", a->options.json_key, "JSONL key that holds the text")->capture_default_str();
   c->add_option("--format", a->format, "auto (by name), text or jsonl")
+      ->capture_default_str()
       ->check(CLI::IsMember({"auto", "text", "jsonl"}));
   c->add_option("--eod", a->end_of_document, "Token that ends a document, by number or spelling");
   c->add_option("--threads", a->options.num_threads,

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "commands/data.h"
 #include "data/prepare_split.h"
@@ -66,10 +67,10 @@ int train(DataTrainTokenizerArguments& a) {
   data::for_each_document(
       a.read, {.on_bytes =
                    [&](int64_t bytes) {
-                     counting.show(
-                         double(bytes), bytes_total,
-                         fmt::format("{} of {} counted, {} documents", report::format_bytes(double(bytes)),
-                                     report::format_bytes(bytes_total), documents));
+                     counting.show(double(bytes), bytes_total,
+                                   fmt::format("{} of {} counted, {}", report::format_bytes(double(bytes)),
+                                               report::format_bytes(bytes_total),
+                                               base::counted(documents, "document")));
                    },
                .on_piece =
                    [&](std::string_view text) {
@@ -99,8 +100,8 @@ int train(DataTrainTokenizerArguments& a) {
     fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return 0;
   }
-  fmt::print("{}: {} tokens, {} merges, from {} documents\n", path, trained.vocab_size, trained.num_merges,
-             documents);
+  fmt::print("{}: {} tokens, {}, from {}\n", path, trained.vocab_size,
+             base::counted(trained.num_merges, "merge"), base::counted(documents, "document"));
   if (trained.vocab_size < o.vocab_size)
     fmt::print("fewer than the {} asked for: no further pair occurs {} times\n", o.vocab_size,
                o.min_frequency);
@@ -122,10 +123,12 @@ void add_data_train_tokenizer(CLI::App& command, Action& chosen) {
   c->add_option("--eod", a->end_of_document,
                 "The special token that ends documents; <|endoftext|> if not given");
   c->add_option("--pattern", a->pattern, "How text is cut before merging: gpt2, llama3 or qwen")
+      ->capture_default_str()
       ->check(CLI::IsMember({"gpt2", "llama3", "qwen"}));
-  c->add_option("--min-frequency", a->train.min_frequency, "Pairs seen less often are not merged");
+  c->add_option("--min-frequency", a->train.min_frequency, "Pairs seen less often are not merged")
+      ->capture_default_str();
   c->add_option("--separator", a->read.separator, "Cut text into documents at this string");
-  c->add_option("--key", a->read.json_key, "JSONL key that holds the text");
+  c->add_option("--key", a->read.json_key, "JSONL key that holds the text")->capture_default_str();
   c->add_flag("--json", a->json, "Print the result as JSON");
   add_example(*c, "pleat data train-tokenizer corpus.jsonl --vocab-size 32000 --out model/tokenizer.json");
   c->callback([a, &chosen] { chosen = [a] { return train(*a); }; });

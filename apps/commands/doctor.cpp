@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "comm/exercise.h"
 #include "comm/local/local_world.h"
@@ -143,8 +144,8 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
   } else {
     fmt::print(
         "cores     {}\nmemory    {:.1f} GiB\nBLAS      {}\nproducts  {:.1f} GFLOP/s f32, {:.1f} GFLOP/s f64, "
-        "on {} threads\n",
-        m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, m.cores);
+        "on {}\n",
+        m.cores, m.memory_gib, m.blas, m.gemm_f32 / 1e9, m.gemm_f64 / 1e9, base::counted(m.cores, "thread"));
     fmt::print("GPU       {}\n", m.gpu);
     if (m.gpu_gemm > 0)
       fmt::print(

@@ -5,14 +5,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "base/standard_streams.h"
 #include "base/text_name.h"
 #include "command.h"
+#include "data/chat/chat_line.h"
+#include "data/chat/open_chat.h"
 #include "data/indexed_dataset.h"
 #include "data/text_source.h"
 #include "report/console.h"
 #include "train/evaluate.h"
+#include "train/run_tokenizer.h"
 #include "train/score_requests.h"
 
 namespace pleat::apps {
@@ -53,6 +57,10 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now(), last_ = start_;
 };
 
+std::string seen(int64_t documents, int64_t tokens) {
+  return fmt::format("{}, {}", base::counted(documents, "document"), base::counted(tokens, "token"));
+}
+
 class Evaluation {
  public:
   explicit Evaluation(const EvalArguments& a)
@@ -91,7 +99,7 @@ class Evaluation {
     bool masked = false;
     for_each_document([&](std::span<const int32_t> document, std::span<const uint8_t> mask, double share) {
       meter.add(document, mask, [&](int64_t done) {
-        progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens + done),
+        progress.show(seen(meter.num_documents(), tokens + done),
                       before + (share - before) * double(done) / double(document.size()));
       });
       before = share;
@@ -99,7 +107,7 @@ class Evaluation {
       masked |= !mask.empty();
       if (vocabulary_ && document.size() > 1)
         bytes += static_cast<int64_t>(vocabulary_->decode(document.subspan(1)).size());
-      progress.show(fmt::format("{} documents, {} tokens", meter.num_documents(), tokens), share);
+      progress.show(seen(meter.num_documents(), tokens), share);
       return a_.limit == 0 || meter.num_documents() < a_.limit;
     });
     const train::Score s = meter.total();
@@ -123,10 +131,10 @@ class Evaluation {
     }
     fmt::print("{:.6f} nats per token, perplexity {:.4f}", nats, std::exp(nats));
     if (bytes > 0) fmt::print(", {:.6f} bits per byte", bits);
-    fmt::print(
-        "\n{} tokens of {} documents of {} scored in windows of {}, stride {}\n",
-        masked ? fmt::format("{} of {}", s.num_tokens, meter.num_tokens()) : std::to_string(s.num_tokens),
-        meter.num_documents(), data_, seq_len_, stride);
+    fmt::print("\n{} of {} of {} scored in windows of {}, stride {}\n",
+               masked ? fmt::format("{} of {}", s.num_tokens, base::counted(meter.num_tokens(), "token"))
+                      : base::counted(s.num_tokens, "token"),
+               base::counted(meter.num_documents(), "document"), data_, seq_len_, stride);
     if (masked) fmt::print("scored are the tokens that count in the loss; --all-tokens scores all\n");
     return 0;
   }
@@ -151,15 +159,17 @@ class Evaluation {
       Progress progress(a_.quiet);
       const auto n = file.requests.size();
       scores = train::score(*model, file.requests, [&](int64_t done) {
-        progress.show(fmt::format("{} of {} requests", done, n),
+        progress.show(fmt::format("{} of {}", done, base::counted(static_cast<int64_t>(n), "request")),
                       static_cast<double>(done) / static_cast<double>(n));
       });
     }
     train::write_answers(a_.out, file, scores);
     if (file.num_truncated > 0)
-      fmt::print(stderr, "{} contexts were longer than {} tokens and lost their front\n", file.num_truncated,
-                 seq_len_);
-    if (!a_.quiet) fmt::print(stderr, "{} answers written to {}\n", file.extra.size(), a_.out);
+      fmt::print(stderr, "{} longer than {} tokens and lost the front\n",
+                 base::counted(file.num_truncated, "context was", "contexts were"), seq_len_);
+    if (!a_.quiet)
+      fmt::print(stderr, "{} written to {}\n",
+                 base::counted(static_cast<int64_t>(file.extra.size()), "answer"), a_.out);
     return 0;
   }
 
@@ -196,9 +206,12 @@ class Evaluation {
       base::fail("'{}' is neither a text file nor the prefix of a .bin/.idx pair", data_);
     if (!vocabulary_) base::fail("the model folder holds no tokenizer; give one with --tokenizer");
     const double size = std::max(1.0, static_cast<double>(std::filesystem::file_size(path)));
-    const auto source = base::text_name(data_).kind == base::TextKind::Jsonl
-                            ? data::open_jsonl(data_, {.key = a_.jsonl_key})
-                            : data::open_text(data_, a_.separator);
+    const bool is_jsonl = base::text_name(data_).kind == base::TextKind::Jsonl;
+    if (const auto chat = source_.is_run ? train::run_chat_template(source_.config) : std::nullopt;
+        chat && is_jsonl && !holds_texts())
+      return for_each_conversation(*chat, size, body);
+    const auto source =
+        is_jsonl ? data::open_jsonl(data_, {.key = a_.jsonl_key}) : data::open_text(data_, a_.separator);
     std::string text;
     for (data::TextPiece piece; source->next(piece);) {
       text += piece.text;
@@ -209,6 +222,42 @@ class Evaluation {
       // As in a dataset: the end of a document is a token to be predicted.
       if (const auto end = vocabulary_->end_of_document()) tokens.push_back(*end);
       if (!body(tokens, {}, static_cast<double>(source->bytes_read()) / size)) return;
+    }
+  }
+
+  // Whether the file's first line has the text that was asked for.
+  bool holds_texts() const {
+    data::LineSource lines(data_);
+    std::string_view line;
+    int64_t number = 0;
+    if (!lines.next(line, number)) return true;
+    try {
+      data::document_from_json(line, a_.jsonl_key, data_);
+      return true;
+    } catch (const base::Error&) {
+      return false;
+    }
+  }
+
+  // As the run would train on them: written by its template, with the tokens that count.
+  template <class Body>
+  void for_each_conversation(const data::ChatTemplate& chat, double size, const Body& body) const {
+    if (a_.special_tokens)
+      base::fail("--special-tokens: '{}' holds conversations, and the run's template writes their tokens",
+                 data_);
+    const auto encoder = data::open_chat(chat, vocabulary_->tokenizer());
+    data::LineSource lines(data_);
+    std::string_view line;
+    for (int64_t number = 0; lines.next(line, number);) {
+      const std::string where = fmt::format("{}:{}", data_, number);
+      data::EncodedChat encoded = encoder->encode(data::conversation_from_json(line, where), where);
+      if (encoded.tokens.empty()) continue;
+      if (const auto end = vocabulary_->end_of_document()) {
+        encoded.tokens.push_back(*end);
+        encoded.loss_mask.push_back(encoded.end_counts);
+      }
+      if (a_.all_tokens) encoded.loss_mask.clear();
+      if (!body(encoded.tokens, encoded.loss_mask, static_cast<double>(lines.bytes_read()) / size)) return;
     }
   }
 
@@ -225,10 +274,11 @@ void add_eval(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<EvalArguments>();
   CLI::App* c = &command;
   add_model_argument(*c, a->model);
-  auto* data =
-      c->add_option("--data", a->data,
-                    "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity (default: the run's "
-                    "validation data)");
+  auto* data = c->add_option(
+      "--data", a->data,
+      "Text or JSONL file, or prefix of a .bin/.idx pair: its perplexity (default: the run's "
+      "validation data). Conversations of a run trained on such are written by its chat template, "
+      "and the tokens count that count in training");
   auto* requests =
       c->add_option("--requests", a->requests,
                     "JSONL with \"context\" and \"continuation\" (or \"arguments\", \"text\", \"tokens\")");
@@ -245,7 +295,9 @@ void add_eval(CLI::App& command, Action& chosen) {
       ->check(CLI::PositiveNumber);
   c->add_option("--separator", a->separator, "Cuts a text file into documents (default: one document)")
       ->needs(data);
-  c->add_option("--jsonl-key", a->jsonl_key, "Member of a JSONL line that holds the text")->needs(data);
+  c->add_option("--jsonl-key", a->jsonl_key, "Member of a JSONL line that holds the text")
+      ->capture_default_str()
+      ->needs(data);
   c->add_option("--limit", a->limit, "Only this many documents (0: all)")
       ->check(CLI::NonNegativeNumber)
       ->excludes(requests);

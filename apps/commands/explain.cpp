@@ -37,6 +37,7 @@ void add_explain(CLI::App& command, Action& chosen) {
   CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--program", a->which, "train, evaluate or logits")
+      ->capture_default_str()
       ->check(CLI::IsMember({"train", "evaluate", "logits"}));
   c->add_flag("--stages-only", a->stages_only, "Leave out lanes, attributes and values");
   c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");

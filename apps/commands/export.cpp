@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
 #include "exchange/export.h"
@@ -26,10 +27,11 @@ void add_export(CLI::App& command, Action& chosen) {
       const exchange::ExportResult r = exchange::export_model(*o);
       for (const std::string& remark : r.remarks) fmt::print(stderr, "{}\n", remark);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
-      fmt::print("{} of step {} ({}): {} tensors as {}, {} in {} file{}\n", r.model_type, r.step,
-                 r.checkpoint_path, r.num_tensors, r.dtype, report::format_bytes(double(r.num_bytes)),
-                 r.num_shards, r.num_shards == 1 ? "" : "s");
-      if (o->check) fmt::print("checked: {} tensors read back, equal bit for bit\n", r.num_checked);
+      fmt::print("{} of step {} ({}): {} as {}, {} in {}\n", r.model_type, r.step, r.checkpoint_path,
+                 base::counted(r.num_tensors, "tensor"), r.dtype, report::format_bytes(double(r.num_bytes)),
+                 base::counted(r.num_shards, "file"));
+      if (o->check)
+        fmt::print("checked: {} read back, equal bit for bit\n", base::counted(r.num_checked, "tensor"));
       return 0;
     };
   });

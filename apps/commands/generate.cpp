@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "data/chat/open_chat.h"
 #include "data/tokenizer/utf8.h"
@@ -36,10 +37,11 @@ int64_t tokens_to_draw(const GenerateArguments& a, const exchange::ModelSource& 
       a.context > 0 ? "--context" : fmt::format("{}; --context N allows more", source.max_context_key);
   if (limit <= 0) return a.max_tokens > 0 ? a.max_tokens : 200;
   if (prompt >= limit)
-    base::fail("a prompt of {} tokens leaves no room in a context of {} ({})", prompt, limit, from);
+    base::fail("a prompt of {} leaves no room in a context of {} ({})", base::counted(prompt, "token"), limit,
+               from);
   if (a.max_tokens > limit - prompt)
-    base::fail("{} prompt tokens and --max-tokens {} are more than the context of {} ({})", prompt,
-               a.max_tokens, limit, from);
+    base::fail("{} and --max-tokens {} are more than the context of {} ({})",
+               base::counted(prompt, "prompt token"), a.max_tokens, limit, from);
   return a.max_tokens > 0 ? a.max_tokens : std::min<int64_t>(200, limit - prompt);
 }
 
@@ -65,7 +67,11 @@ class Generator {
       }
     if (prompts_.empty() && a_.chat)
       base::fail("there is nothing to answer; give --prompt, or text on standard input");
-    if (prompts_.empty()) add_prompt(a_.ids ? "0" : "The ");
+    if (prompts_.empty()) {
+      add_prompt(a_.ids ? "0" : "The ");
+      fmt::print(stderr, "no prompt was given (--prompt): {} is continued\n",
+                 a_.ids ? "token 0" : "\"The \"");
+    }
     const config::Config& config = source_.config;
     if (chat_)
       for (train::Prompt& p : prompts_) {
@@ -89,8 +95,9 @@ class Generator {
     for (size_t first = 0; first < encoded.size(); first += static_cast<size_t>(choice.num_sequences))
       batch(*next, encoded, first,
             std::min(encoded.size(), first + static_cast<size_t>(choice.num_sequences)));
-    fmt::print(stderr, "prompt: {} tokens, {:.1f} tokens/s; generated: {} tokens, {:.1f} tokens/s{}\n",
-               times_.prompt_tokens, rate(times_.prompt_tokens, times_.prefill_seconds), times_.new_tokens,
+    fmt::print(stderr, "prompt: {}, {:.1f} tokens/s; generated: {}, {:.1f} tokens/s{}\n",
+               base::counted(times_.prompt_tokens, "token"),
+               rate(times_.prompt_tokens, times_.prefill_seconds), base::counted(times_.new_tokens, "token"),
                rate(times_.new_tokens, times_.decode_seconds), a_.no_cache ? " (without cache)" : "");
     return 0;
   }
@@ -238,7 +245,7 @@ void add_generate(CLI::App& command, Action& chosen) {
   auto* prompt =
       c->add_option("--prompt", a->prompts,
                     "Text to continue (repeatable); -: all of standard input. Default: standard input "
-                    "where that is a pipe or a file");
+                    "where that is a pipe or a file, else \"The \" (token 0 with --ids)");
   prompt->allow_extra_args(false);
   c->add_option(
       "--prompts", a->prompt_file,
@@ -248,19 +255,23 @@ void add_generate(CLI::App& command, Action& chosen) {
                            "Prompts are what a user says, written as the model was trained; without any, a "
                            "conversation on the terminal");
   c->add_option("--system", a->system, "With --chat: what the system says first")->needs(chat);
-  c->add_option("--batch", a->batch, "Prompts that run together")->check(CLI::PositiveNumber);
+  c->add_option("--batch", a->batch, "Prompts that run together")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   c->add_option("--max-tokens", a->max_tokens, "Tokens to draw (default: 200, or what the context leaves)")
       ->check(CLI::PositiveNumber);
   c->add_option("--context", a->context,
                 "Prompt and new tokens together may be this many (default: the model's limit)")
       ->check(CLI::PositiveNumber);
   c->add_option("--temperature", a->options.temperature, "0 takes the most likely token")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   c->add_option("--top-k", a->options.top_k, "Draw from the k most likely tokens only (0: all)")
       ->check(CLI::NonNegativeNumber);
   c->add_option("--top-p", a->options.top_p, "Draw from the smallest set with this probability")
-      ->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0));
-  c->add_option("--seed", a->options.seed, "Seed of the draws");
+      ->check(CLI::PositiveNumber & CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  c->add_option("--seed", a->options.seed, "Seed of the draws")->capture_default_str();
   c->add_option("--stop", a->stops, "End before this text, or before this special token (repeatable)")
       ->allow_extra_args(false);
   c->add_flag("--ignore-end", a->ignore_end, "Do not stop at the end-of-text token");

@@ -27,7 +27,7 @@ bool is_input_a_terminal();
 bool is_input_given();
 
 // One turn after another until the input ends: `answer` continues the messages, shows what it writes and returns it.
-// "/clear" forgets what was said, "/exit" ends.
+// "/clear" forgets what was said, "/exit" and "/quit" end, "/help" tells these.
 void talk(const std::string& system,
           const std::function<std::string(const std::vector<data::ChatMessage>&)>& answer);
 

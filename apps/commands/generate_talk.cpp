@@ -33,12 +33,20 @@ std::vector<data::ChatMessage> first_messages(const std::string& system) {
 void talk(const std::string& system,
           const std::function<std::string(const std::vector<data::ChatMessage>&)>& answer) {
   std::vector<data::ChatMessage> messages = first_messages(system);
-  fmt::print(stderr, "An empty line does nothing, /clear starts anew, /exit or the end of the input ends.\n");
+  constexpr char kHelp[] =
+      "/clear starts anew, /quit or /exit or the end of the input ends, /help says this again; an empty line "
+      "does nothing.\n";
+  fmt::print(stderr, "{}", kHelp);
   for (std::string line;;) {
     fmt::print(stderr, "> ");
     if (!std::getline(std::cin, line)) break;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (line == "/exit") return;
+    line.erase(line.find_last_not_of(" \t\r") + 1);
+    if (line == "/exit" || line == "/quit") return;
+    if (line == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+      continue;
+    }
     if (line == "/clear") {
       messages = first_messages(system);
       continue;

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "command.h"
 #include "layout/from_config.h"
 #include "layout/picture.h"
@@ -68,8 +69,9 @@ void print_groups(const layout::Layout& l) {
 
 void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipeline) {
   const layout::Sizes& s = l.sizes();
-  fmt::print("attention  {} ranks = tp {} x cp {} x dp {} x pp {}\n", s.world, s.tp, s.cp, l.dp(), s.pp);
-  fmt::print("experts    {} ranks = etp {} x ep {} x edp {} x pp {}\n", s.world, s.etp, s.ep, l.edp(), s.pp);
+  const std::string world = base::counted(s.world, "rank");
+  fmt::print("attention  {} = tp {} x cp {} x dp {} x pp {}\n", world, s.tp, s.cp, l.dp(), s.pp);
+  fmt::print("experts    {} = etp {} x ep {} x edp {} x pp {}\n", world, s.etp, s.ep, l.edp(), s.pp);
   fmt::print("order      {}\n\n", s.order);
   constexpr auto kRight = report::Align::Right;
   report::Table ranks({{"rank", kRight},

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
 #include "cost/flops.h"
@@ -266,8 +267,9 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
     fmt::print("{}\n", out.dump(1));
     return 0;
   }
-  fmt::print("{} ranks, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}{}{}{}",
-             num_ranks, num_ranks / ranks.mesh.pp, step.table, step.tensors, routed_text(routed), again);
+  fmt::print("{}, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}{}{}{}",
+             base::counted(num_ranks, "rank"), num_ranks / ranks.mesh.pp, step.table, step.tensors,
+             routed_text(routed), again);
   return 0;
 }
 

@@ -19,9 +19,12 @@ void add_probe(CLI::App& command, Action& chosen) {
   c->add_option("--routing-from", o->routing_from,
                 "Send tokens to the experts of this file, which a probe with --routing wrote");
   c->add_option("--dtype", o->dtype, "f32, f64, or bf16 (on a GPU)")
+      ->capture_default_str()
       ->transform(CLI::Transformer({{"f32", "float32"}, {"f64", "float64"}, {"bf16", "bfloat16"}}))
       ->check(CLI::IsMember({"float32", "float64", "bfloat16"}));
-  c->add_option("--device", o->device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}));
+  c->add_option("--device", o->device, "cpu or cuda")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   c->add_option("--threads", o->threads, "Worker threads (0: all cores)");
   c->add_option("--set", o->sets, "Override a key of the model's config: section.key=value (repeatable)")
       ->allow_extra_args(false);

@@ -15,8 +15,10 @@ void add_report(CLI::App& command, Action& chosen) {
   c->callback([run, out, &chosen] {
     chosen = [run, out] {
       const std::string page = out->empty() ? *run + "/report.html" : *out;
-      const int64_t step = report::write_report(*run, page);
-      fmt::print(stderr, "using the log up to step {}\n", step);
+      const report::WrittenReport written = report::write_report(*run, page);
+      for (const std::string& fault : written.log_faults)
+        fmt::print(stderr, "note: {}; the report leaves this line out\n", fault);
+      fmt::print(stderr, "using the log up to step {}\n", written.last_step);
       fmt::print("{}\n", page);
       return 0;
     };

@@ -2,6 +2,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
 #include "cost/machine.h"
@@ -158,18 +159,21 @@ int simulate_ranks(const SimulateArguments& a) {
                    fmt::format("{}", flight.most_chunks),
                    report::format_bytes(static_cast<double>(plans[i].arena_bytes))});
   }
-  fmt::print("{}\nstep {} on a {} machine ({:.0f} TFLOP/s, links {:.0f} and {:.0f} GB/s), bubble {:.4f}\n",
-             table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
-             machine.far.bytes_per_ns, s.bubble());
+  fmt::print(
+      "{}\nstep {} on a {} machine ({:.0f} TFLOP/s, links {:.0f} and {:.0f} GB/s), bubble {:.4f} (waiting / "
+      "working)\n",
+      table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
+      machine.far.bytes_per_ns, s.bubble());
   if (a.exchanges) print_exchanges(exchanges_of(ranks, s));
   fmt::print("{} messages and {} collectives between stages fit, nothing can hang\n", report.num_messages,
              report.num_collectives);
   if (!report.single_lane_hang.empty())
     fmt::print("with a single lane for all communication it would hang: {}\n", report.single_lane_hang);
   fmt::print(
-      "{} ranks as {} roles, {} stages: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; "
+      "{} as {}, {}: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; "
       "peak {}\n",
-      a.ranks, ranks.programs.size(), network.num_stages(), build_s, check_s, plan_s, simulate_s,
+      base::counted(a.ranks, "rank"), base::counted(static_cast<int64_t>(ranks.programs.size()), "role"),
+      base::counted(network.num_stages(), "stage"), build_s, check_s, plan_s, simulate_s,
       report::format_bytes(peak));
   if (!a.out.empty()) fmt::print("timeline written to {}\n", a.out);
   return 0;
@@ -198,6 +202,7 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_option("--far", a->far_gb, fmt::format("All other links, GB/s (default {:g})", toy.far.bytes_per_ns))
       ->check(CLI::PositiveNumber);
   add_example(*c, "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json");
+  c->footer("bubble = time a rank's compute lanes are empty / time they hold work\n\n" + c->get_footer());
   c->callback([a, &chosen] { chosen = [a] { return simulate_ranks(*a); }; });
 }
 

@@ -17,7 +17,7 @@ void add_trace(CLI::App& command, Action& chosen) {
   add_config_argument(*c, a->config);
   c->add_option("--out", a->out, "Chrome / Perfetto JSON to write");
   c->add_option("--svg", a->svg, "Also draw the timeline as a picture");
-  c->add_option("--steps", a->steps, "Timed steps")->check(CLI::PositiveNumber);
+  c->add_option("--steps", a->steps, "Timed steps")->capture_default_str()->check(CLI::PositiveNumber);
   add_example(*c, "pleat trace configs/tiny.toml --out trace.json --svg trace.svg");
   c->callback([a, &chosen] {
     chosen = [a] {

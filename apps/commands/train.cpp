@@ -12,6 +12,7 @@ void add_train(CLI::App& command, Action& chosen) {
     ConfigArgument config;
     train::LoopOptions options;
     int64_t fault_step = 0;
+    bool no_lock = false;
     exchange::InitOptions init;
   };
   auto a = std::make_shared<TrainArguments>();
@@ -27,7 +28,7 @@ void add_train(CLI::App& command, Action& chosen) {
                 "tokenizer come from there where CONFIG leaves them out");
   c->add_option("--step", a->init.step, "With --init RUN: a step, best, or newest, as without it");
   c->add_flag(
-      "!--no-lock", a->options.lock,
+      "--no-lock", a->no_lock,
       "Do not lock the run folder: for file systems without locks, where nobody else may train in it");
   c->add_option(
        "--ranks", a->options.ranks,
@@ -41,6 +42,7 @@ void add_train(CLI::App& command, Action& chosen) {
   add_example(*c, "pleat train configs/demo.toml --set train.steps=200 --set log.run_dir='\"runs/first\"'");
   c->callback([a, &chosen] {
     chosen = [a] {
+      a->options.lock = !a->no_lock;
       if (a->fault_step > 0) a->options.fault_step = a->fault_step;
       if (a->init.source.empty() && !a->init.step.empty())
         base::fail("--step {} chooses the weights of --init, which is not given", a->init.step);

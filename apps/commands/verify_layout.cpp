@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
 #include "report/table.h"
@@ -75,9 +76,9 @@ int run(const VerifyLayoutArguments& a) {
     fmt::print("{}\n", out.dump(2));
     return verdict.empty() ? 0 : static_cast<int>(base::ExitCode::Numerical);
   }
-  fmt::print("{} ranks: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} x edp {} x pp {}{}\n",
-             a.ranks, mesh.tp, mesh.cp, mesh.dp, mesh.pp, mesh.etp, mesh.ep, mesh.edp, mesh.pp,
-             mesh.cp > 1 ? fmt::format("; context by {}", model::name_of(mesh.context)) : "");
+  fmt::print("{}: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} x edp {} x pp {}{}\n",
+             base::counted(a.ranks, "rank"), mesh.tp, mesh.cp, mesh.dp, mesh.pp, mesh.etp, mesh.ep, mesh.edp,
+             mesh.pp, mesh.cp > 1 ? fmt::format("; context by {}", model::name_of(mesh.context)) : "");
   fmt::print("three steps of a small copy of the model in float64, against one rank ({:.1f} s)\n", seconds);
   for (const std::string& change : small.changes) fmt::print("  {}\n", change);
   report::Table rows({{"class"},
@@ -106,7 +107,7 @@ void add_verify_layout(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<VerifyLayoutArguments>();
   CLI::App* c = &command;
   add_config_argument(*c, a->config);
-  c->add_option("--ranks", a->ranks, "Ranks of the layout")->check(CLI::Range(1, 256));
+  c->add_option("--ranks", a->ranks, "Ranks of the layout")->capture_default_str()->check(CLI::Range(1, 256));
   c->add_flag("--json", a->json, "Print the result as JSON");
   c->add_option("--fault", a->fault, "")
       ->group("")

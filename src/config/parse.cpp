@@ -221,7 +221,9 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-void apply_set(Config& config, std::string_view set, std::set<std::string>& seen) {
+// `replaced` gets a few words where the file says something else.
+void apply_set(Config& config, std::string_view set, std::set<std::string>& seen,
+               std::vector<std::string>& replaced) {
   const Origin origin = {"--set " + printable(set)};
   const size_t equals = set.find('=');
   if (equals == std::string_view::npos)
@@ -255,7 +257,7 @@ void apply_set(Config& config, std::string_view set, std::set<std::string>& seen
     config.notes.push_back(fmt::format("--set {} was given more than once: {} takes the place of {}", path,
                                        now, before.empty() ? "the default" : before));
   else if (!before.empty() && before != now)
-    config.notes.push_back(fmt::format("--set {}: {} takes the place of {} in the file", path, now, before));
+    replaced.push_back(fmt::format("{} = {} (not {})", path, now, before));
 }
 
 // A group both of whose settings were taken back is no group.
@@ -321,7 +323,11 @@ Config read(std::string_view toml_text, const std::vector<std::string>& sets, st
   if (!folder.empty()) config = from_folder(std::move(config), folder);
   const Config file = config;
   std::set<std::string> seen;
-  for (const std::string& set : sets) apply_set(config, set, seen);
+  std::vector<std::string> replaced;
+  for (const std::string& set : sets) apply_set(config, set, seen, replaced);
+  if (!replaced.empty())
+    config.notes.insert(config.notes.begin(),
+                        fmt::format("by --set, other than in the file: {}", fmt::join(replaced, ", ")));
   drop_keys_left_behind(config, file, seen);
   if (!folder.empty()) leave_the_original(config, file, seen);
   drop_empty_groups(config);

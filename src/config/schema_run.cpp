@@ -31,14 +31,21 @@ void add_train_keys(std::vector<Key>& keys) {
           .see({"train.num_microbatches", "moe.global_aux_form"}));
   keys.push_back(
       key("eval_every", &T::eval_every,
-          "Steps between evaluations on the validation data. 0 evaluates after the last step only.")
+          "Steps between evaluations on the validation data; the last step is evaluated too. 0 evaluates "
+          "after the last step only.")
           .range(0, 1e12)
           .when(has_validation_data())
           .see({"train.eval_batches", "data.valid"}));
-  keys.push_back(key("eval_batches", &T::eval_batches, "Microbatches in one evaluation.")
-                     .range(1, 1e9)
-                     .when(has_validation_data())
-                     .see({"train.eval_every"}));
+  keys.push_back(
+      key("eval_batches", &T::eval_batches,
+          "Microbatches in one evaluation: the first of the validation data, the same each time, so "
+          "that the losses can be compared (with another value they no longer can). They are `eval` on the "
+          "console and in metrics.jsonl, and "
+          "the best checkpoint is chosen by them. At the end all of the validation data is run once "
+          "more and printed as \"validation, all of it\" (validation_loss in summary.json).")
+          .range(1, 1e9)
+          .when(has_validation_data())
+          .see({"train.eval_every"}));
   keys.push_back(
       key("loss_chunk", &T::loss_chunk,
           "Tokens whose logits are in memory at once. 0 chooses about 16 MiB of logits. Part of the "
@@ -76,7 +83,7 @@ void add_checkpoint_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("keep_best", &C::keep_best,
           "Also keep the checkpoint with the least validation loss, whatever its age; --step best uses it. "
-          "Checkpoints count that were saved after a step with an evaluation.")
+          "Checkpoints count that were saved after a step with an evaluation (train.eval_batches).")
           .when(has_validation_data())
           .see({"train.eval_every", "checkpoint.every", "checkpoint.keep"}));
   keys.push_back(key("save_at_end", &C::save_at_end, "Also save after the last step."));
@@ -95,7 +102,12 @@ void add_log_keys(std::vector<Key>& keys) {
                      .names_file()
                      .see({"checkpoint.dir"}));
   keys.push_back(
-      key("console_every", &L::console_every, "Steps between progress lines. 0 prints none.").range(0, 1e12));
+      key("console_every", &L::console_every,
+          "Steps between progress lines; steps that are evaluated and the last one have a line too. 0 prints "
+          "none. Left out: a terminal shows every step, on one line that is rewritten; a pipe or a file gets "
+          "a "
+          "line every 5 seconds.")
+          .range(0, 1e12));
   keys.push_back(key("tensorboard", &L::tensorboard, "Write TensorBoard event files."));
   keys.push_back(key("health_every", &L::health_every,
                      "Steps between full router-health tables in the files. 0 writes none.")

@@ -2,6 +2,7 @@
 // rely on, then keys without effect, then combinations. Each message names the key, its value and a way out.
 #include "config/validate.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
@@ -31,6 +32,19 @@ void check_number(const Key& key, double value) {
              bound);
 }
 
+// Letters do not tell that a GPU is "cuda" here: words other programs have for a choice come first.
+std::string nearest_choice(const Key& key, const std::string& value) {
+  constexpr std::pair<const char*, const char*> kElsewhere[] = {
+      {"gpu", "cuda"}, {"nvidia", "cuda"}, {"bf16", "bfloat16"}, {"fp32", "float32"}, {"fp64", "float64"}};
+  std::string word = value.substr(0, 96);
+  for (char& c : word)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  for (const auto& [elsewhere, here] : kElsewhere)
+    if (word == elsewhere && std::find(key.choices.begin(), key.choices.end(), here) != key.choices.end())
+      return here;
+  return nearest_word(word, key.choices);
+}
+
 void check_text(const Key& key, const std::string& value) {
   if (value.size() > kLongestText)
     base::fail("{} = {} is {} bytes long; at most {} are allowed", key.path, quote(value), value.size(),
@@ -43,7 +57,7 @@ void check_text(const Key& key, const std::string& value) {
   for (const std::string& choice : key.choices)
     if (choice == value) return;
   base::fail("{} = {} is not known: needed is {}; the nearest is \"{}\"", key.path, quote(value),
-             key.allowed(), nearest_word(std::string_view(value).substr(0, 96), key.choices));
+             key.allowed(), nearest_choice(key, value));
 }
 
 struct CheckValue {

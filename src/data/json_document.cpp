@@ -45,7 +45,11 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
   bool end_array() override { return leave(); }
 
   bool key(string_t& name) override {
-    if (depth_ != 1 || name != key_) return true;
+    if (depth_ != 1) return true;
+    if (conversation_.empty() &&
+        (name == "messages" || name == "conversations" || name == "instruction" || name == "prompt"))
+      conversation_ = name;
+    if (name != key_) return true;
     if (found_) base::fail("{}: key \"{}\" appears twice", where_, printable_json(key_));
     wanted_ = true;
     return true;
@@ -57,6 +61,11 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
   }
 
   std::string take() {
+    if (!found_ && !conversation_.empty())
+      base::fail(
+          "{}: the object has no key \"{}\" but \"{}\", as a conversation has. To train on it, set "
+          "chat.template; for eval, make a dataset of it with `pleat data tokenize --chat TEMPLATE`",
+          where_, printable_json(key_), conversation_);
     if (!found_) base::fail("{}: the object has no key \"{}\"", where_, printable_json(key_));
     return std::move(text_);
   }
@@ -81,6 +90,7 @@ class DocumentEvents final : public nlohmann::json_sax<Json> {
   std::string_view key_;
   std::string_view where_;
   std::string text_;
+  std::string conversation_;  // a member that tells one (chat/chat_line.h)
   int depth_ = 0;
   bool wanted_ = false;
   bool found_ = false;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "data/chat/chat_line.h"
 #include "data/chat/open_chat.h"
@@ -328,8 +329,8 @@ PrepareResult prepare(const PrepareOptions& options, const TextTokenizer& tokeni
     base::fail("{}: the inputs hold no text (all documents are empty)", options.inputs.front());
   if (options.split &&
       (outputs[kTrain]->counts().num_documents == 0 || outputs[kValidation]->counts().num_documents == 0))
-    base::fail("split {} of {} documents leaves one side empty; more text or another split is needed",
-               *options.split, reader.num_documents());
+    base::fail("split {} of {} leaves one side empty; more text or another split is needed", *options.split,
+               base::counted(reader.num_documents(), "document"));
   const DatasetInfo info = describe(options, tokenizer, sizes);
   result.train = outputs[kTrain]->finish(info);
   if (options.split) result.validation = outputs[kValidation]->finish(info);

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/checked.h"
+#include "base/counted.h"
 #include "base/error.h"
 #include "data/permutation.h"
 
@@ -48,9 +49,9 @@ Sampler::Sampler(const IndexedDataset& dataset, const SamplerOptions& options)
     return;
   }
   if (dataset.num_tokens() < options.seq_len + 1)
-    base::fail(
-        "{}: {} tokens are too few: one sample of sequence length {} needs {} (one more for the last label)",
-        dataset.prefix(), dataset.num_tokens(), options.seq_len, options.seq_len + 1);
+    base::fail("{}: {} too few: one sample of sequence length {} needs {} (one more for the last label)",
+               dataset.prefix(), base::counted(dataset.num_tokens(), "token is", "tokens are"),
+               options.seq_len, options.seq_len + 1);
   num_samples_ = (dataset.num_tokens() - 1) / options.seq_len;
   if (options.shuffle && num_samples_ > Permutation::kMaxSize)
     base::fail("{}: {} samples in an epoch; shuffling reaches up to 2^48", dataset.prefix(), num_samples_);

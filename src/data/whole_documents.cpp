@@ -5,6 +5,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/counted.h"
 #include "base/error.h"
 #include "data/permutation.h"
 
@@ -90,9 +91,10 @@ WholeDocuments::WholeDocuments(const IndexedDataset& dataset, const Options& o) 
   if (!group.empty()) finish_group();
   if (num_dropped_ > 0 && (!o.drop_long || documents_.empty()))
     base::fail(
-        "{}: {} of {} documents are longer than a sequence of {} tokens; the longest, document {}, has {}. "
+        "{}: {} of {} longer than a sequence of {} tokens; the longest, document {}, has {}. "
         "train.seq_len = {} has room for all; data.packing = {}",
-        dataset.prefix(), num_dropped_, total - num_empty, o.seq_len, longest, longest_length, longest_length,
+        dataset.prefix(), num_dropped_, base::counted(total - num_empty, "document is", "documents are"),
+        o.seq_len, longest, longest_length, longest_length,
         o.drop_long ? "\"stream\" cuts them" : "\"whole_drop\" leaves them out, \"stream\" cuts them");
   if (documents_.empty()) base::fail("{}: no document holds a token", dataset.prefix());
 }
@@ -106,10 +108,10 @@ std::span<const uint32_t> WholeDocuments::documents(int64_t sequence_idx) const 
 }
 
 std::string WholeDocuments::text() const {
-  return fmt::format("{} whole documents in {} sequences, {:.1f} % filled{}", num_documents(),
-                     num_sequences(), 100 * filled(),
-                     num_dropped_ > 0 ? fmt::format("; {} longer than a sequence are left out ({} tokens)",
-                                                    num_dropped_, num_dropped_tokens_)
+  return fmt::format("{} in {}, {:.1f} % filled{}", base::counted(num_documents(), "whole document"),
+                     base::counted(num_sequences(), "sequence"), 100 * filled(),
+                     num_dropped_ > 0 ? fmt::format("; {} left out as longer than a sequence ({})",
+                                                    num_dropped_, base::counted(num_dropped_tokens_, "token"))
                                       : "");
 }
 

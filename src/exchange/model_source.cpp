@@ -10,6 +10,7 @@
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
 #include "safetensors/convert.h"
+#include "train/run_tokenizer.h"
 #include "train/vocabulary.h"
 
 namespace pleat::exchange {
@@ -66,6 +67,24 @@ void read_model_files(const std::string& folder, ModelSource& out) {
   if (out.tokenizer.empty() && has_tokenizer(files)) out.tokenizer = folder;
 }
 
+// Nothing where the tokenizer is the one the run was trained with, or nobody knows that one.
+std::string other_tokenizer_remark(const std::string& name, const config::Config& config) {
+  std::string hash;
+  try {
+    if (const auto described = train::described_datasets(config.data); !described.empty())
+      hash = described.front().tokenizer_sha256;
+    else if (config.data.tokenizer != "byte")
+      hash = train::open_run_tokenizer(config)->tokenizer_hash();
+  } catch (const base::Error&) {
+    return "";  // the run's own is gone: the reason for another one
+  }
+  if (hash.empty() || hash == train::Vocabulary(name).tokenizer().tokenizer_hash()) return "";
+  return fmt::format(
+      "note: --tokenizer {} is not the one the run was trained with ({}): its tokens mean something else to "
+      "the model",
+      name, config.data.tokenizer);
+}
+
 ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   ModelSource out;
   out.folder = folder;
@@ -89,6 +108,9 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
   if (const std::string copied = copied_files_folder(folder); fs::is_directory(copied))
     read_model_files(copied, out);
   if (out.tokenizer.empty()) out.tokenizer = "byte";
+  if (!o.tokenizer.empty())
+    if (const std::string remark = other_tokenizer_remark(o.tokenizer, out.config); !remark.empty())
+      out.remarks.push_back(remark);
   if (out.config.model.vocab_size == 0) {
     asked.model.vocab_size = train::Vocabulary(out.tokenizer).tokenizer().vocab_size();
     out.config = config::resolve(asked);

@@ -142,11 +142,12 @@ void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
                       "parallel.cp = {} x {} / {} = {} do not divide by parallel.tp = {}",
                       c.train.micro_batch, c.train.seq_len, m.cp, tokens, m.tp));
   if (c.train.num_microbatches % m.dp != 0)
-    f.add(
-        "train.num_microbatches",
-        fmt::format("train.num_microbatches = {}, the number of the whole step, does not divide by the data "
-                    "replicas = ranks / (tp x cp x pp) = {} / ({} x {} x {}) = {}",
-                    c.train.num_microbatches, m.world(), m.tp, m.cp, m.pp, m.dp));
+    f.add("train.num_microbatches",
+          fmt::format(
+              "train.num_microbatches = {}, the number of the whole step, does not divide by the data "
+              "replicas = ranks / (tp x cp x pp) = {} / ({} x {} x {}) = {}: set train.num_microbatches "
+              "to a multiple of {}",
+              c.train.num_microbatches, m.world(), m.tp, m.cp, m.pp, m.dp, m.dp));
   if (m.vpp > 1 && m.pp == 1)
     f.add("parallel.vpp", fmt::format("parallel.vpp = {} needs a pipeline: parallel.pp = 1", m.vpp));
   if (m.pp > 1 && c.train.order == "gpipe")
@@ -176,8 +177,8 @@ void require_layout(const config::Config& config, const Mesh& mesh) {
   if (faults.empty()) return;
   std::string text;
   for (const LayoutFault& f : faults) text += "\n  " + f.text;
-  if (mesh.world() == 1) base::fail("this model does not fit:{}", text);
-  base::fail("this model does not fit the layout:{}", text);
+  if (mesh.world() == 1) base::fail("this configuration cannot run:{}", text);
+  base::fail("this configuration does not fit the layout:{}", text);
 }
 
 }  // namespace pleat::model

@@ -132,6 +132,24 @@ class LineSorter {
   int64_t last_ = INT64_MIN;
 };
 
+// Gives every line to `sorter` but a last one that was cut off by a stop. Returns whether there is such a one.
+bool sort_lines(const std::string& path, LineSorter& sorter) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) io_failed("open", path);
+  bool torn = false;
+  std::string text;
+  for (int64_t number = 1; std::getline(in, text); ++number) {
+    if (in.eof() && !is_record(text)) {
+      torn = true;
+      break;
+    }
+    sorter.add({text, fmt::format("{}:{}", path, number)});
+  }
+  if (in.bad()) io_failed("read", path);
+  sorter.finish();
+  return torn;
+}
+
 }  // namespace
 
 JsonlLog JsonlLog::fresh(const std::string& path) {
@@ -180,6 +198,18 @@ JsonlTail for_each_record(const std::string& path, const std::function<void(cons
   return scan(path, [&](std::string_view, const StepRecord& record) { each(record); });
 }
 
+JsonlTail for_each_good_record(const std::string& path, const std::function<void(const StepRecord&)>& each) {
+  JsonlTail tail;
+  LineSorter sorter(
+      [&](const LineSorter::Line& line) {
+        ++tail.num_records;
+        each(record_from_json_line(line.text, line.where));
+      },
+      [&](const LineSorter::Line&, const std::string& why) { tail.faults.push_back(why); });
+  tail.torn = sort_lines(path, sorter);
+  return tail;
+}
+
 std::vector<StepRecord> read_log(const std::string& path) {
   std::vector<StepRecord> records;
   for_each_record(path, [&](const StepRecord& record) { records.push_back(record); });
@@ -188,8 +218,6 @@ std::vector<StepRecord> read_log(const std::string& path) {
 
 std::vector<std::string> truncate_log(const std::string& path, int64_t step) {
   const std::string temporary = path + ".tmp", aside = path + kDamagedSuffix;
-  std::ifstream in(path, std::ios::binary);
-  if (!in) io_failed("open", path);
   std::vector<std::string> faults;
   const int kept = open_file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
   int damaged = -1;
@@ -206,14 +234,7 @@ std::vector<std::string> truncate_log(const std::string& path, int64_t step) {
           write_line(damaged, line.text, aside);
           faults.push_back(fmt::format("{}; this line of the log is kept in {}", why, aside));
         });
-    std::string text;
-    for (int64_t number = 1; std::getline(in, text); ++number) {
-      LineSorter::Line line{text, fmt::format("{}:{}", path, number)};
-      if (in.eof() && !is_record(line.text)) break;  // torn by the stop: it lies after the checkpoint
-      sorter.add(std::move(line));
-    }
-    if (in.bad()) io_failed("read", path);
-    sorter.finish();
+    sort_lines(path, sorter);  // a torn line lies after the checkpoint
     if (damaged >= 0 && ::fsync(damaged) != 0) io_failed("sync", aside);
     if (::fsync(kept) != 0) io_failed("sync", temporary);
   } catch (...) {

@@ -44,13 +44,17 @@ inline constexpr char kDamagedSuffix[] = ".damaged";
 
 struct JsonlTail {
   int64_t num_records = 0;
-  bool torn = false;  // the last line was cut off and skipped
+  bool torn = false;                     // the last line was cut off and skipped
+  std::vector<std::string> faults = {};  // of for_each_good_record: a sentence for each line left out
 };
 
 // Calls `each` for every record in file order; holds one line at a time. A last line without newline that
 // does not parse is a torn write and is skipped; any other malformed line, and a step smaller than the one
 // before, throws base::Error with "path:line".
 JsonlTail for_each_record(const std::string& path, const std::function<void(const StepRecord&)>& each);
+// The same for readers that need not have all of it: a damaged line, or one whose step is out of order, is
+// left out (by the rule of truncate_log), and a sentence in `faults` names it.
+JsonlTail for_each_good_record(const std::string& path, const std::function<void(const StepRecord&)>& each);
 std::vector<StepRecord> read_log(const std::string& path);
 
 // Rewrites the file (temporary file, fsync, rename) with the lines whose step is <= `step`, byte for byte. A

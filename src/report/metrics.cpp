@@ -110,7 +110,8 @@ std::string_view meaning_of(Balance balance) {
     case Balance::Uneven:
       return "some expert has 1.5 times the mean load of its layer or more, or a quarter or less";
     case Balance::Skewed:
-      return "some expert has twice the mean load of its layer or more, or no token of a few";
+      return "some expert has twice the mean load of its layer or more, or none where the mean is below 8 "
+             "tokens";
     case Balance::Dead:
       return "some expert got no token at all; raise moe.aux_coef if it lasts";
     case Balance::Collapsing:

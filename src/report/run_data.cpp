@@ -21,10 +21,23 @@ using nlohmann::ordered_json;
 
 constexpr uintmax_t kMaxJsonBytes = uintmax_t{256} << 20;
 constexpr const char* kTexts[] = {"run", "config", "state_sha256", "sample"};
-constexpr const char* kNumbers[] = {
-    "steps",        "final_loss",    "best_eval_loss", "bits_per_byte",      "bigram_bits_per_byte",
-    "tokens",       "tokens_per_s",  "model_tflops",   "hardware_tflops",    "gemm_peak_tflops",
-    "wall_seconds", "outside_bytes", "refused_steps",  "planned_peak_bytes", "measured_peak_bytes"};
+constexpr const char* kNumbers[] = {"steps",
+                                    "final_loss",
+                                    "best_eval_loss",
+                                    "validation_loss",
+                                    "validation_tokens",
+                                    "validation_bits_per_byte",
+                                    "bigram_bits_per_byte",
+                                    "tokens",
+                                    "tokens_per_s",
+                                    "model_tflops",
+                                    "hardware_tflops",
+                                    "gemm_peak_tflops",
+                                    "wall_seconds",
+                                    "outside_bytes",
+                                    "refused_steps",
+                                    "planned_peak_bytes",
+                                    "measured_peak_bytes"};
 
 std::string read_text(const std::string& path) {
   const uintmax_t size = std::filesystem::file_size(path);
@@ -163,7 +176,8 @@ void bring_up_to_date(RunData& run) {
   if (!std::isnan(run.last->wall_seconds)) summary.numbers["wall_seconds"] = run.last->wall_seconds;
   if (run.step_seconds > 0) summary.numbers["tokens_per_s"] = run.step_tokens / run.step_seconds;
   for (const char* former : {"state_sha256", "sample"}) summary.texts.erase(former);
-  for (const char* former : {"bits_per_byte", "model_tflops", "hardware_tflops"})
+  for (const char* former : {"validation_loss", "validation_tokens", "validation_bits_per_byte",
+                             "model_tflops", "hardware_tflops"})
     summary.numbers.erase(former);
 }
 
@@ -192,8 +206,9 @@ RunData read_run(const std::string& folder) {
   if (fs::exists(metrics)) {
     run.has_metrics = true;
     const JsonlTail tail =
-        for_each_record(metrics, [&](const StepRecord& record) { add_record(run, record); });
+        for_each_good_record(metrics, [&](const StepRecord& record) { add_record(run, record); });
     run.torn_log = tail.torn;
+    run.log_faults = tail.faults;
     run.num_records = tail.num_records;
   }
   bring_up_to_date(run);

@@ -1,12 +1,13 @@
 // A run folder read into memory for the report: metrics.jsonl, summary.json and timeline.json. A missing file
-// is an empty part; a malformed one is an error that names file and line.
+// is an empty part; a malformed one is an error that names file and line. Damaged lines of metrics.jsonl are
+// left out and named.
 //
 // summary.json is one object. Keys the report knows (all optional):
 //   texts    run, config, state_sha256, sample
-//   numbers  steps, final_loss, best_eval_loss, bits_per_byte, bigram_bits_per_byte, tokens, tokens_per_s,
-//            model_tflops, hardware_tflops, gemm_peak_tflops, planned_peak_bytes, measured_peak_bytes,
-//            outside_bytes, refused_steps, wall_seconds ("nan", "inf", "-inf" as in metrics.jsonl; null =
-//            absent)
+//   numbers  steps, final_loss, best_eval_loss, validation_loss, validation_tokens, validation_bits_per_byte,
+//            bigram_bits_per_byte, tokens, tokens_per_s, model_tflops, hardware_tflops, gemm_peak_tflops,
+//            planned_peak_bytes, measured_peak_bytes, outside_bytes, refused_steps, wall_seconds ("nan",
+//            "inf", "-inf" as in metrics.jsonl; null = absent)
 //   object   memory_by_owner {owner: bytes}
 // Other keys are shown as they are. "config" may also be an object.
 //
@@ -54,6 +55,7 @@ struct RunData {
   std::optional<RunSummary> summary;
   bool has_metrics = false;
   bool torn_log = false;
+  std::vector<std::string> log_faults;  // a sentence for each line that is left out
   int64_t num_records = 0;
   RunCurves curves;
   std::optional<StepRecord> last;

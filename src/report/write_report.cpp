@@ -11,7 +11,7 @@
 
 namespace pleat::report {
 
-int64_t write_report(const std::string& run_dir, const std::string& out_html) {
+WrittenReport write_report(const std::string& run_dir, const std::string& out_html) {
   const RunData run = read_run(run_dir);
   const std::string page = html::page(run);
   const std::string temporary = out_html + ".tmp";
@@ -27,7 +27,7 @@ int64_t write_report(const std::string& run_dir, const std::string& out_html) {
   }
   if (std::rename(temporary.c_str(), out_html.c_str()) != 0)
     base::fail_with(base::ExitCode::Storage, "cannot write {}: {}", out_html, std::strerror(errno));
-  return run.last ? run.last->step : 0;
+  return {run.last ? run.last->step : 0, run.log_faults};
 }
 
 }  // namespace pleat::report

@@ -1,8 +1,10 @@
 #include "train/announce.h"
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "device/cpu/blas.h"
 #include "kernels/cuda/choices.h"
 #include "report/format.h"
@@ -72,27 +74,66 @@ std::string allocations_text(const Trainer& trainer) {
                                                             : "libraries set themselves up");
 }
 
+// How the model does on all of the validation data; the lines of the steps say it of a part.
+void say_validation(const json& s) {
+  if (!s.contains("validation_loss")) return;
+  fmt::print(stderr, "validation, all of it: loss {:.4f} over {}", s.at("validation_loss").get<double>(),
+             base::counted(s.at("validation_tokens").get<int64_t>(), "token"));
+  if (s.contains("validation_bits_per_byte")) {
+    const double ours = s.at("validation_bits_per_byte").get<double>();
+    fmt::print(stderr, ", {:.4f} bits per byte", ours);
+    if (s.contains("bigram_bits_per_byte"))
+      fmt::print(stderr, "; {}", compared_with_bigram(ours, s.at("bigram_bits_per_byte").get<double>()));
+  }
+  fmt::print(stderr, "\n");
+}
+
+// What part of the validation data the lines of the steps speak of.
+void announce_evaluation(const Trainer& trainer) {
+  if (!trainer.has_validation()) return;
+  const config::TrainConfig& train = trainer.config().train;
+  const int64_t all = trainer.num_valid_batches();
+  const std::string when = train.eval_every > 0 ? fmt::format("every {} and after the last",
+                                                              base::counted(train.eval_every, "step"))
+                                                : "after the last step";
+  if (all <= train.eval_batches)
+    fmt::print(stderr, "eval: all of the validation data, {}\n", when);
+  else
+    fmt::print(stderr,
+               "eval: the first {} of {} microbatches of the validation data, {}; at the end all of it\n",
+               train.eval_batches, all, when);
+}
+
 }  // namespace
+
+std::string compared_with_bigram(double bits, double bigram) {
+  const double percent = 100 * (bits / bigram - 1);
+  const std::string text = fmt::format("{:.1f} % {}", std::abs(percent), percent > 0 ? "higher" : "lower");
+  return fmt::format("byte bigram on the same split: {:.4f} (the model is {})", bigram,
+                     text.starts_with("0.0 %") ? "as good" : text);
+}
 
 void announce(const config::Config& asked, Trainer& trainer, const std::string& carrier, bool verbose) {
   const config::Config& config = trainer.config();
   const model::ParameterCount count = model::count_parameters(config, trainer.programs().table());
   const interpret::Plan& plan = trainer.programs().train_plan().plan;
-  fmt::print(stderr,
-             "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} threads ({})\n",
+  fmt::print(stderr, "{} parameters, {} active per token; arena {}; GEMM rate {:.1f} GFLOP/s on {} ({})\n",
              report::format_count(double(count.total)), report::format_count(double(count.active)),
              report::format_bytes(double(plan.arena_bytes)), trainer.gemm_rate() / 1e9,
-             trainer.crew().num_threads() * trainer.crew().setup().world(), device::blas_description());
+             base::counted(trainer.crew().num_threads() * trainer.crew().setup().world(), "thread"),
+             device::blas_description());
   if (!trainer.crew().alone()) {
     const model::Mesh& m = trainer.crew().setup().mesh;
     fmt::print(
         stderr,
-        "{} ranks ({}), {} threads each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
+        "{} ranks ({}), {} each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
         "x edp {} x pp {}; arena and products are those of rank 0{}\n",
-        m.world(), carrier, trainer.crew().num_threads(), m.tp, m.cp, m.dp, m.pp, m.etp, m.ep, m.edp, m.pp,
+        m.world(), carrier, base::counted(trainer.crew().num_threads(), "thread"), m.tp, m.cp, m.dp, m.pp,
+        m.etp, m.ep, m.edp, m.pp,
         config.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");
   }
   announce_keys(asked, verbose);
+  announce_evaluation(trainer);
   for (size_t i = 0; i < trainer.train_data().num_sources(); ++i)
     if (const data::WholeDocuments* whole = trainer.train_data().sampler(i).whole_documents())
       fmt::print(stderr, "{}: {}\n", trainer.train_data().dataset(i).prefix(), whole->text());
@@ -115,16 +156,7 @@ void say_goodbye(const json& s, const Trainer& trainer) {
              report::format_token_rate(s.at("tokens_per_s").get<double>()),
              s.at("model_tflops").get<double>(), s.at("hardware_tflops").get<double>(),
              100 * s.at("hardware_tflops").get<double>() / s.at("gemm_peak_tflops").get<double>());
-  if (s.contains("bits_per_byte")) {
-    const double ours = s.at("bits_per_byte").get<double>();
-    fmt::print(stderr, "validation: {:.4f} bits per byte", ours);
-    if (s.contains("bigram_bits_per_byte")) {
-      const double bigram = s.at("bigram_bits_per_byte").get<double>();
-      fmt::print(stderr, "; byte bigram on the same split: {:.4f} ({:.1f} % lower)", bigram,
-                 100 * (1 - ours / bigram));
-    }
-    fmt::print(stderr, "\n");
-  }
+  say_validation(s);
   if (!trainer.config().data.sources.empty()) {
     report::Table table({{"source"},
                          {"share asked", report::Align::Right},

@@ -15,4 +15,7 @@ void announce(const config::Config& asked, Trainer& trainer, const std::string& 
 // From the summary: memory, speed, validation, sources, a sample, the digest of the state.
 void say_goodbye(const nlohmann::json& summary, const Trainer& trainer);
 
+// "byte bigram on the same split: 4.0153 (the model is 21.2 % higher)". Bits per byte of both.
+std::string compared_with_bigram(double bits, double bigram);
+
 }  // namespace pleat::train

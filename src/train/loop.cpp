@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "base/counted.h"
 #include "base/posix_vfs.h"
 #include "base/replace_file.h"
 #include "checkpoint/best.h"
@@ -82,8 +83,8 @@ class Run {
 
   LoopResult run() {
     report::Progress progress(config_.train.steps, report::Progress::mode_of_stderr(),
-                              options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(), 5.0,
-                              report::terminal_width());
+                              options_.quiet ? [](std::string_view) {} : report::Progress::to_stderr(),
+                              seconds_between_lines(), report::terminal_width());
     base::ExitCode code = base::ExitCode::Done;
     if (stop_asked() && trainer_.run_state().step < config_.train.steps) {
       progress.message(
@@ -110,26 +111,24 @@ class Run {
       if (!outcome.committed)
         progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;
-      const bool evaluate = trainer_.has_validation() && !last && config_.train.eval_every > 0 &&
-                            step % config_.train.eval_every == 0;
-      std::optional<double> valid_loss;  // of the same part of the data each time, to find the best
-      if (evaluate || (last && trainer_.has_validation() && config_.train.eval_every > 0)) {
+      const bool evaluate = trainer_.has_validation() &&
+                            (last || (config_.train.eval_every > 0 && step % config_.train.eval_every == 0));
+      std::optional<double> valid_loss;
+      // The same part of the data each time, at the end too: these losses can be compared, and the best found.
+      if (evaluate) {
         const EvalOutcome eval = trainer_.evaluate(config_.train.eval_batches);
         valid_loss = eval.loss;
         add_eval(outcome.record, eval);
-      }
-      if (last && trainer_.has_validation() && config_.train.eval_batches > 0) {
-        final_eval_ = trainer_.evaluate(0);
-        if (!valid_loss) valid_loss = final_eval_->loss;
-        add_eval(outcome.record, *final_eval_);
+        if (eval.all && last) final_eval_ = eval;
       }
       note(outcome.record);
       const int64_t every = config_.log.console_every;
       if (every > 0 && (step % every == 0 || last || outcome.record.eval))
         progress.step_done(outcome.record, steady_now());
       if (trainer_.run_state().refused_in_row >= config_.train.max_refused_steps) {
-        progress.message(fmt::format("{} steps in a row refused: stopping. Last: {}",
-                                     trainer_.run_state().refused_in_row, outcome.culprit));
+        progress.message(fmt::format("{} in a row refused: stopping. Last: {}",
+                                     base::counted(trainer_.run_state().refused_in_row, "step"),
+                                     outcome.culprit));
         code = base::ExitCode::Numerical;
         break;
       }
@@ -148,6 +147,9 @@ class Run {
   }
 
  private:
+  // Of progress where lines are not rewritten: whoever asked for a number of steps gets them all.
+  double seconds_between_lines() const { return named_.asked.contains("log.console_every") ? 0.0 : 5.0; }
+
   // The leader writes; whoever comes later finds it.
   config::Config own(const config::Config& config) const {
     config::Config out;
@@ -248,7 +250,7 @@ class Run {
   void recall_wall_time() {
     std::error_code ignored;
     if (trainer_.run_state().step == 0 || !fs::exists(path("metrics.jsonl"), ignored)) return;
-    report::for_each_record(path("metrics.jsonl"), [&](const report::StepRecord& record) {
+    report::for_each_good_record(path("metrics.jsonl"), [&](const report::StepRecord& record) {
       if (record.wall_seconds > wall_before_) wall_before_ = record.wall_seconds;
     });
   }
@@ -369,13 +371,20 @@ class Run {
         {"wall_seconds", wall_seconds()},
         {"exit_code", static_cast<int>(code)}};
     if (best_eval_ > 0) summary["best_eval_loss"] = best_eval_;
-    if (const std::optional<checkpoint::Best> best = checkpoint::read_best(vfs(), config_.checkpoint.dir))
+    // Not every step that is evaluated is saved: where there is a best checkpoint, the loss is that one's.
+    if (const std::optional<checkpoint::Best> best = checkpoint::read_best(vfs(), config_.checkpoint.dir)) {
       summary["best_checkpoint_step"] = best->step;
+      summary["best_eval_loss"] = best->loss;
+    }
+    if (final_eval_) {
+      summary["validation_loss"] = final_eval_->loss;
+      summary["validation_tokens"] = final_eval_->tokens;
+    }
     if (const std::optional<run::Origin> origin = run::read_origin(config_.log.run_dir))
       summary["origin"] = {
           {"path", origin->path}, {"step", origin->step}, {"state_sha256", origin->state_sha256}};
     if (final_eval_ && final_eval_->bits_per_byte > 0) {
-      summary["bits_per_byte"] = final_eval_->bits_per_byte;
+      summary["validation_bits_per_byte"] = final_eval_->bits_per_byte;
       if (trainer_.train_data().num_sources() == 1)
         if (const double bits =
                 bigram_bits_per_byte(trainer_.train_data().dataset(0), *trainer_.valid_data());
@@ -452,11 +461,10 @@ class Run {
 };
 
 void say_done(const LoopResult& done, const std::string& folder) {
-  fmt::print(
-      stderr,
-      "already done: {} has trained its {} steps; nothing was changed. More train.steps go on from there\n"
-      "state sha256 {}\n",
-      folder, done.step, done.state_sha256);
+  fmt::print(stderr,
+             "already done: {} has trained its {}; nothing was changed. More train.steps go on from there\n"
+             "state sha256 {}\n",
+             folder, base::counted(done.step, "step"), done.state_sha256);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <limits>
 #include <numbers>
 
+#include "base/counted.h"
 #include "base/hash.h"
 #include "config/run_files.h"
 #include "config/schema.h"
@@ -61,7 +62,7 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
-  if (valid_data_ && config_.train.eval_every > 0) num_valid_batches();  // said now, not at the first one
+  if (valid_data_) num_valid_batches();  // said now, not at the first evaluation
   run_.data = train_data_.start();
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
@@ -272,11 +273,11 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
   }
 }
 
-int64_t Trainer::num_valid_batches() {
+int64_t Trainer::num_valid_batches() const {
   const int64_t sequences = valid_data_->sampler(0).num_samples_per_epoch();
   if (sequences < config_.train.micro_batch)
-    base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
-               sequences, config_.train.seq_len, config_.train.micro_batch);
+    base::fail("the validation data holds {} of {} tokens, fewer than train.micro_batch = {}",
+               base::counted(sequences, "sequence"), config_.train.seq_len, config_.train.micro_batch);
   return sequences / config_.train.micro_batch;
 }
 
@@ -323,6 +324,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   num_bytes = seen[1] == 0 ? seen[0] : 0;
   EvalOutcome out;
   out.tokens = tokens;
+  out.all = n == available;
   out.loss = sum / static_cast<double>(std::max<int64_t>(tokens, 1));
   if (num_bytes > 0) out.bits_per_byte = sum / std::numbers::ln2 / static_cast<double>(num_bytes);
   return out;

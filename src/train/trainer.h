@@ -45,6 +45,7 @@ struct EvalOutcome {
   double loss = 0;           // nats per token
   double bits_per_byte = 0;  // 0 where labels are not bytes
   int64_t tokens = 0;
+  bool all = false;  // all of the validation data, not its first microbatches alone
 };
 
 // The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its
@@ -69,6 +70,8 @@ class Trainer {
   // microbatches only.
   EvalOutcome evaluate(int64_t num_batches);
   bool has_validation() const { return valid_data_.has_value(); }
+  // Whole microbatches of the validation data; throws where there is none.
+  int64_t num_valid_batches() const;
   // How much of each source was trained on, in the order of data.sources; one of data.train alone.
   struct SourceUse {
     std::string prefix;
@@ -109,8 +112,6 @@ class Trainer {
   const data::IndexedDataset* valid_data() const { return valid_data_ ? &valid_data_->dataset(0) : nullptr; }
 
  private:
-  // Whole microbatches of the validation data; throws where there is none.
-  int64_t num_valid_batches();
   void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
   void read_results(interpret::Executor& executor, report::StepRecord& record);
   // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.

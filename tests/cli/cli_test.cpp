@@ -117,8 +117,8 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
 
 TEST_F(Cli, UnknownWordsAreRefused) {
   expect_refused({"trian"}, {"trian", "train"});
-  expect_refused({}, {"subcommand"});
-  expect_refused({"data"}, {"subcommand"});
+  expect_refused({}, {"sub-command"});
+  expect_refused({"data"}, {"sub-command"});
   expect_refused({"plan", config_, "--jsn"}, {"--jsn"});
   expect_refused({"train", config_, "--fast"}, {"--fast"});
   expect_refused({"explain", config_, "--program", "infer"}, {"infer"});

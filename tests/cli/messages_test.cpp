@@ -55,7 +55,18 @@ TEST_F(Messages, TooLittleValidationDataIsToldAtTheStartNotAfterHours) {
                "data.valid=" + folder_.at("valid.txt"), "--set", "train.eval_every=1000", "--set",
                "train.micro_batch=4", "--set", "train.seq_len=64", "--set", "train.steps=2", "--set",
                "optimizer.warmup_steps=1", "--set", "log.run_dir=" + folder_.at("run")},
-              {"the validation data holds 1 sequences of 64 tokens", "train.micro_batch = 4"});
+              {"the validation data holds 1 sequence of 64 tokens", "train.micro_batch = 4"});
+}
+
+TEST_F(Messages, TooFewMicrobatchesForTheReplicasAreNotTheModelsFault) {
+  expect_says(
+      65, {"plan", config_, "--ranks", "8", "--set", "train.num_microbatches=1"},
+      {"this configuration does not fit the layout", "set train.num_microbatches to a multiple of 8"});
+}
+
+TEST_F(Messages, AGpuIsCalledCuda) {
+  expect_says(65, {"plan", config_, "--set", "device.kind=gpu"}, {"device.kind", "the nearest is \"cuda\""});
+  expect_says(65, {"plan", config_, "--set", "model.dtype=BF16"}, {"the nearest is \"bfloat16\""});
 }
 
 #ifndef PLEAT_SANITIZED

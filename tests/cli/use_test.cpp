@@ -1,5 +1,6 @@
 // A model in use: what a run trained on conversations is asked, from the command line and through pipes.
 #include <gtest/gtest.h>
+#include <pty.h>
 
 #include <nlohmann/json.hpp>
 
@@ -61,6 +62,79 @@ TEST_F(UseOfARun, EvalScoresTheRunsValidationDataWithItsMask) {
   EXPECT_GT(counted.at("tokens"), 15 * 9);
   EXPECT_LT(counted.at("tokens"), 15 * 14);
   EXPECT_NE(shell("eval " + run_dir() + " --quiet").second.find("that count in the loss"), std::string::npos);
+}
+
+// "the object has no key "text"", of a run that was trained on nothing else.
+TEST_F(UseOfARun, EvalWritesConversationsAsTheRunWasTrained) {
+  const auto [made, why] = shell("data tokenize " + folder_->at("chat.jsonl") +
+                                 " --tokenizer byte --chat plain --out " + folder_->at("whole"));
+  ASSERT_EQ(made, 0) << why;
+  for (const std::string more : {"", " --all-tokens"}) {
+    const std::string eval = "eval " + run_dir() + " --json --quiet" + more + " --data ";
+    const auto [code, out] = shell(eval + folder_->at("chat.jsonl"));
+    ASSERT_EQ(code, 0) << out;
+    const nlohmann::json of_file = nlohmann::json::parse(out),
+                         of_set = nlohmann::json::parse(shell(eval + folder_->at("whole")).second);
+    for (const char* key : {"documents", "tokens", "tokens_of_the_documents", "nats_per_token"})
+      EXPECT_EQ(of_file.at(key), of_set.at(key)) << key;
+  }
+  // What is text stays text.
+  write_text(folder_->at("text.jsonl"), "{\"text\": \"It is what it is.\"}\n");
+  const auto [code, out] = shell("eval " + run_dir() + " --quiet --data " + folder_->at("text.jsonl"));
+  ASSERT_EQ(code, 0) << out;
+  EXPECT_NE(out.find("of 1 document of"), std::string::npos) << out;
+}
+
+TEST_F(UseOfARun, ConversationsWithoutATemplateAreTold) {
+  const auto [code, why] =
+      shell("train " + folder_->at("config.toml") + " --quiet --set data.train=" + folder_->at("chat.jsonl") +
+            " --set log.run_dir=" + folder_->at("other"));
+  EXPECT_EQ(code, 65);
+  for (const char* part : {"chat.jsonl:1: the object has no key \"text\" but \"messages\"", "chat.template",
+                           "pleat data tokenize --chat"})
+    EXPECT_NE(why.find(part), std::string::npos) << why;
+}
+
+TEST_F(UseOfARun, AnotherTokenizerThanTheRunsIsNoted) {
+  write_text(folder_->at("words.txt"), "some words and some more");
+  ASSERT_EQ(shell("data train-tokenizer " + folder_->at("words.txt") + " --vocab-size 257 --out " +
+                  folder_->at("other-tokenizer"))
+                .first,
+            0);
+  const std::string generate = "generate " + run_dir() + " --prompt x --max-tokens 2 --tokenizer ";
+  EXPECT_EQ(shell(generate + folder_->at("other-tokenizer")).first, 0);
+  EXPECT_NE(read_text(folder_->at("err.txt")).find("is not the one the run was trained with (byte)"),
+            std::string::npos)
+      << read_text(folder_->at("err.txt"));
+  EXPECT_EQ(shell(generate + "byte").first, 0);
+  EXPECT_EQ(read_text(folder_->at("err.txt")).find("note: --tokenizer"), std::string::npos);
+}
+
+TEST_F(UseOfARun, AConversationKnowsHelpAndQuit) {
+  const std::vector<std::string> words = {PLEAT_BINARY, "generate", run_dir(), "--chat"};
+  std::vector<char*> argv;
+  for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  int terminal = -1;
+  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, nullptr);
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::execv(argv[0], argv.data());
+    ::_exit(127);
+  }
+  const std::string typed = "/help\n/quit\n";
+  EXPECT_EQ(::write(terminal, typed.data(), typed.size()), static_cast<ssize_t>(typed.size()));
+  std::string shown;
+  char buffer[4096];
+  for (ssize_t n; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) shown.append(buffer, size_t(n));
+  ::close(terminal);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << shown;
+  const size_t first = shown.find("/clear starts anew");
+  ASSERT_NE(first, std::string::npos) << shown;
+  EXPECT_NE(shown.find("/clear starts anew", first + 1), std::string::npos)
+      << "/help says it again: " << shown;
 }
 
 TEST_F(UseOfARun, PromptsComeFromStandardInput) {

@@ -105,9 +105,17 @@ TEST(ConfigParse, SetsOverrideInOrderAndAreReported) {
   EXPECT_EQ(c.train.steps, 7);
   EXPECT_EQ(c.data.train, "x=y");
   EXPECT_EQ(c.recompute.modules, (Words{"norm"}));
-  EXPECT_EQ(c.notes, (Words{"--set optimizer.lr: 0.2 takes the place of 0.1 in the file",
+  EXPECT_EQ(c.notes, (Words{"by --set, other than in the file: optimizer.lr = 0.2 (not 0.1)",
                             "--set optimizer.lr was given more than once: 0.3 takes the place of 0.2"}));
   EXPECT_TRUE(parse(kDense, {"train.seed=3"}).notes.empty());
+}
+
+// A short run of a recipe began with nine lines of them.
+TEST(ConfigParse, ManySetsAreOneNote) {
+  const Config c =
+      parse(kDense + "optimizer.lr = 0.1\ntrain.steps = 9\n", {"optimizer.lr=0.2", "train.steps=3"});
+  EXPECT_EQ(c.notes, (Words{"by --set, other than in the file: optimizer.lr = 0.2 (not 0.1), train.steps = 3 "
+                            "(not 9)"}));
 }
 
 TEST(ConfigParse, AnEmptySetTakesAKeyBack) {

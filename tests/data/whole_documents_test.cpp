@@ -201,7 +201,7 @@ TEST(WholeDocuments, LongOnesAreNeverCutInSilence) {
   EXPECT_EQ(sampler.num_samples_per_epoch(), 1);
   EXPECT_EQ(
       whole.text(),
-      "3 whole documents in 1 sequences, 43.8 % filled; 2 longer than a sequence are left out (73 tokens)");
+      "3 whole documents in 1 sequence, 43.8 % filled; 2 left out as longer than a sequence (73 tokens)");
   expect_in("data.packing = \"stream\" cuts them", error_of([&] {
               whole_sampler(WholeSet({9, 9}), 4, 0, false, Packing::WholeDrop);
             }));

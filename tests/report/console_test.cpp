@@ -98,6 +98,7 @@ TEST(Console, AWordAboutTheExpertsIsExplainedWhenItFirstAppears) {
   EXPECT_TRUE(out.starts_with("experts skewed: some expert has twice the mean load of its layer or more"))
       << out;
   EXPECT_NE(out.find("\nstep 2/9"), std::string::npos);
+  EXPECT_NE(out.find("or none where the mean is below 8 tokens"), std::string::npos) << out;
   step(3, {250, 50, 60, 70});
   EXPECT_TRUE(out.starts_with("step 3/9")) << "said once: " << out;
   step(4, {190, 170, 0, 180});

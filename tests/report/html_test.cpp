@@ -295,10 +295,17 @@ TEST_F(RunFolder, MalformedFilesAreNamedWithTheirLine) {
   write_bytes(scratch_ / "timeline.json", "[\n\n{]");
   EXPECT_EQ(fault().rfind("timeline.json:3: not valid JSON", 0), 0u);
   std::filesystem::remove(scratch_ / "timeline.json");
-  write_bytes(scratch_ / "metrics.jsonl", "{\"step\":1}\n{\"step\":\n{\"step\":3}\n");
-  EXPECT_EQ(fault(), "metrics.jsonl:2: not valid JSON (8 bytes)");
   EXPECT_NE(error_of([&] { write_report(scratch_ / "nowhere", scratch_ / "x.html"); }).find("is no folder"),
             std::string::npos);
+}
+
+TEST_F(RunFolder, ADamagedLogLineIsLeftOutAndNamed) {
+  write_bytes(scratch_ / "metrics.jsonl", "{\"step\":1}\n{\"step\":\n{\"step\":3}\n");
+  const WrittenReport written = write_report(scratch_.folder(), scratch_ / "report.html");
+  EXPECT_EQ(written.last_step, 3);
+  ASSERT_EQ(written.log_faults.size(), 1u);
+  EXPECT_EQ(written.log_faults[0], (scratch_ / "metrics.jsonl") + ":2: not valid JSON (8 bytes)");
+  EXPECT_TRUE(has(read_bytes(scratch_ / "report.html"), "metrics.jsonl:2: not valid JSON"));
 }
 
 TEST_F(RunFolder, UnwritableTargetIsAnError) {

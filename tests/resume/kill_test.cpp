@@ -257,8 +257,8 @@ TEST_F(Kill, AfterTheLastStep) {
   fs::remove(run_dir + "/summary.json");
   ASSERT_EQ(PleatProcess(folder_.path(), arguments).wait().code, 0);
   const nlohmann::json second = summary(run_dir);
-  for (const char* key : {"state_sha256", "steps", "final_loss", "best_eval_loss", "bits_per_byte",
-                          "bigram_bits_per_byte", "sample"})
+  for (const char* key : {"state_sha256", "steps", "final_loss", "best_eval_loss", "validation_loss",
+                          "validation_bits_per_byte", "bigram_bits_per_byte", "sample"})
     EXPECT_EQ(first.at(key), second.at(key)) << key;
 }
 

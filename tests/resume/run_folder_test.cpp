@@ -220,6 +220,57 @@ TEST_F(RunFolder, TheBestCheckpointIsKeptAndCanBeUsed) {
   expect(pleat({"generate", at("first"), "--step", "77"}), 65, {"no checkpoint of step 77"});
 }
 
+// The last step was evaluated on all of the data and the others on a part, and both were called eval.
+TEST_F(RunFolder, TheLastEvaluationIsOfTheSamePartAsTheOthers) {
+  // Steps 3 and 6 are saved, all are evaluated, and the first are better: the best of them all is not saved.
+  const Ended ended = train({"run.toml"},
+                            "checkpoint.every=3 train.eval_every=1 train.eval_batches=1 optimizer.lr=0.5 "
+                            "optimizer.min_lr=0.5");
+  expect(ended, 0, {"eval: the first 1 of ", "microbatches of the validation data, every 1 step and after"});
+  std::map<int64_t, double> losses;
+  for (const report::StepRecord& r : report::read_log(at("first/metrics.jsonl")))
+    losses[r.step] = r.eval.value().loss;
+  ASSERT_EQ(losses.size(), 6u);
+  const nlohmann::json all = summary("first");
+  const int64_t best = all.at("best_checkpoint_step");
+  EXPECT_EQ(best, losses[3] <= losses[6] ? 3 : 6);
+  EXPECT_EQ(all.at("best_eval_loss"), losses[best]);
+  EXPECT_EQ(read_text(at("first/checkpoints/BEST")), fmt::format("step-{} {}\n", best, losses[best]));
+  for (const auto& [step, loss] : losses)
+    EXPECT_NE(ended.err.find(fmt::format("  eval {:.4f} (", loss)), std::string::npos) << step << ended.err;
+  EXPECT_NE(all.at("validation_loss").get<double>(), losses[6]);
+  expect(ended, 0,
+         {fmt::format("validation, all of it: loss {:.4f} over {} tokens, {:.4f} bits per byte; byte bigram",
+                      all.at("validation_loss").get<double>(), all.at("validation_tokens").get<int64_t>(),
+                      all.at("validation_bits_per_byte").get<double>())});
+}
+
+TEST_F(RunFolder, StepsBetweenProgressLinesAreObeyedInAFile) {
+  const auto steps_shown = [](const std::string& text) {
+    std::vector<int> out;
+    for (size_t at = 0; (at = text.find("\nstep ", at)) != std::string::npos; ++at)
+      out.push_back(std::stoi(text.substr(at + 6)));
+    return out;
+  };
+  const std::string no_eval = " data.valid_split=0";
+  EXPECT_EQ(steps_shown(train({"run.toml"}, "log.console_every=1" + no_eval).err),
+            (std::vector<int>{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(steps_shown(train({"run.toml"}, "log.run_dir=second log.console_every=4" + no_eval).err),
+            (std::vector<int>{4, 6}));
+}
+
+TEST_F(RunFolder, ADamagedLineOfTheLogStopsNeitherTheReportNorTheRun) {
+  expect(train({"run.toml", "--stop-after", "4"}, "checkpoint.every=2"), 75);
+  std::string log = read_text(at("first/metrics.jsonl"));
+  log[log.find("{\"step\":2")] = '\x01';
+  write_text(at("first/metrics.jsonl"), log);
+  expect(pleat({"report", at("first")}), 0,
+         {"metrics.jsonl:2: not valid JSON", "the report leaves this line out", "up to step 4"});
+  EXPECT_NE(read_text(at("first/report.html")).find("A damaged line is left out"), std::string::npos);
+  expect(train({"run.toml"}, "checkpoint.every=2"), 0, {"metrics.jsonl.damaged"});
+  EXPECT_EQ(report::read_log(at("first/metrics.jsonl")).size(), 5u);
+}
+
 TEST_F(RunFolder, ALogIsOnTheDiskBeforeItsCheckpoint) {
   expect(train({"run.toml", "--stop-after", "4"}, "checkpoint.every=2"), 75);
   write_text(at("first/checkpoints/LATEST.tmp-0"), "step-4\n");

@@ -8,6 +8,7 @@
 #include "data/indexed_dataset.h"
 #include "data/indexed_writer.h"
 #include "resume/resume_support.h"
+#include "train/announce.h"
 #include "train/bigram.h"
 #include "train/generate.h"
 
@@ -152,6 +153,14 @@ TEST(Bigram, IdsThatNoByteHasGiveNothing) {
   EXPECT_GT(bigram_bits_per_byte(bytes, bytes), 0);
   EXPECT_EQ(bigram_bits_per_byte(other, bytes), 0);
   EXPECT_EQ(bigram_bits_per_byte(bytes, other), 0);
+}
+
+// It said "-21.2 % lower".
+TEST(Bigram, AModelThatIsWorseIsHigher) {
+  EXPECT_EQ(compared_with_bigram(4.8665, 4.0153),
+            "byte bigram on the same split: 4.0153 (the model is 21.2 % higher)");
+  EXPECT_EQ(compared_with_bigram(3, 4), "byte bigram on the same split: 4.0000 (the model is 25.0 % lower)");
+  EXPECT_EQ(compared_with_bigram(4, 4), "byte bigram on the same split: 4.0000 (the model is as good)");
 }
 
 }  // namespace

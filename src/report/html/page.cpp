@@ -61,15 +61,18 @@ std::string cards(const RunData& run) {
   if (!best)
     for (const Point& point : run.curves.eval_loss)
       if (!best || point.y < *best) best = point.y;
-  if (best) out += card("Best evaluation loss", format_significant(*best, 5), "nats per token");
-  auto bits = figures.get("bits_per_byte");
-  if (!bits && !run.curves.eval_bits_per_byte.empty()) bits = run.curves.eval_bits_per_byte.back().y;
-  if (bits) {
+  if (best) out += card("Best evaluation loss", format_significant(*best, 5), "train.eval_batches each time");
+  if (const auto loss = figures.get("validation_loss"))
+    out += card("Validation loss", format_significant(*loss, 5), "all of it, at the end");
+  if (const auto bits = figures.get("validation_bits_per_byte")) {
     const auto bigram = figures.get("bigram_bits_per_byte");
     out += card("Bits per byte", format_significant(*bits, 4),
-                bigram ? fmt::format("bigram {} ({:+.0f} %)", format_significant(*bigram, 4),
+                bigram ? fmt::format("all of it; bigram {} ({:+.0f} %)", format_significant(*bigram, 4),
                                      100 * (*bits / *bigram - 1))
-                       : "validation");
+                       : "all of the validation");
+  } else if (!run.curves.eval_bits_per_byte.empty()) {
+    out += card("Bits per byte", format_significant(run.curves.eval_bits_per_byte.back().y, 4),
+                "last evaluation");
   }
   auto tokens = figures.get("tokens");
   if (!tokens && run.last) tokens = static_cast<double>(run.last->tokens);
@@ -162,6 +165,8 @@ std::string learning(const RunData& run) {
     out += line_chart(aux);
   }
   out += "</div>";
+  for (const std::string& fault : run.log_faults)
+    out += fmt::format("<p class=\"note\">A damaged line is left out: {}</p>", escape(shorten(fault, 300)));
   if (run.torn_log)
     out +=
         "<p class=\"note\">The last line of metrics.jsonl was cut off while it was written and is left "
