@@ -40,7 +40,7 @@ class Reader {
     for (const char* key : keys)
       if (!object.contains(key)) base::fail("{}: has no \"{}\"", where_, key);
     for (const auto& [key, value] : object.items())
-      if (std::none_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; }))
+      if (std::none_of(keys.begin(), keys.end(), [&, key = key](const char* k) { return key == k; }))
         base::fail("{}: \"{}\" is not a known key", where_, shortened(key));
   }
 

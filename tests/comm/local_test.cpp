@@ -51,7 +51,7 @@ TEST_P(LocalSizes, EveryCollectiveEqualsBruteForce) {
   options.check = check;
   LocalWorld world(size, options);
   std::vector<std::string> digests(static_cast<size_t>(size));
-  comm::run_ranks(world, [&](int rank) {
+  comm::run_ranks(world, [&, size = size](int rank) {
     const auto c = world.group("all", all_of(size), rank);
     EXPECT_EQ(c->rank(), rank);
     EXPECT_EQ(c->size(), size);

@@ -324,7 +324,7 @@ TEST(ExpertSwiglu, ValuesAndGradients) {
         ASSERT_NEAR(dp.at(r), sum, eps * size);
       }
       if (C != Dtype::F64 || f > 16) continue;
-      const auto loss = [&] {
+      const auto loss = [&, C = C] {
         Tensor y = Tensor::zeros(C, {R, f});
         call(KernelKind::expert_swiglu, Phase::Forward, {in(gu), in(p), in(offsets), out(y)}, kSilu);
         double total = 0;
@@ -414,7 +414,7 @@ TEST(ExpertSwiglu, ClampedValuesAndGradients) {
       gu.set(0, 1.0), gu.set(2 * f, 1.0), gu.set(f, 1.0), gu.set(3 * f, 1.0);
       call(KernelKind::expert_swiglu, Phase::BackwardInput,
            {in(da), in(gu), in(p), in(offsets), out(dgu), out(dp)}, kClamped);
-      const auto loss = [&] {
+      const auto loss = [&, C = C] {
         Tensor y = Tensor::zeros(C, {R, f});
         call(KernelKind::expert_swiglu, Phase::Forward, {in(gu), in(p), in(offsets), out(y)}, kClamped);
         double sum = 0;

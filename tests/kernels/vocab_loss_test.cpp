@@ -206,7 +206,7 @@ TEST(VocabLoss, FarPiecesMaskedNanAndNanThatCounts) {
 
 TEST(VocabLoss, SameBitsForAnyThreads) {
   for (auto [rows, columns] : {std::pair<int64_t, int64_t>{77, 750}, {9001, 5}})
-    expect_same_bits([&](int threads) {
+    expect_same_bits([&, rows = rows, columns = columns](int threads) {
       Batch b(Dtype::F32, rows, columns, 2);
       Tensor all = all_stats_of(b, threads), loss = Tensor::nan(Dtype::F64, {2}), again = loss,
              token = Tensor::nan(Dtype::F32, {rows});
