@@ -61,7 +61,8 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
   if (!config_.data.valid.empty())
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
-  if (valid_data_ && config_.train.eval_every > 0) num_valid_batches();  // said now, not at the first one
+  if (valid_data_ && choice.evaluate)
+    num_valid_batches();  // said now, not at the first evaluation or the last
   run_.data = train_data_.start();
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
@@ -275,8 +276,12 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
 int64_t Trainer::num_valid_batches() {
   const int64_t sequences = valid_data_->sampler(0).num_samples_per_epoch();
   if (sequences < config_.train.micro_batch)
-    base::fail("the validation data holds {} sequences of {} tokens, fewer than train.micro_batch = {}",
-               sequences, config_.train.seq_len, config_.train.micro_batch);
+    base::fail(
+        "the validation data holds {} sequence{} of {} tokens, fewer than train.micro_batch = {}; needed is "
+        "more "
+        "of it (a larger data.valid_split, or a longer data.valid), or a smaller train.micro_batch or "
+        "train.seq_len",
+        sequences, sequences == 1 ? "" : "s", config_.train.seq_len, config_.train.micro_batch);
   return sequences / config_.train.micro_batch;
 }
 
@@ -449,7 +454,7 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
                        : "another mixture: " + data_change(loaded.text("data"), now),
                  config::kAllowChange);
     }
-    allowed.push_back("data: " + data_change(loaded.text("data"), now) + "; the new data from its start");
+    allowed.push_back(kDataChange + data_change(loaded.text("data"), now) + "; the new data from its start");
   }
   RunState run;
   run.step = loaded.step();

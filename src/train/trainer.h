@@ -84,6 +84,7 @@ class Trainer {
   // they are read; the others answer (train/sharded_state.h).
   void with_state(const std::function<void(const checkpoint::StateView&)>& use);
   std::string state_sha256();
+  static constexpr const char* kDataChange = "data: ";  // begins the line about other data
   // Replaces the state. Throws when the checkpoint belongs to another model (Key::resume) or, unless that is
   // allowed, to other data, which then is read from its start; returns every config value that differs and is
   // allowed to. With several ranks one of them must have verified it.

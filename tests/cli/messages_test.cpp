@@ -55,7 +55,7 @@ TEST_F(Messages, TooLittleValidationDataIsToldAtTheStartNotAfterHours) {
                "data.valid=" + folder_.at("valid.txt"), "--set", "train.eval_every=1000", "--set",
                "train.micro_batch=4", "--set", "train.seq_len=64", "--set", "train.steps=2", "--set",
                "optimizer.warmup_steps=1", "--set", "log.run_dir=" + folder_.at("run")},
-              {"the validation data holds 1 sequences of 64 tokens", "train.micro_batch = 4"});
+              {"the validation data holds 1 sequence of 64 tokens", "train.micro_batch = 4"});
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
