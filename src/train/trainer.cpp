@@ -49,6 +49,14 @@ data::Mixture open_train_data(const config::Config& c) {
   return open_data(c, c.data.sources, c.data.weights, c.data.shuffle);
 }
 
+[[noreturn]] void fail_too_little(const config::Config& c, int64_t sequences) {
+  base::fail(
+      "the validation data holds {} sequence{} of {} tokens, fewer than train.micro_batch = {}; needed is "
+      "more of it (a larger data.valid_split, or a longer data.valid), or a smaller train.micro_batch or "
+      "train.seq_len",
+      sequences, sequences == 1 ? "" : "s", c.train.seq_len, c.train.micro_batch);
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks, Crew* crew)
@@ -59,8 +67,13 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
-  if (!config_.data.valid.empty())
+  if (!config_.data.valid.empty()) {
+    if (config_.data.packing == "stream" &&
+        data::IndexedDataset(config_.data.valid, config_.model.vocab_size).num_tokens() <=
+            config_.train.seq_len)
+      fail_too_little(config_, 0);
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
+  }
   if (valid_data_ && choice.evaluate)
     num_valid_batches();  // said now, not at the first evaluation or the last
   run_.data = train_data_.start();
@@ -275,13 +288,7 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
 
 int64_t Trainer::num_valid_batches() {
   const int64_t sequences = valid_data_->sampler(0).num_samples_per_epoch();
-  if (sequences < config_.train.micro_batch)
-    base::fail(
-        "the validation data holds {} sequence{} of {} tokens, fewer than train.micro_batch = {}; needed is "
-        "more "
-        "of it (a larger data.valid_split, or a longer data.valid), or a smaller train.micro_batch or "
-        "train.seq_len",
-        sequences, sequences == 1 ? "" : "s", config_.train.seq_len, config_.train.micro_batch);
+  if (sequences < config_.train.micro_batch) fail_too_little(config_, sequences);
   return sequences / config_.train.micro_batch;
 }
 

@@ -46,6 +46,7 @@ TEST_F(RefusedStart, TooLittleValidationDataIsToldBeforeTheFirstStep) {
   const Ended refused = train({"run.toml"}, "data.valid_split=0.01 train.micro_batch=4");
   expect(refused, 65,
          {"1 sequence of 32 tokens", "train.micro_batch = 4", "data.valid_split", "data.valid)"});
+  expect(train({"run.toml"}, "data.valid_split=0.005"), 65, {"0 sequences of 32 tokens", "data.valid_split"});
   EXPECT_FALSE(fs::exists(at("first/metrics.jsonl")));
 }
 
