@@ -15,7 +15,7 @@ void add_import(CLI::App& command, Action& chosen) {
   c->add_option("--set", o->sets, "Override a key of the run's config: section.key=value (repeatable)")
       ->allow_extra_args(false);
   add_example(*c,
-              "pleat import my-model --out runs/tuned && pleat train runs/tuned/config.toml --set "
+              "pleat import my-model --out runs/tuned && pleat train runs/tuned --set "
               "data.train=notes.jsonl");
   c->callback([o, &chosen] {
     chosen = [o] {

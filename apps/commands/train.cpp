@@ -50,6 +50,7 @@ void add_train(CLI::App& command, Action& chosen) {
         return static_cast<int>(train::run_training(a->config.load(), a->options).code);
       const exchange::InitialWeights weights(a->init, a->config.path, a->config.sets);
       if (!a->options.quiet) fmt::print(stderr, "{}\n", weights.remark());
+      a->options.write_origin = [&](const config::Config& used) { weights.write_origin(used); };
       a->options.write_start = [&](const config::Config& used) { weights.write(used); };
       return static_cast<int>(train::run_training(weights.config(), a->options).code);
     };

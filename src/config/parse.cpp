@@ -24,6 +24,7 @@ struct TomlAssertion : std::runtime_error {
 #include <fstream>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "config/config.h"
@@ -312,6 +313,14 @@ std::string read_text(const std::string& path) {
   return text;
 }
 
+// Empty where there is none: it may get another name at any moment.
+std::string text_if_there(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
+  return text.str();
+}
+
 // `folder`: of the run whose asked.toml the text is; empty: a file of its own.
 Config read(std::string_view toml_text, const std::vector<std::string>& sets, std::string_view source_name,
             const std::string& folder) {
@@ -366,8 +375,13 @@ Config load(const std::string& path, const std::vector<std::string>& sets) {
 }
 
 Config read_record(const std::string& folder, const std::vector<std::string>& sets) {
-  const std::string path = folder + "/" + kRecordName;
-  const std::string text = read_text(path);
+  std::string path = folder + "/" + kRecordName;
+  // A stop, or a moment, between the new asked.toml and its record.
+  const std::string next_path = folder + "/" + kNextRecordName;
+  const std::string next = text_if_there(next_path);
+  const bool is_next = !next.empty() && next_record_counts(next, text_if_there(folder + "/" + kAskedName));
+  if (is_next) path = next_path;
+  const std::string text = is_next ? next : read_text(path);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     base::fail_with(base::ExitCode::Storage, "{} is empty: the record of the run was lost{}", quote(path),
                     std::filesystem::exists(folder + "/" + kAskedName)

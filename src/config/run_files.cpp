@@ -4,6 +4,9 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/hash.h"
+#include "base/posix_vfs.h"
+#include "base/replace_file.h"
 #include "config/quote.h"
 #include "config/schema.h"
 
@@ -61,6 +64,10 @@ void for_each_path(Config& config, const Function& change) {
   }
 }
 
+std::string digest_line(std::string_view asked_toml) {
+  return "# Belongs to the asked.toml of sha256 " + base::to_hex(base::sha256(asked_toml)) + ".";
+}
+
 bool has_file(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
@@ -78,8 +85,9 @@ std::string run_folder_of(const std::string& path) {
           "name the configuration file it was started with",
           quote(path));
     base::fail(
-        "{} is a folder, but no run folder: it has no asked.toml; needed is a configuration file or a "
-        "run folder",
+        "{} is a folder, but no run folder: it has no asked.toml (a run writes it when it has begun); needed "
+        "is "
+        "a configuration file or a run folder",
         quote(path));
   }
   const fs::path file(path);
@@ -126,16 +134,32 @@ std::string asked_text(const Config& asked) {
   return out + kEndLine;
 }
 
-std::string record_text(const Config& asked, const Config& used) {
+std::string record_text(const Config& prepared, const Config& used, std::string_view asked_toml) {
   const std::string& folder = used.log.run_dir;
   std::string out = fmt::format(
       "{} What was used, everything filled in. Changing this file changes nothing:\n# what was asked is in "
-      "asked.toml. Relative names lie in this folder.\n\n{}\n# asked / used / why\n",
-      kRecordHead, to_toml(in_folder(used, folder)));
-  for (const ResolvedRow& row : resolved(in_folder(asked, folder)))
+      "asked.toml. Relative names lie in this folder.\n{}\n\n{}\n# asked / used / why\n",
+      kRecordHead, digest_line(asked_toml), to_toml(in_folder(used, folder)));
+  for (const ResolvedRow& row : resolved(in_folder(prepared, folder)))
     out += fmt::format("# {} = {} (asked: {}){}{}\n", row.key, row.used, row.asked,
                        row.why.empty() ? "" : ", ", row.why);
   return out + kEndLine;
+}
+
+void write_run_files(const Config& asked, const Config& prepared, const Config& used) {
+  const std::string& folder = used.log.run_dir;
+  const std::string text = asked_text(asked);
+  const std::string next = joined(folder, kNextRecordName);
+  base::replace_file(next, record_text(prepared, used, text));
+  base::replace_file(joined(folder, kAskedName), text);
+  base::PosixVfs vfs;
+  vfs.rename(next, joined(folder, kRecordName));
+  vfs.fsync_dir(folder);
+}
+
+bool next_record_counts(std::string_view next_record, std::string_view asked_toml) {
+  return next_record.ends_with(kEndLine) &&
+         next_record.find("\n" + digest_line(asked_toml) + "\n") != std::string_view::npos;
 }
 
 void require_whole(std::string_view text, const std::string& path) {

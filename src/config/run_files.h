@@ -2,6 +2,10 @@
 // before anything was derived or prepared; it is read to go on, and judged as any configuration. config.toml
 // is a record of what was used; whoever reads the run reads it, and nothing judges it.
 //
+// They are replaced together: the new record is written beside the old one as config.toml.next, then asked.toml
+// is replaced, then the record gets its name. Its first lines hold the digest of the asked.toml it belongs to,
+// so that whoever reads in between, or after a stop in between, takes the right one.
+//
 // In both, a relative name lies inside the run folder, wherever that is now; everything else is absolute. So
 // a folder can be moved, renamed and copied, and used from any current directory.
 #pragma once
@@ -16,6 +20,7 @@ namespace pleat::config {
 
 inline constexpr char kRecordName[] = "config.toml";
 inline constexpr char kAskedName[] = "asked.toml";
+inline constexpr char kNextRecordName[] = "config.toml.next";
 inline constexpr char kRecordHead[] = "# Record of a Pleat run, format 2.";
 
 // The run folder meant by `path`: a folder with an asked.toml, or the config.toml or asked.toml in one. Empty
@@ -42,7 +47,13 @@ Config placed(Config saved, const std::string& folder);
 
 // The texts of the two files. `asked` and `used` hold names good from here.
 std::string asked_text(const Config& asked);
-std::string record_text(const Config& asked, const Config& used);
+std::string record_text(const Config& prepared, const Config& used, std::string_view asked_toml);
+
+// Writes both files of `used.log.run_dir`, which is there. `prepared` is what was asked, with names of prepared
+// data, for the record. After a stop at any moment the two belong together.
+void write_run_files(const Config& asked, const Config& prepared, const Config& used);
+// Whether a record, config.toml.next, was written for this asked.toml.
+bool next_record_counts(std::string_view next_record, std::string_view asked_toml);
 
 // Throws where a text that record_text or asked_text made lacks its end.
 void require_whole(std::string_view text, const std::string& path);

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "exchange/source_files.h"
 #include "exchange/trained_model.h"
 #include "model/parameters.h"
 
@@ -76,7 +77,7 @@ std::unique_ptr<DenseSource> DenseSource::open(const std::string& path) {
   namespace fs = std::filesystem;
   if (fs::exists(path + "/config.json")) return std::make_unique<FolderSource>(path);
   if (fs::exists(path + "/config.toml")) return std::make_unique<RunSource>(path);
-  base::fail("'{}' is no model: a Hugging Face folder has a config.json, a run a config.toml", path);
+  fail_no_model("", path);
 }
 
 }  // namespace pleat::exchange

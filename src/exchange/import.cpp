@@ -80,8 +80,7 @@ ImportResult import_model(const ImportOptions& o) {
   for (const config::Key& key : config::schema())
     if (!key.present(asked) || key.unmet(asked) || key.get(asked) == key.default_value())
       asked.asked.erase(key.path);
-  write_small_file(o.run_folder, {config::kAskedName, config::asked_text(asked)});
-  write_small_file(o.run_folder, {config::kRecordName, config::record_text(asked, c)});
+  config::write_run_files(asked, asked, c);
 
   ImportResult out;
   out.model_type = model.family->model_type;

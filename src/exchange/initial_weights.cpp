@@ -6,6 +6,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/posix_vfs.h"
+#include "base/replace_file.h"
 #include "checkpoint/choose.h"
 #include "checkpoint/directory.h"
 #include "config/run_files.h"
@@ -91,10 +93,7 @@ struct InitialWeights::Source {
       config = config::resolve(config);
       tokenizer = has_tokenizer(read_small_files(folder)) ? folder : "byte";
     } else {
-      base::fail(
-          "--init '{}' is neither a run folder (it has no config.toml) nor a Hugging Face model folder (it "
-          "has no config.json)",
-          folder);
+      fail_no_model("--init ", folder);
     }
   }
 
@@ -121,13 +120,18 @@ InitialWeights::InitialWeights(const InitOptions& options, const std::string& co
   origin_.asked_step = options.step == "newest" ? "" : options.step;
   const std::string checkpoints = config::resolve(asked).checkpoint.dir;
   base::PosixVfs vfs;
-  if (vfs.stat(checkpoints) && !checkpoint::list_checkpoints(vfs, checkpoints).steps.empty()) {
-    const std::optional<run::Origin> before = run::read_origin(folder);
+  const bool has_checkpoints =
+      vfs.stat(checkpoints) && !checkpoint::list_checkpoints(vfs, checkpoints).steps.empty();
+  const std::optional<run::Origin> before = run::read_origin(folder);
+  if (has_checkpoints) {
     if (!before || !before->same_request(origin_))
       base::fail(
           "'{}' has checkpoints already, and was started {}; leave --init out to go on with it, or choose "
           "another log.run_dir",
           folder, before ? "from " + before->text() : "without --init");
+  }
+  // A start that was stopped between its weights and asked.toml begins again.
+  if (has_checkpoints && fs::exists(folder + "/" + config::kAskedName)) {
     // Its own settings of the model, so that the source may be gone.
     const config::Config own = config::resolve(config::read_unchecked(folder, {}));
     config_ = with_model_of(asked, own, folder);
@@ -158,6 +162,10 @@ InitialWeights::InitialWeights(const InitOptions& options, const std::string& co
 
 InitialWeights::~InitialWeights() = default;
 
+void InitialWeights::write_origin(const config::Config& used) const {
+  run::write_origin(used.log.run_dir, origin_);
+}
+
 void InitialWeights::write(const config::Config& used) const {
   PLEAT_CHECK(source_, "the run goes on");
   const std::vector<model::Parameter> table = model::make_parameters(used);
@@ -166,11 +174,11 @@ void InitialWeights::write(const config::Config& used) const {
   const std::string copied = copied_files_folder(used.log.run_dir);
   const std::vector<SmallFile> files = source_->files();
   if (!files.empty()) fs::create_directories(copied);
-  for (const SmallFile& file : files)
-    if (!fs::exists(copied + "/" + file.name)) write_small_file(copied, file);
+  for (const SmallFile& file : files) base::replace_file(base::join_path(copied, file.name), file.text);
+  if (fs::is_directory(copied))  // of a start that was stopped, from another source
+    for (const SmallFile& file : read_small_files(copied))
+      if (!find(files, file.name)) fs::remove(copied + "/" + file.name);
   run::Origin origin = origin_;
-  // Before the checkpoint: with it the run has begun, and must know from what.
-  run::write_origin(used.log.run_dir, origin);
   const checkpoint::SaveResult saved = state.save();
   if (origin.state_sha256.empty()) {
     origin.state_sha256 = saved.state_sha256;

@@ -32,8 +32,10 @@ class InitialWeights {
 
   const config::Config& config() const { return config_; }  // validated, as asked
   const std::string& remark() const { return remark_; }     // what the run begins with, for the console
-  // Writes the checkpoint of step 0, the source's small files and origin.json into the run folder of `used`,
-  // which is config() resolved.
+  // origin.json into the run folder of `used`, which is config() resolved. Before asked.toml: a run that is there
+  // without its weights must know that it needs them.
+  void write_origin(const config::Config& used) const;
+  // The source's small files and the checkpoint of step 0.
   void write(const config::Config& used) const;
 
  private:

@@ -173,10 +173,7 @@ std::string ModelSource::load(train::Inference& model) const {
 ModelSource open_model_source(const std::string& folder, const ModelSourceOptions& options) {
   if (fs::exists(folder + "/config.toml")) return open_run(folder, options);
   if (fs::exists(folder + "/config.json")) return open_folder(folder, options);
-  base::fail(
-      "'{}' is neither a run folder (it has no config.toml) nor a Hugging Face model folder (it has no "
-      "config.json)",
-      folder);
+  fail_no_model("", folder);
 }
 
 }  // namespace pleat::exchange

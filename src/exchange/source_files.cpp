@@ -74,6 +74,21 @@ void write_small_file(const std::string& folder, const SmallFile& file) {
   opened->sync();
 }
 
+void fail_no_model(const std::string& option, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored))
+    base::fail(
+        "{}'{}' does not exist (looked for '{}'); needed is a run folder or a Hugging Face model folder",
+        option, folder, fs::absolute(folder).lexically_normal().string());
+  if (!fs::is_directory(folder, ignored))
+    base::fail("{}'{}' is a file; needed is a run folder or a Hugging Face model folder", option, folder);
+  base::fail(
+      "{}'{}' is neither a run folder (it has no config.toml) nor a Hugging Face model folder (it has no "
+      "config.json)",
+      option, folder);
+}
+
 void require_new_folder(const std::string& folder, const char* what) {
   namespace fs = std::filesystem;
   if (!fs::exists(folder)) return;

@@ -27,6 +27,9 @@ std::string copied_files_folder(const std::string& run_folder);
 // Writes and syncs `folder`/name; a failure is a storage error.
 void write_small_file(const std::string& folder, const SmallFile& file);
 
+// Says why `folder` is no model: it is not there, or neither a run nor a model folder. `option` comes first.
+[[noreturn]] void fail_no_model(const std::string& option, const std::string& folder);
+
 // Throws unless `folder` does not exist or is empty; `what` says what is to be written there.
 void require_new_folder(const std::string& folder, const char* what);
 

@@ -82,13 +82,24 @@ bool same_file(int file, const std::string& path) {
 
 }  // namespace
 
+bool make_folder(const std::string& folder) {
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error))
+    base::fail("log.run_dir = \"{}\" is a file; needed is a folder, one of a run or a new one", folder);
+  const bool made = fs::create_directories(folder, error);
+  if (error)
+    base::fail_with(base::ExitCode::Storage, "log.run_dir = \"{}\" cannot be made: {}{}", folder,
+                    error.message(), error == std::errc::not_a_directory ? "; a part of it is a file" : "");
+  return made;
+}
+
 Lock Lock::take(const std::string& folder) { return take(folder, &::flock); }
 
 Lock Lock::take(const std::string& folder, FlockCall flock) {
   const std::string path = (fs::path(folder) / kLockName).string();
   bool made_folder = false;
   for (;;) {
-    made_folder = fs::create_directories(folder) || made_folder;
+    made_folder = make_folder(folder) || made_folder;
     bool made_file = false;
     const int file = open_lock(path, made_file);
     if (file < 0)

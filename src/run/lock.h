@@ -8,6 +8,9 @@ namespace pleat::run {
 
 inline constexpr char kLockName[] = "LOCK";
 
+// Makes the run folder where there is none; whether it did. Throws, naming log.run_dir, where that cannot be.
+bool make_folder(const std::string& folder);
+
 // How a lock is asked for: ::flock, or something else in tests.
 using FlockCall = int (*)(int file, int operation);
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -10,6 +11,7 @@
 #include "base/posix_vfs.h"
 #include "base/replace_file.h"
 #include "checkpoint/best.h"
+#include "checkpoint/load.h"
 #include "checkpoint/retain.h"
 #include "checkpoint/save.h"
 #include "comm/inject.h"
@@ -22,6 +24,7 @@
 #include "report/jsonl_log.h"
 #include "report/tensorboard.h"
 #include "report/time_shares.h"
+#include "run/lock.h"
 #include "run/origin.h"
 #include "train/announce.h"
 #include "train/bigram.h"
@@ -57,7 +60,9 @@ class Run {
         crew_(crew),
         carrier_(std::move(carrier)),
         start_(std::move(start)),
-        named_(own(config)),
+        in_use_(names_in_use(config::resolve(config))),
+        tokenizer_(config, keeps_its_data(), in_use_),
+        named_(with_tokenizer(config, tokenizer_.name())),
         asked_(prepared()),
         config_(config::resolve(asked_)),
         choices_line_(take_choices()),
@@ -65,7 +70,9 @@ class Run {
     if (!crew_.leads()) options_.quiet = true;
     if (!options_.quiet) announce(named_, trainer_, carrier_, options_.verbose);
     if (!options_.quiet && !choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
-    resume();
+    if (start_.from) resume();
+    accept();
+    if (!start_.from && options_.write_start) begin_from_weights();
     if (!crew_.leads()) return;
     recall_wall_time();
     log_.emplace(trainer_.run_state().step > 0
@@ -74,8 +81,6 @@ class Run {
     for (const std::string& fault : log_->faults()) fmt::print(stderr, "{}\n", fault);
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
-    base::replace_file(path(config::kAskedName), config::asked_text(named_));
-    base::replace_file(path(config::kRecordName), config::record_text(asked_, config_));
     if (trainer_.programs().machine())
       base::replace_file(path(kMatmulChoicesFile), to_json(current_choices()));
     tidy();
@@ -111,17 +116,28 @@ class Run {
       if (!outcome.committed)
         progress.message(fmt::format("step {} refused, no weight was touched: {}", step, outcome.culprit));
       const bool last = step == config_.train.steps;
+      // The same part of the data each time, at the end too: these losses can be compared, and the best found.
       const bool evaluate = trainer_.has_validation() &&
                             (last || (config_.train.eval_every > 0 && step % config_.train.eval_every == 0));
       std::optional<double> valid_loss;
-      // The same part of the data each time, at the end too: these losses can be compared, and the best found.
+      std::exception_ptr failed;
       if (evaluate) {
-        const EvalOutcome eval = trainer_.evaluate(config_.train.eval_batches);
-        valid_loss = eval.loss;
-        add_eval(outcome.record, eval);
-        if (eval.all && last) final_eval_ = eval;
+        try {
+          const EvalOutcome eval = trainer_.evaluate(config_.train.eval_batches);
+          valid_loss = eval.loss;
+          add_eval(outcome.record, eval);
+          if (eval.all && last) final_eval_ = eval;
+        } catch (...) {
+          if (!crew_.alone()) throw;  // the others are elsewhere: no state can be gathered
+          failed = std::current_exception();
+        }
       }
       note(outcome.record);
+      if (failed) {  // what was trained is not lost with it
+        save(progress, {});
+        progress.message(fmt::format("the evaluation failed: saved step {} before the run stops", step));
+        std::rethrow_exception(failed);
+      }
       const int64_t every = config_.log.console_every;
       if (every > 0 && (step % every == 0 || last || outcome.record.eval))
         progress.step_done(outcome.record, steady_now());
@@ -150,24 +166,54 @@ class Run {
   // Of progress where lines are not rewritten: whoever asked for a number of steps gets them all.
   double seconds_between_lines() const { return named_.asked.contains("log.console_every") ? 0.0 : 5.0; }
 
-  // The leader writes; whoever comes later finds it.
-  config::Config own(const config::Config& config) const {
-    config::Config out;
-    if (crew_.leads()) out = with_own_tokenizer(config, true);
-    crew_.wait_for_all("start.tokenizer");
-    return crew_.leads() ? out : with_own_tokenizer(config, false);
-  }
+  // What a run has been trained on stays as it is.
+  bool keeps_its_data() const { return start_.from && !is_unseen(*start_.from) && !options_.allow_change; }
 
-  // Text becomes a dataset once. What a run has been trained on stays as it is.
-  config::Config prepared() const {
+  // Text becomes a dataset once. The leader writes; whoever comes later finds it.
+  config::Config prepared() {
+    if (crew_.leads() && !options_.quiet && !tokenizer_.note().empty())
+      fmt::print(stderr, "note: {}\n", tokenizer_.note());
     PreparedData how;
     how.quiet = options_.quiet;
-    how.keep = start_.from && !is_unseen(*start_.from) && !options_.allow_change;
+    how.in_use = in_use_;
+    how.tokenizer_name = tokenizer_.name();
+    how.before_writing = [this] { sign(); };
+    if (keeps_its_data())
+      how.trained_with =
+          config::placed(config::parse_record(start_.from->text("config")), named_.log.run_dir);
+    const config::Config named = with_tokenizer(named_, tokenizer_.read_from());
     config::Config out;
-    if (crew_.leads()) out = with_prepared_data(named_, how);
+    if (crew_.leads()) out = with_prepared_data(named, how);
     crew_.wait_for_all("start.data");
     how.quiet = true;
-    return crew_.leads() ? out : with_prepared_data(named_, how);
+    if (!crew_.leads()) out = with_prepared_data(named, how);
+    return with_tokenizer(out, tokenizer_.name());
+  }
+
+  void sign() {
+    if (start_.lock) start_.lock->sign();
+  }
+
+  // Nothing is left that could refuse the run: what it uses becomes its own. In this order, so that after a stop
+  // at any moment asked.toml, config.toml and what they name belong together.
+  void accept() {
+    if (!crew_.leads()) return;
+    run::make_folder(config_.log.run_dir);
+    sign();
+    own_checkpoints(config_);
+    tokenizer_.write();
+    if (!start_.from && options_.write_origin)
+      options_.write_origin(config_);
+    else if (!start_.from)  // of a start that was stopped before this
+      fs::remove(path(run::kOriginName));
+    config::write_run_files(named_, asked_, config_);
+  }
+
+  void begin_from_weights() {
+    if (crew_.leads()) options_.write_start(config_);
+    crew_.wait_for_all("start.weights");
+    start_.from = checkpoint::open_step(vfs(), config_.checkpoint.dir, 0);
+    resume();
   }
 
   ProgramChoice choice() const {
@@ -224,7 +270,6 @@ class Run {
   }
 
   void resume() {
-    if (!start_.from) return;
     const checkpoint::Loaded& from = *start_.from;
     const std::vector<std::string> differences = trainer_.restore(
         from, options_.allow_change ? Trainer::OtherData::Allowed : Trainer::OtherData::Refused);
@@ -234,7 +279,12 @@ class Run {
     else
       fmt::print(stderr, "resumed from {}: step {}, {} tensors, data position, counters\n", from.path(),
                  from.step(), from.manifest().tensors.size());
-    for (const std::string& d : differences) fmt::print(stderr, "  changed since it was saved: {}\n", d);
+    if (is_unseen(from)) return;  // everything but the model is new, as it should be
+    std::vector<std::string> lines;
+    if (start_.before) lines = asked_otherwise(*start_.before, named_);
+    for (const std::string& d : differences)
+      if (!start_.before || d.starts_with(Trainer::kDataChange)) lines.push_back(d);
+    for (const std::string& line : lines) fmt::print(stderr, "  changed since it was saved: {}\n", line);
   }
 
   // Leftovers of a stop between a save and its tidying up.
@@ -328,9 +378,18 @@ class Run {
   }
 
   LoopResult finish(base::ExitCode code) {
-    // A run that was over before it was started again still tells how it ended.
-    if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation())
-      final_eval_ = trainer_.evaluate(0);
+    // After the last save, which must not wait for it.
+    if (code == base::ExitCode::Done && !final_eval_ && trainer_.has_validation()) {
+      final_eval_ = trainer_.evaluate(0, [this] { return stop_asked(); });
+      if (final_eval_->stopped) {
+        final_eval_.reset();
+        if (!options_.quiet)
+          fmt::print(
+              stderr,
+              "asked to stop: every step is trained; 'pleat eval {}' evaluates all of the validation data\n",
+              config_.log.run_dir);
+      }
+    }
     LoopResult out;
     out.code = code;
     out.step = trainer_.run_state().step;
@@ -446,7 +505,9 @@ class Run {
   Crew& crew_;
   const std::string carrier_;
   Start start_;
-  config::Config named_, asked_, config_;  // as asked; with prepared data; resolved
+  const Names in_use_;
+  const OwnTokenizer tokenizer_;
+  config::Config named_, asked_, config_;  // as asked, with the own tokenizer; with prepared data; resolved
   const std::string choices_line_;
   const double started_ = steady_now();
   Trainer trainer_;

@@ -44,37 +44,112 @@ std::string contents(const fs::path& path) {
   return out.str();
 }
 
-}  // namespace
-
-config::Config with_own_tokenizer(const config::Config& config, bool write) {
-  config::Config out = config;
-  std::string& tokenizer = out.data.tokenizer;
-  if (tokenizer == "byte" || tokenizer.empty()) return out;
-  const std::string named = config::in_folder(config, config.log.run_dir).data.tokenizer;
-  const size_t colon = named.find(':');
-  const bool family = colon != std::string::npos && named.find('/') > colon;
-  const std::string front = family ? named.substr(0, colon + 1) : "";
-  const fs::path source = named.substr(front.size());
-  if (!source.is_absolute()) return out;  // inside already
-
-  const fs::path copy = fs::path(config.log.run_dir) / kFolder;
-  const bool is_folder = fs::is_directory(source);
+std::string came_from(const fs::path& copy) {
   std::ifstream stamp(copy / kFromName);
   std::string from;
   std::getline(stamp, from);
-  const bool copied = from == named;
-  if (!copied && write) {
-    if (!is_folder && !fs::is_regular_file(source)) base::fail("data.tokenizer = \"{}\" is not there", named);
-    fs::create_directories(copy);
-    const fs::path folder = is_folder ? source : source.parent_path();
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-      if (entry.is_regular_file() && (belongs(entry.path()) || entry.path() == source))
-        base::replace_file((copy / entry.path().filename()).string(), contents(entry.path()));
-    base::replace_file((copy / kFromName).string(), named + "\n");
+  return from;
+}
+
+fs::path numbered(const std::string& run_folder, int64_t number) {
+  return fs::path(run_folder) / (number == 1 ? kFolder : fmt::format("{}-{}", kFolder, number));
+}
+
+bool is_named(const fs::path& copy, const Names& names) {
+  const std::string whole = whole_name(copy.string());
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return name == whole || name.starts_with(whole + "/"); });
+}
+
+}  // namespace
+
+OwnTokenizer::Files OwnTokenizer::files_of(const std::string& source) {
+  Files out;
+  const bool is_folder = fs::is_directory(source);
+  if (!is_folder && !fs::is_regular_file(source)) return out;
+  for (const fs::directory_entry& entry :
+       fs::directory_iterator(is_folder ? fs::path(source) : fs::path(source).parent_path()))
+    if (entry.is_regular_file() && (belongs(entry.path()) || entry.path() == source))
+      out.emplace_back(entry.path().filename().string(), contents(entry.path()));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+OwnTokenizer::Files OwnTokenizer::files_in(const std::string& copy) {
+  Files out;
+  for (const fs::directory_entry& entry : fs::directory_iterator(copy))
+    if (entry.is_regular_file() && entry.path().filename() != kFromName)
+      out.emplace_back(entry.path().filename().string(), contents(entry.path()));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+OwnTokenizer::OwnTokenizer(const config::Config& config, bool keep, const Names& in_use)
+    : read_from_(config.data.tokenizer), name_(config.data.tokenizer) {
+  if (read_from_ == "byte" || read_from_.empty()) return;
+  const std::string& run = config.log.run_dir;
+  std::string named = config::in_folder(config, run).data.tokenizer;
+  if (!fs::path(path_of_tokenizer(named)).is_absolute()) {  // inside already
+    const std::string from = came_from(fs::path(run) / *fs::path(path_of_tokenizer(named)).begin());
+    // Nothing was trained with the copy: it follows what it was made from.
+    if (keep || from.empty() || !fs::exists(path_of_tokenizer(from))) return;
+    read_from_ = named = from;
   }
-  // A folder is named as one; of a file the copy is found by its name.
-  const fs::path inside = copy / source.filename();
-  tokenizer = front + (fs::is_regular_file(inside) ? inside.string() : copy.string());
+  const fs::path source = path_of_tokenizer(named);
+  const std::string family = named.substr(0, named.size() - source.string().size());
+  const auto name_in = [&](const fs::path& copy) {
+    const fs::path file = copy / source.filename();  // a folder is named as one
+    return family + (fs::is_directory(source) || (!fs::exists(source) && !fs::is_regular_file(file))
+                         ? copy.string()
+                         : file.string());
+  };
+  files_ = files_of(source.string());
+  fs::path own;  // the copy of this source: the one in use, else any
+  for (int64_t i = 1; fs::exists(numbered(run, i)); ++i)
+    if (const fs::path copy = numbered(run, i);
+        came_from(copy) == named && (own.empty() || (is_named(copy, in_use) && !is_named(own, in_use))))
+      own = copy;
+  if (files_.empty() && own.empty())
+    base::fail("data.tokenizer = \"{}\" {} (looked for '{}')", read_from_,
+               fs::exists(source) ? "holds no tokenizer" : "is not there", source.string());
+  if (!own.empty() && (keep || files_.empty())) {
+    if (files_.empty() || files_ != files_in(own.string()))
+      note_ = fmt::format("tokenizer {} {}; the run goes on with its copy of it, {}", read_from_,
+                          files_.empty() ? "is not there any more" : "has changed since it was copied",
+                          own.string());
+    read_from_ = name_ = name_in(own);
+    return;
+  }
+  for (int64_t i = 1;; ++i) {
+    const fs::path copy = numbered(run, i);
+    const std::string from = came_from(copy);
+    const bool there = fs::exists(copy);
+    if (there && from == named && files_ == files_in(copy.string())) {
+      name_ = name_in(copy);
+      return;
+    }
+    // One without a stamp was made by somebody else.
+    if (there && (from.empty() || is_named(copy, in_use))) continue;
+    copy_ = copy.string();
+    name_ = name_in(copy);
+    files_.emplace_back(kFromName, named + "\n");
+    return;
+  }
+}
+
+void OwnTokenizer::write() const {
+  if (copy_.empty()) return;
+  const fs::path part = copy_ + ".part";
+  fs::remove_all(part);
+  fs::create_directories(part);
+  for (const auto& [name, text] : files_) base::replace_file((part / name).string(), text);
+  fs::remove_all(copy_);
+  fs::rename(part, copy_);
+}
+
+config::Config with_tokenizer(const config::Config& config, const std::string& tokenizer) {
+  config::Config out = config;
+  out.data.tokenizer = tokenizer;
   if (const auto asked = out.asked.find("data.tokenizer"); asked != out.asked.end())
     asked->second = "\"" + tokenizer + "\"";
   return out;

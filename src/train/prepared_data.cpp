@@ -1,4 +1,5 @@
 // Text named by a config becomes .bin/.idx in the run folder, once.
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/replace_file.h"
 #include "base/text_name.h"
 #include "config/config.h"
 #include "data/chat/open_chat.h"
@@ -25,11 +27,24 @@ namespace fs = std::filesystem;
 
 bool is_jsonl(const std::string& path) { return base::text_name(path).kind == base::TextKind::Jsonl; }
 
-// False for what is taken for the prefix of a dataset; throws on files that are neither.
-bool is_text(const std::string& path) {
+// False for what is taken for the prefix of a dataset; throws on what is neither.
+bool is_text(const std::string& key, const std::string& path) {
+  if (path.empty()) return false;
   if (base::names_text(path)) return true;
   std::error_code ignored;
-  if (path.empty() || fs::exists(path + ".idx", ignored) || !fs::is_regular_file(path, ignored)) return false;
+  if (fs::exists(path + ".idx", ignored) || fs::exists(path + ".bin", ignored)) return false;
+  if (fs::is_directory(path, ignored))
+    base::fail(
+        "{} = \"{}\" is a folder; needed is a .txt or .jsonl file (.gz or .zst may follow), or a .bin/.idx "
+        "pair "
+        "without its ending, as in {}/NAME",
+        key, path, path.ends_with('/') ? path.substr(0, path.size() - 1) : path);
+  if (!fs::exists(path, ignored))
+    base::fail(
+        "{} = \"{}\" is not there: neither '{}' nor a pair '{}.bin' and '.idx'; needed is a .txt or .jsonl "
+        "file, or "
+        "such a pair ('pleat data tokenize' makes one)",
+        key, path, whole_name(path), path);
   data::open_text_bytes(path);  // says what a file of another kind is
   base::fail(
       "'{}' is a file, but not called .txt or .jsonl (.gz or .zst may follow); rename it, or name a "
@@ -38,43 +53,73 @@ bool is_text(const std::string& path) {
       path);
 }
 
+// As seen from here, where it lies below the current directory.
+std::string nearby(const std::string& path) {
+  const std::string near = fs::path(path).lexically_proximate(fs::current_path()).string();
+  return near.starts_with("..") ? path : near;
+}
+
+// The two sides of a preparation; without a split there is one, called as the preparation.
+struct Sides {
+  std::string prefix, train, valid;
+  Sides(const std::string& folder, const std::string& name, int64_t number, bool split)
+      : prefix(number == 1 ? folder + "/" + name : fmt::format("{}/{}-{}", folder, name, number)),
+        train(split ? prefix + "-train" : prefix),
+        valid(split ? prefix + "-validation" : "") {}
+  std::string stamp_path() const { return prefix + ".source.json"; }
+  std::string stamp() const {
+    std::stringstream text;
+    if (std::ifstream in(stamp_path()); in) text << in.rdbuf();
+    return text.str();
+  }
+  bool complete() const {
+    return fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx"));
+  }
+  bool is_named(const Names& names) const {
+    for (const char* end : {"", "-train", "-validation"})
+      if (names.contains(whole_name(prefix + end))) return true;
+    return false;
+  }
+};
+
 class Preparer {
  public:
   Preparer(const config::Config& config, const PreparedData& how)
-      : config_(config), quiet_(how.quiet), keep_(how.keep), folder_(config.log.run_dir + "/data") {}
+      : config_(config), how_(how), folder_(config.log.run_dir + "/data") {}
 
   // Prepares `path` under `name` in the run's folder unless it is there already; returns the prefixes of both
   // sides, the second one empty without a split.
-  std::pair<std::string, std::string> prepare(const std::string& path, const std::string& name,
-                                              double split) {
+  std::pair<std::string, std::string> prepare(const std::string& key, const std::string& path,
+                                              const std::string& name, double split) {
     if (!tokenizer_) tokenizer_ = open_run_tokenizer(config_);
+    const std::string stamp = stamp_of(path, split);
+    if (how_.trained_with)
+      if (const std::optional<Sides> own = trained_on(name, split); own) {
+        if (own->stamp() != stamp) keep(key, path, own->stamp(), stamp);
+        return {own->train, own->valid};
+      }
+    const Sides sides = place_for(name, split, stamp);
+    if (sides.stamp() == stamp && sides.complete()) return {sides.train, sides.valid};
+    if (!fs::exists(path))
+      base::fail("{} = \"{}\" is not there (looked for '{}')", key, path, whole_name(path));
+    if (is_chat(path))
+      data::open_chat(chat_template_of(config_.chat), *tokenizer_);  // throws where it is broken
+    if (how_.before_writing) how_.before_writing();
     fs::create_directories(folder_);
-    const std::string prefix = folder_ + "/" + name;
-    const std::string stamp = stamp_of(path, split), stamp_path = prefix + ".source.json";
-    const std::string train = split > 0 ? prefix + "-train" : prefix,
-                      valid = split > 0 ? prefix + "-validation" : "";
-    std::stringstream old;
-    if (std::ifstream in(stamp_path); in) old << in.rdbuf();
-    if (old.str() == stamp && fs::exists(train + ".idx") && (valid.empty() || fs::exists(valid + ".idx")))
-      return {train, valid};
-    if (keep_ && !old.str().empty()) {
-      keep(path, old.str(), stamp);
-      return {train, valid};
-    }
-    if (!fs::exists(path)) base::fail("data file '{}' cannot be opened", path);
-    fs::remove(stamp_path);  // a preparation cut short must not leave new files beside an old stamp
+    fs::remove(sides.stamp_path());  // a preparation cut short must not leave new files beside an old stamp
     data::PrepareOptions o;
     o.inputs = {path};
     o.json_key = config_.data.jsonl_key;
     if (!is_jsonl(path)) o.separator = config_.data.separator;
     if (is_chat(path)) o.chat = chat_template_of(config_.chat);
-    o.tokenizer_path = data::absolute_tokenizer(config_.data.tokenizer);
+    o.tokenizer_path =
+        data::absolute_tokenizer(how_.tokenizer_name.empty() ? config_.data.tokenizer : how_.tokenizer_name);
     o.num_threads = config_.device.threads;
-    o.output_prefix = prefix;
+    o.output_prefix = sides.prefix;
     if (split > 0) o.split = 1.0 - split;
     const data::PrepareResult result = data::prepare(o, *tokenizer_);
-    std::ofstream(stamp_path) << stamp;
-    if (!quiet_)
+    base::replace_file(sides.stamp_path(), stamp);
+    if (!how_.quiet)
       fmt::print(
           stderr, "prepared {}{}: {} tokens to train on{}\n", path,
           result.forms[0] ? fmt::format(" (conversations in {} form)", data::chat_form_name(*result.forms[0]))
@@ -83,25 +128,73 @@ class Preparer {
           result.validation
               ? fmt::format(", {} to validate", report::format_count(double(result.validation->num_tokens)))
               : "");
-    return {train, valid};
+    return {sides.train, sides.valid};
   }
 
  private:
-  // A run goes on with the tokens it has, whatever became of the file they were made from.
-  void keep(const std::string& path, const std::string& was, const std::string& now) const {
-    nlohmann::json before = nlohmann::json::parse(was, nullptr, false), after = nlohmann::json::parse(now);
-    const bool gone = after["bytes"].is_null();
-    for (const char* of_file : {"bytes", "modified_ns"}) {
-      if (before.is_object()) before.erase(of_file);
-      after.erase(of_file);
+  // What the run was trained on, where that was prepared under this name.
+  std::optional<Sides> trained_on(const std::string& name, double split) const {
+    const Names names = names_in(*how_.trained_with);
+    for (int64_t i = 1;; ++i) {
+      const Sides sides(folder_, name, i, split > 0);
+      if (sides.stamp().empty()) break;
+      if (sides.is_named(names)) return sides;
     }
-    if (before != after)
+    // Names in a checkpoint of 0.1.0 are as seen from where it was trained.
+    const Sides first(folder_, name, 1, split > 0);
+    if (!first.stamp().empty() && !fs::exists(how_.trained_with->data.train + ".idx")) return first;
+    return {};
+  }
+
+  // Where these tokens are, or may be written.
+  Sides place_for(const std::string& name, double split, const std::string& stamp) {
+    std::optional<Sides> free;
+    for (int64_t i = 1;; ++i) {
+      const Sides sides(folder_, name, i, split > 0);
+      const std::string there = sides.stamp();
+      if (there == stamp && sides.complete()) return sides;
+      if (!free && !sides.is_named(in_use())) free = sides;
+      if (there.empty() && free) return *free;
+    }
+  }
+
+  const Names& in_use() {
+    if (!in_use_) in_use_ = how_.in_use ? *how_.in_use : names_in_use(config::resolve(config_));
+    return *in_use_;
+  }
+
+  // A run goes on with the tokens it has, whatever became of the file they were made from.
+  void keep(const std::string& key, const std::string& path, const std::string& was,
+            const std::string& now) const {
+    const nlohmann::json before = nlohmann::json::parse(was, nullptr, false),
+                         after = nlohmann::json::parse(now);
+    const bool gone = after["bytes"].is_null();
+    std::vector<std::string> lines;
+    for (const auto& [what, value] : after.items()) {
+      const nlohmann::json old =
+          before.is_object() && before.contains(what) ? before[what] : nlohmann::json();
+      if (old == value || what == "bytes" || what == "modified_ns") continue;
+      if (what == "source")
+        lines.push_back(fmt::format(
+            "{} was {}, now {}{}", key, old.is_string() ? nearby(old.get<std::string>()) : old.dump(), path,
+            gone ? fmt::format(", which is not there (looked for '{}')", whole_name(path)) : ""));
+      else if (what == "tokenizer")
+        lines.push_back(
+            fmt::format("data.tokenizer = \"{}\" is another tokenizer than then", config_.data.tokenizer));
+      else if (what == "chat")
+        lines.push_back("conversations are written otherwise ([chat], or the tokenizer's template)");
+      else
+        lines.push_back(fmt::format("data.{} was {}, now {}", what, old.dump(), value.dump()));
+    }
+    if (before.is_object() && before.contains("chat") && !after.contains("chat"))
+      lines.push_back("conversations were written by a template, now they are not ([chat])");
+    if (!lines.empty())
       base::fail(
-          "'{}' was prepared for this run with other settings of [data] or [chat], or another tokenizer: the "
-          "tokens would not be the same. Use the former settings, or --allow-change to prepare it again and "
-          "read it from its start",
-          path);
-    if (!quiet_)
+          "this run was trained on tokens prepared otherwise:\n  {}\nUse the former settings, or "
+          "--allow-change "
+          "to prepare the new ones and read them from their start",
+          fmt::join(lines, "\n  "));
+    if (!how_.quiet)
       fmt::print(stderr, "note: {} {}; the run goes on with the tokens it prepared then\n", path,
                  gone ? "is not there any more" : "has another size or date than when it was prepared");
   }
@@ -129,8 +222,9 @@ class Preparer {
   }
 
   const config::Config& config_;
-  bool quiet_, keep_;
+  const PreparedData& how_;
   std::string folder_;
+  std::optional<Names> in_use_;
   std::shared_ptr<data::TextTokenizer> tokenizer_;
 };
 
@@ -156,9 +250,9 @@ config::Config with_prepared_data(const config::Config& config, const PreparedDa
         "data.sources");
   const config::Config as_named = c;
   Preparer preparer(as_named, how);
-  if (is_text(c.data.train)) {
+  if (is_text("data.train", c.data.train)) {
     const double split = c.data.valid.empty() ? c.data.valid_split : 0;
-    const auto [train, valid] = preparer.prepare(c.data.train, "train", split);
+    const auto [train, valid] = preparer.prepare("data.train", c.data.train, "train", split);
     c.data.train = train;
     if (!valid.empty()) c.data.valid = valid, c.data.valid_split = 0;
   } else if (c.data.valid_split > 0) {
@@ -168,9 +262,11 @@ config::Config with_prepared_data(const config::Config& config, const PreparedDa
         c.data.valid_split, c.data.train);
   }
   for (size_t i = 0; i < c.data.sources.size(); ++i)
-    if (is_text(c.data.sources[i]))
-      c.data.sources[i] = preparer.prepare(c.data.sources[i], fmt::format("source-{}", i), 0).first;
-  if (is_text(c.data.valid)) c.data.valid = preparer.prepare(c.data.valid, "valid", 0).first;
+    if (is_text("data.sources", c.data.sources[i]))
+      c.data.sources[i] =
+          preparer.prepare("data.sources", c.data.sources[i], fmt::format("source-{}", i), 0).first;
+  if (is_text("data.valid", c.data.valid))
+    c.data.valid = preparer.prepare("data.valid", c.data.valid, "valid", 0).first;
   const std::string remark = check_tokenizer(c);
   if (!how.quiet && !remark.empty()) fmt::print(stderr, "note: {}\n", remark);
   choose_packing(c);

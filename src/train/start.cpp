@@ -9,7 +9,7 @@
 #include "checkpoint/directory.h"
 #include "config/run_files.h"
 #include "config/schema.h"
-#include "train/run_tokenizer.h"
+#include "run/origin.h"
 #include "train/trainer.h"
 
 namespace pleat::train {
@@ -21,7 +21,7 @@ bool has_checkpoints(base::Vfs& vfs, const std::string& directory) {
   return vfs.stat(directory) && !checkpoint::list_checkpoints(vfs, directory).steps.empty();
 }
 
-std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Config& used) {
+std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Config& used, bool from_weights) {
   const std::string& directory = used.checkpoint.dir;
   if (used.checkpoint.resume == "never") {
     if (has_checkpoints(vfs, directory))
@@ -33,7 +33,7 @@ std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Confi
   }
   std::optional<checkpoint::Chosen> chosen = checkpoint::choose_if_any(vfs, directory);
   if (!chosen) {
-    if (used.checkpoint.resume == "must")
+    if (used.checkpoint.resume == "must" && !from_weights)
       base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint", directory);
     return {};
   }
@@ -42,33 +42,45 @@ std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Confi
   return std::move(chosen->loaded);
 }
 
-void judge_changes(const config::Config& asked, const checkpoint::Loaded& from, const LoopOptions& options) {
-  // Weights that have not been trained yet bind nothing but the model; a run of 0.1.0 kept no word of what it
-  // was asked.
+// What the run was asked before. A run of 0.1.0 kept no word of it.
+std::optional<config::Config> asked_before(const std::string& folder) {
   std::error_code ignored;
-  const std::string& folder = asked.log.run_dir;
-  if (options.allow_change || is_unseen(from) || !fs::exists(folder + "/" + config::kAskedName, ignored))
-    return;
-  const std::vector<std::string> lines =
-      changes_that_need_the_flag(config::read_unchecked(folder, {}), asked);
+  if (!fs::exists(folder + "/" + config::kAskedName, ignored)) return {};
+  return config::read_unchecked(folder, {});
+}
+
+void judge_changes(const config::Config& asked, const Start& start, const LoopOptions& options) {
+  // Weights that have not been trained yet bind nothing but the model.
+  if (options.allow_change || is_unseen(*start.from) || !start.before) return;
+  const std::vector<std::string> lines = changes_that_need_the_flag(*start.before, asked);
   if (!lines.empty())
     base::fail(
         "'{}' was asked for other settings before (before -> now):\n  {}\nThey change how it trains. {} goes "
         "on with the new ones; another log.run_dir makes a new run",
-        folder, fmt::join(lines, "\n  "), config::kAllowChange);
+        asked.log.run_dir, fmt::join(lines, "\n  "), config::kAllowChange);
 }
 
 // Settings that are refused on the way must not end as "already done".
-bool asks_for_another_run(const config::Config& asked) {
-  std::error_code ignored;
-  if (!fs::exists(asked.log.run_dir + "/" + config::kAskedName, ignored)) return false;
-  for (const config::Change& change : config::changes(config::read_unchecked(asked.log.run_dir, {}), asked)) {
+bool asks_for_another_run(const config::Config& asked, const std::optional<config::Config>& before) {
+  if (!before) return false;
+  for (const config::Change& change : config::changes(*before, asked)) {
     const config::OnResume rule = *change.key->resume;
     if (asked.asked.contains(change.key->path) &&
         (rule == config::OnResume::SameModel || rule == config::OnResume::Never))
       return true;
   }
   return false;
+}
+
+// A start from weights was stopped before they were written: without them it would begin with random ones.
+void require_weights(const std::string& folder) {
+  const std::optional<run::Origin> origin = run::read_origin(folder);
+  if (!origin) return;
+  base::fail(
+      "'{}' was to start from the weights of {}, but was stopped before it had them; give --init {} again, "
+      "or "
+      "choose another log.run_dir",
+      folder, origin->text(), origin->path);
 }
 
 // Checkpoints outside the run folder do not move with it: RUN in there names the run they belong to.
@@ -91,13 +103,6 @@ void require_own_checkpoints(const config::Config& used) {
       used.checkpoint.dir, owner);
 }
 
-void own_checkpoints(const config::Config& used) {
-  const std::string path = owner_file(used);
-  if (path.empty()) return;
-  fs::create_directories(used.checkpoint.dir);
-  base::replace_file(path, fs::weakly_canonical(fs::absolute(used.log.run_dir)).string() + "\n");
-}
-
 // What the summary says, where it is of the run's last step.
 std::optional<LoopResult> finished(const std::string& folder, int64_t step) {
   const std::string path = folder + "/summary.json";
@@ -115,6 +120,23 @@ std::optional<LoopResult> finished(const std::string& folder, int64_t step) {
 }
 
 }  // namespace
+
+void own_checkpoints(const config::Config& used) {
+  const std::string path = owner_file(used);
+  if (path.empty()) return;
+  fs::create_directories(used.checkpoint.dir);
+  base::replace_file(path, fs::weakly_canonical(fs::absolute(used.log.run_dir)).string() + "\n");
+}
+
+std::vector<std::string> asked_otherwise(const config::Config& before, const config::Config& now) {
+  std::vector<std::string> out;
+  const std::string& folder = now.log.run_dir;
+  for (const config::Change& change :
+       config::changes(config::in_folder(before, folder), config::in_folder(now, folder)))
+    if (before.asked.contains(change.key->path) || now.asked.contains(change.key->path))
+      out.push_back(change.text());
+  return out;
+}
 
 std::vector<std::string> changes_that_need_the_flag(const config::Config& before, const config::Config& now) {
   std::vector<std::string> out;
@@ -142,20 +164,16 @@ Start begin(const config::Config& asked, const LoopOptions& options, const Crew&
   if (crew.leads()) {
     if (options.lock) out.lock.emplace(run::Lock::take(asked.log.run_dir));
     require_own_checkpoints(used);
-    if (options.write_start && !has_checkpoints(*out.vfs, used.checkpoint.dir)) {
-      if (out.lock) out.lock->sign();
-      options.write_start(config::resolve(with_vocabulary(asked)));
-    }
-    out.from = find_start(*out.vfs, used);
+    out.before = asked_before(asked.log.run_dir);
+    out.from = find_start(*out.vfs, used, bool(options.write_start));
+    if (!out.from && !options.write_start && out.before) require_weights(asked.log.run_dir);
     if (out.from) {
-      judge_changes(asked, *out.from, options);
+      judge_changes(asked, out, options);
       found[0] = out.from->step();
-      if (found[0] >= asked.train.steps && !asks_for_another_run(asked))
+      if (found[0] >= asked.train.steps && !asks_for_another_run(asked, out.before))
         out.done = finished(asked.log.run_dir, found[0]);
       found[1] = out.done.has_value();
     }
-    if (out.lock && !out.done) out.lock->sign();
-    if (!out.done) own_checkpoints(used);
   }
   crew.tell("start.resume", std::span(found));
   if (!crew.leads() && found[1]) out.done.emplace().step = found[0];

@@ -50,6 +50,14 @@ data::Mixture open_train_data(const config::Config& c) {
   return open_data(c, c.data.sources, c.data.weights, c.data.shuffle);
 }
 
+[[noreturn]] void fail_too_little(const config::Config& c, int64_t sequences) {
+  base::fail(
+      "the validation data holds {} sequence{} of {} tokens, fewer than train.micro_batch = {}; needed is "
+      "more of it (a larger data.valid_split, or a longer data.valid), or a smaller train.micro_batch or "
+      "train.seq_len",
+      sequences, sequences == 1 ? "" : "s", c.train.seq_len, c.train.micro_batch);
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks, Crew* crew)
@@ -60,9 +68,15 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
-  if (!config_.data.valid.empty())
+  if (!config_.data.valid.empty()) {
+    if (config_.data.packing == "stream" &&
+        data::IndexedDataset(config_.data.valid, config_.model.vocab_size).num_tokens() <=
+            config_.train.seq_len)
+      fail_too_little(config_, 0);
     valid_data_.emplace(open_data(config_, {config_.data.valid}, {1.0}, false));
-  if (valid_data_) num_valid_batches();  // said now, not at the first evaluation
+  }
+  if (valid_data_ && choice.evaluate)
+    num_valid_batches();  // said now, not at the first evaluation or the last
   run_.data = train_data_.start();
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
@@ -275,13 +289,11 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
 
 int64_t Trainer::num_valid_batches() const {
   const int64_t sequences = valid_data_->sampler(0).num_samples_per_epoch();
-  if (sequences < config_.train.micro_batch)
-    base::fail("the validation data holds {} of {} tokens, fewer than train.micro_batch = {}",
-               base::counted(sequences, "sequence"), config_.train.seq_len, config_.train.micro_batch);
+  if (sequences < config_.train.micro_batch) fail_too_little(config_, sequences);
   return sequences / config_.train.micro_batch;
 }
 
-EvalOutcome Trainer::evaluate(int64_t num_batches) {
+EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& stop) {
   if (!valid_data_) base::fail("there is no validation data: set data.valid or data.valid_split");
   const int64_t available = num_valid_batches();
   interpret::Executor& executor = programs_.evaluate();
@@ -297,6 +309,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches) {
   double sum = 0;
   int64_t tokens = 0, num_bytes = 0;
   for (int64_t begin = 0; begin < n; begin += dp) {
+    if (stop && stop()) return {.stopped = true};
     // A replica of its own for each; where there are no more, rows that count nowhere.
     for (int64_t i = begin; i < begin + dp; ++i) {
       BatchCounts counts;
@@ -451,7 +464,7 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
                        : "another mixture: " + data_change(loaded.text("data"), now),
                  config::kAllowChange);
     }
-    allowed.push_back("data: " + data_change(loaded.text("data"), now) + "; the new data from its start");
+    allowed.push_back(kDataChange + data_change(loaded.text("data"), now) + "; the new data from its start");
   }
   RunState run;
   run.step = loaded.step();

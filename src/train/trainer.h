@@ -45,7 +45,8 @@ struct EvalOutcome {
   double loss = 0;           // nats per token
   double bits_per_byte = 0;  // 0 where labels are not bytes
   int64_t tokens = 0;
-  bool all = false;  // all of the validation data, not its first microbatches alone
+  bool all = false;      // all of the validation data, not its first microbatches alone
+  bool stopped = false;  // asked to stop before the end: there is no result
 };
 
 // The text "data" of a checkpoint that was imported and has not seen data yet: any data may follow, from its
@@ -67,8 +68,8 @@ class Trainer {
 
   StepOutcome step(const interpret::RunOptions& options = {});
   // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole
-  // microbatches only.
-  EvalOutcome evaluate(int64_t num_batches);
+  // microbatches only. `stop` is asked before each, by all ranks alike.
+  EvalOutcome evaluate(int64_t num_batches, const std::function<bool()>& stop = {});
   bool has_validation() const { return valid_data_.has_value(); }
   // Whole microbatches of the validation data; throws where there is none.
   int64_t num_valid_batches() const;
@@ -87,6 +88,7 @@ class Trainer {
   // they are read; the others answer (train/sharded_state.h).
   void with_state(const std::function<void(const checkpoint::StateView&)>& use);
   std::string state_sha256();
+  static constexpr const char* kDataChange = "data: ";  // begins the line about other data
   // Replaces the state. Throws when the checkpoint belongs to another model (Key::resume) or, unless that is
   // allowed, to other data, which then is read from its start; returns every config value that differs and is
   // allowed to. With several ranks one of them must have verified it.

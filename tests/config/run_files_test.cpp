@@ -38,7 +38,7 @@ class RunFiles : public ::testing::Test {
     used = resolve(used);
     std::filesystem::create_directories(run);
     testing::write_text(run + "/asked.toml", asked_text(asked));
-    testing::write_text(run + "/config.toml", record_text(asked, used));
+    testing::write_text(run + "/config.toml", record_text(asked, used, asked_text(asked)));
     return used;
   }
   static std::string message(const std::function<void()>& action) {
@@ -105,6 +105,35 @@ TEST_F(RunFiles, AnEmptyOrHalfWrittenFileIsCalledThat) {
   EXPECT_NE(message([&] { load(folder_.at("run")); }).find("not whole"), std::string::npos);
   std::filesystem::create_directory(folder_.at("empty"));
   EXPECT_NE(message([&] { load(folder_.at("empty")); }).find("no run folder"), std::string::npos);
+}
+
+// asked.toml said one thing, config.toml another, when a run was stopped between writing the two.
+TEST_F(RunFiles, AStopBetweenTheTwoFilesLeavesThemTogether) {
+  const std::string run = folder_.at("run");
+  const auto texts = [&](int64_t steps) {
+    const Config asked = parse(kText, {"log.run_dir=" + run, "data.train=" + folder_.at("notes.txt"),
+                                       fmt::format("train.steps={}", steps)});
+    return std::pair(asked_text(asked), record_text(asked, resolve(asked), asked_text(asked)));
+  };
+  const auto [asked_7, record_7] = texts(7);
+  const auto [asked_9, record_9] = texts(9);
+  std::filesystem::create_directories(run);
+  const auto both = [&] { return std::pair(load(run).train.steps, read_record(run).train.steps); };
+  testing::write_text(run + "/asked.toml", asked_7);
+  testing::write_text(run + "/config.toml", record_7);
+  // The steps of write_run_files, one by one.
+  testing::write_text(run + "/config.toml.next", record_9.substr(0, record_9.size() / 2));
+  EXPECT_EQ(both(), std::pair(int64_t{7}, int64_t{7}));
+  testing::write_text(run + "/config.toml.next", record_9);
+  EXPECT_EQ(both(), std::pair(int64_t{7}, int64_t{7}));
+  testing::write_text(run + "/asked.toml", asked_9);
+  EXPECT_EQ(both(), std::pair(int64_t{9}, int64_t{9}));
+  std::filesystem::rename(run + "/config.toml.next", run + "/config.toml");
+  EXPECT_EQ(both(), std::pair(int64_t{9}, int64_t{9}));
+  const Config asked = parse(kText, {"log.run_dir=" + run, "data.train=" + folder_.at("notes.txt")});
+  write_run_files(asked, asked, resolve(asked));
+  EXPECT_EQ(both(), std::pair(asked.train.steps, asked.train.steps));
+  EXPECT_FALSE(std::filesystem::exists(run + "/config.toml.next"));
 }
 
 TEST(ResumeRules, EveryKeyHasOneAndItIsExplained) {

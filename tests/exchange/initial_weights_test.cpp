@@ -76,6 +76,7 @@ threads = 1
     sets.insert(sets.end(), {"log.run_dir=" + at(run), "data.train=" + data_});
     const InitialWeights weights(init, new_config(), sets);
     train::LoopOptions o = quiet();
+    o.write_origin = [&](const config::Config& used) { weights.write_origin(used); };
     o.write_start = [&](const config::Config& used) { weights.write(used); };
     return train::run_training(weights.config(), o);
   }

@@ -290,7 +290,7 @@ TEST_F(Upcycled, RefusesWhatCannotBe) {
   EXPECT_SAYS(complaint({"", 4, 1, 0}, llama), "granularity 0");
   EXPECT_SAYS(complaint({"", 4, 2, 1, false}, llama), "mixtral always normalises");
   EXPECT_SAYS(complaint({"", 4, 2, 1}, golden_folder("olmoe")), "experts already");
-  EXPECT_SAYS(complaint({"", 4, 2, 1}, at("nothing")), "is no model");
+  EXPECT_SAYS(complaint({"", 4, 2, 1}, at("nothing")), "does not exist");
   dense_copy("llama", safetensors::ElementType::F32, 1, at("short"));
   fs::copy_file(golden_folder("qwen3") + "/config.json", at("short/config.json"),
                 fs::copy_options::overwrite_existing);

@@ -3,72 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <chrono>
 #include <thread>
 
-#include "base/hash.h"
 #include "report/jsonl_log.h"
-#include "resume/resume_support.h"
+#include "resume/run_folder_support.h"
 
 namespace pleat::train {
 namespace {
-
-namespace fs = std::filesystem;
-using pleat::testing::Ended;
-using pleat::testing::PleatProcess;
-using pleat::testing::read_text;
-using pleat::testing::run_pleat;
-using pleat::testing::write_text;
-
-// Every file below a folder with the digest of its bytes.
-std::map<std::string, std::string> tree(const std::string& folder) {
-  std::map<std::string, std::string> out;
-  for (const fs::directory_entry& e : fs::recursive_directory_iterator(folder))
-    out[e.path().string()] =
-        e.is_regular_file() ? base::to_hex(base::sha256(read_text(e.path().string()))) : "";
-  return out;
-}
-
-// The current directory for a while.
-struct Inside {
-  explicit Inside(const fs::path& path) { fs::current_path(path); }
-  ~Inside() { fs::current_path(before); }
-  fs::path before = fs::current_path();
-};
-
-class RunFolder : public ::testing::Test {
- protected:
-  void SetUp() override {
-    write_text(at("notes.txt"), testing::made_up_text(6000, 3));
-    std::string toml = testing::run_toml("notes.txt", "first", 6);
-    toml.insert(toml.find("[log]"), "separator = \"\\n\\n\"\nvalid_split = 0.2\n");
-    write_text(at("run.toml"), toml);
-  }
-
-  std::string at(const std::string& name) const { return folder_.at(name); }
-  Ended pleat(std::vector<std::string> arguments) { return run_pleat(folder_.path(), arguments); }
-  // Trains with relative names, from inside the folder.
-  Ended train(std::vector<std::string> arguments, const std::string& sets = "") {
-    const Inside here(folder_.path());
-    arguments.insert(arguments.begin(), "train");
-    std::stringstream words(sets);
-    for (std::string set; words >> set;) arguments.insert(arguments.end(), {"--set", set});
-    return pleat(arguments);
-  }
-  nlohmann::json summary(const std::string& run) {
-    return nlohmann::json::parse(read_text(at(run + "/summary.json")));
-  }
-  std::string state(const std::string& run) { return summary(run).at("state_sha256"); }
-  static void expect(const Ended& ended, int code, const std::vector<std::string>& words = {}) {
-    EXPECT_EQ(ended.code, code) << ended.out << ended.err;
-    for (const std::string& word : words)
-      EXPECT_NE((ended.out + ended.err).find(word), std::string::npos) << word << "\n"
-                                                                       << ended.out << ended.err;
-  }
-
-  testing::TempFolder folder_;
-};
 
 // The run prepares text with data.separator: its record could not be read again.
 TEST_F(RunFolder, ARunThatPreparedItsTextIsResumedMovedAndRead) {
@@ -186,7 +128,8 @@ TEST_F(RunFolder, ChangedSettingsAreJudgedKeyByKey) {
   EXPECT_EQ(tree(at("first")), before);
   expect(train({"run.toml", "--allow-change"}, "train.seed=2"), 65, {"train.seed: 1234 -> 2", "--init"});
   expect(train({"run.toml", "--allow-change"}, "model.num_layers=3"), 65, {"model.num_layers: 2 -> 3"});
-  expect(train({"run.toml"}, "data.separator=zz"), 65, {"other settings of [data]", "--allow-change"});
+  expect(train({"run.toml"}, "data.separator=zz"), 65,
+         {"data.separator was \"\\n\\n\", now \"zz\"", "--allow-change"});
   expect(train({"run.toml", "--allow-change", "--stop-after", "3"}, "optimizer.lr=0.02"), 75,
          {"changed since it was saved: optimizer.lr: 0.01 -> 0.02"});
   expect(train({"first", "--stop-after", "4"}), 75);  // what was accepted stays
@@ -243,6 +186,20 @@ TEST_F(RunFolder, TheLastEvaluationIsOfTheSamePartAsTheOthers) {
          {fmt::format("validation, all of it: loss {:.4f} over {} tokens, {:.4f} bits per byte; byte bigram",
                       all.at("validation_loss").get<double>(), all.at("validation_tokens").get<int64_t>(),
                       all.at("validation_bits_per_byte").get<double>())});
+}
+
+// It ran before the last save and no signal ended it: whoever could not wait lost the run.
+TEST_F(RunFolder, AStopDuringTheWholeEvaluationComesAfterTheLastSave) {
+  write_text(at("long.txt"), testing::made_up_text(3'000'000, 3));
+  PleatProcess process(folder_.path(),
+                       {"train", at("run.toml"), "--set", "data.train=" + at("long.txt"), "--set",
+                        "data.valid_split=0.9", "--set", "log.run_dir=" + at("long")});
+  while (process.running() && !fs::exists(at("long/checkpoints/step-6")))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  process.send(SIGTERM);
+  expect(process.wait(), 0, {"asked to stop: every step is trained", "pleat eval"});
+  EXPECT_FALSE(summary("long").contains("validation_loss"));
+  expect(train({"long"}), 0, {"already done"});
 }
 
 TEST_F(RunFolder, StepsBetweenProgressLinesAreObeyedInAFile) {

@@ -220,8 +220,10 @@ TEST_F(WholeConversations, AJsonlFileTrainsAsItStands) {
       << "prepared once";
   write_text(folder_.at("chat.jsonl"), many_conversations() + conversation("one", "more"));
   const int64_t before = data::IndexedDataset(prepared.data.train, 264).num_tokens();
-  with_prepared_data(asked({}), {.quiet = true});
-  EXPECT_GT(data::IndexedDataset(prepared.data.train, 264).num_tokens(), before);
+  const config::Config again = with_prepared_data(asked({}), {.quiet = true});
+  EXPECT_GT(data::IndexedDataset(again.data.train, 264).num_tokens(), before);
+  EXPECT_EQ(data::IndexedDataset(prepared.data.train, 264).num_tokens(), before)
+      << "the run was trained on it";
 }
 
 }  // namespace
