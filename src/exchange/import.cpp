@@ -89,6 +89,11 @@ ImportResult import_model(const ImportOptions& o) {
   fs::create_directories(copied_files_folder(o.run_folder));
   for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
   const checkpoint::SaveResult saved = state.save();
+  // A default, or what has no effect, does not count as asked: another key that changes that must not have it
+  // refused.
+  for (const config::Key& key : config::schema())
+    if (!key.present(asked) || key.unmet(asked) || key.get(asked) == key.default_value())
+      asked.asked.erase(key.path);
   config::write_run_files(asked, asked, c);
   train::own_checkpoints(c);
 
