@@ -5,6 +5,7 @@
 #include "command.h"
 #include "exchange/export.h"
 #include "report/format.h"
+#include "run/place.h"
 
 namespace pleat::apps {
 
@@ -24,6 +25,7 @@ void add_export(CLI::App& command, Action& chosen) {
   add_example(*c, "pleat export runs/tuned --out my-model --dtype bf16 --check");
   c->callback([o, &chosen] {
     chosen = [o] {
+      run::require_run_folder(o->run_folder);
       const exchange::ExportResult r = exchange::export_model(*o);
       for (const std::string& remark : r.remarks) fmt::print(stderr, "{}\n", remark);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);

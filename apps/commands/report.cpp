@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "report/write_report.h"
+#include "run/place.h"
 
 namespace pleat::apps {
 
@@ -14,6 +15,7 @@ void add_report(CLI::App& command, Action& chosen) {
   add_example(*c, "pleat report runs/demo");
   c->callback([run, out, &chosen] {
     chosen = [run, out] {
+      run::require_run_folder(*run);
       const std::string page = out->empty() ? *run + "/report.html" : *out;
       const report::WrittenReport written = report::write_report(*run, page);
       for (const std::string& fault : written.log_faults)

@@ -12,6 +12,7 @@
 #include "exchange/weights.h"
 #include "model/decoder.h"
 #include "model/parameters.h"
+#include "train/checkpoint_owner.h"
 #include "train/run_tokenizer.h"
 
 namespace pleat::exchange {
@@ -37,6 +38,17 @@ std::string tokenizer_note(const std::string& model_folder, const config::Config
   }
 }
 
+// What the family says, as text to parse with the sets. A default that is written out would be refused as soon
+// as a set (data.train, say) takes its effect away, though nobody asked for it.
+std::string family_text(const config::Config& c) {
+  std::string out;
+  for (const config::Key& key : config::schema()) {
+    if (!key.present(c) || key.get(c) == key.default_value()) continue;
+    out += fmt::format("{} = {}\n", key.path, config::to_text(key.get(c)));
+  }
+  return out;
+}
+
 }  // namespace
 
 ImportResult import_model(const ImportOptions& o) {
@@ -60,11 +72,13 @@ ImportResult import_model(const ImportOptions& o) {
   const std::vector<SmallFile> files = read_small_files(o.model_folder);
   const std::string own_tokenizer = copied_files_folder(o.run_folder);
   if (has_tokenizer(files)) asked.data.tokenizer = own_tokenizer;
-  asked = config::parse(config::to_toml(asked), o.sets, o.model_folder);
+  asked = config::parse(family_text(asked), o.sets, o.model_folder);
   if (asked.log.run_dir != o.run_folder)
     base::fail("log.run_dir = \"{}\" is not the folder of the import, \"{}\"; remove that --set",
                asked.log.run_dir, o.run_folder);
   const config::Config c = config::resolve(asked);
+  train::checkpoints_lie_outside(c);  // throws where they would lie in another run's folder
+  train::require_own_checkpoints(c);
   const family::FamilyConfig described = model;
   model.config = c;
 
@@ -75,12 +89,13 @@ ImportResult import_model(const ImportOptions& o) {
   fs::create_directories(copied_files_folder(o.run_folder));
   for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
   const checkpoint::SaveResult saved = state.save();
-  // Only what differs from the defaults counts as asked: a key written out would be refused as soon as another
-  // one (data.train, say) takes its effect away.
+  // A default, or what has no effect, does not count as asked: another key that changes that must not have it
+  // refused.
   for (const config::Key& key : config::schema())
     if (!key.present(asked) || key.unmet(asked) || key.get(asked) == key.default_value())
       asked.asked.erase(key.path);
   config::write_run_files(asked, asked, c);
+  train::own_checkpoints(c);
 
   ImportResult out;
   out.model_type = model.family->model_type;

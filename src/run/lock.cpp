@@ -57,11 +57,11 @@ std::string holder(int file) {
   return "host " + line;
 }
 
-[[noreturn]] void no_locks(const std::string& folder, const std::string& why) {
+[[noreturn]] void no_locks(const std::string& folder, const std::string& key, const std::string& why) {
   base::fail(
       "'{}' lies on a file system without working locks ({}): two trainers could destroy each other's work "
-      "there. Use a log.run_dir on another file system, or --no-lock, and see to it that only one runs",
-      folder, why);
+      "there. Use a {} on another file system, or --no-lock, and see to it that only one runs",
+      folder, why, key);
 }
 
 int open_lock(const std::string& path, bool& made) {
@@ -82,24 +82,24 @@ bool same_file(int file, const std::string& path) {
 
 }  // namespace
 
-bool make_folder(const std::string& folder) {
+bool make_folder(const std::string& folder, const std::string& key) {
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error))
-    base::fail("log.run_dir = \"{}\" is a file; needed is a folder, one of a run or a new one", folder);
+    base::fail("{} = \"{}\" is a file; needed is a folder, one of a run or a new one", key, folder);
   const bool made = fs::create_directories(folder, error);
   if (error)
-    base::fail_with(base::ExitCode::Storage, "log.run_dir = \"{}\" cannot be made: {}{}", folder,
-                    error.message(), error == std::errc::not_a_directory ? "; a part of it is a file" : "");
+    base::fail_with(base::ExitCode::Storage, "{} = \"{}\" cannot be made: {}{}", key, folder, error.message(),
+                    error == std::errc::not_a_directory ? "; a part of it is a file" : "");
   return made;
 }
 
-Lock Lock::take(const std::string& folder) { return take(folder, &::flock); }
+Lock Lock::take(const std::string& folder, const std::string& key) { return take(folder, key, &::flock); }
 
-Lock Lock::take(const std::string& folder, FlockCall flock) {
+Lock Lock::take(const std::string& folder, const std::string& key, FlockCall flock) {
   const std::string path = (fs::path(folder) / kLockName).string();
   bool made_folder = false;
   for (;;) {
-    made_folder = make_folder(folder) || made_folder;
+    made_folder = make_folder(folder, key) || made_folder;
     bool made_file = false;
     const int file = open_lock(path, made_file);
     if (file < 0)
@@ -108,11 +108,10 @@ Lock Lock::take(const std::string& folder, FlockCall flock) {
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       const int error = errno;
       if (error == EINTR) continue;
-      if (error != EWOULDBLOCK) no_locks(folder, std::strerror(error));
+      if (error != EWOULDBLOCK) no_locks(folder, key, std::strerror(error));
       lock.made_file_ = lock.made_folder_ = false;  // it is the holder's
-      base::fail(
-          "another trainer is at work in '{}': {}. Wait for it, stop it, or choose another log.run_dir",
-          folder, holder(file));
+      base::fail("another trainer is at work in '{}': {}. Wait for it, stop it, or choose another {}", folder,
+                 holder(file), key);
     }
     if (!same_file(file, path)) {  // its last holder removed it meanwhile
       lock.made_file_ = false;
@@ -122,7 +121,7 @@ Lock Lock::take(const std::string& folder, FlockCall flock) {
     const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     const bool twice = again >= 0 && flock(again, LOCK_EX | LOCK_NB) == 0;
     if (again >= 0) ::close(again);
-    if (twice) no_locks(folder, "the same lock was given twice");
+    if (twice) no_locks(folder, key, "the same lock was given twice");
     return lock;
   }
 }
@@ -139,10 +138,30 @@ Lock::Lock(Lock&& other) noexcept
 Lock::~Lock() {
   if (file_ < 0) return;
   if (!signed_) {
-    if (made_file_) ::unlink((fs::path(folder_) / kLockName).c_str());
+    const std::string path = (fs::path(folder_) / kLockName).string();
+    if (made_file_ && same_file(file_, path)) ::unlink(path.c_str());
     if (made_folder_) ::rmdir(folder_.c_str());
   }
   ::close(file_);
+}
+
+bool Lock::is_held(const std::string& folder) {
+  const std::string path = (fs::path(folder) / kLockName).string();
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (file < 0) return false;
+  const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(file);
+  return held;
+}
+
+void Lock::require_kept() const {
+  if (same_file(file_, (fs::path(folder_) / kLockName).string())) return;
+  base::fail_with(
+      base::ExitCode::Storage,
+      "'{}/{}' was removed or replaced while a trainer worked there: another trainer could have come in. The "
+      "trainer stops; what it trained since its last checkpoint is not saved. Run the same command again to "
+      "go on from there",
+      folder_, kLockName);
 }
 
 void Lock::sign() {

@@ -1,4 +1,4 @@
-// One trainer per run folder. The lock is the kernel's, on the file LOCK: it goes when its holder does,
+// One trainer per run folder, and per folder of checkpoints outside of it. The lock is the kernel's, on the file LOCK: it goes when its holder does,
 // however that ends, so a killed run leaves nothing to remove. What the file says is for people.
 #pragma once
 
@@ -8,8 +8,12 @@ namespace pleat::run {
 
 inline constexpr char kLockName[] = "LOCK";
 
-// Makes the run folder where there is none; whether it did. Throws, naming log.run_dir, where that cannot be.
-bool make_folder(const std::string& folder);
+// The configuration key that names a folder, for messages.
+inline constexpr char kRunKey[] = "log.run_dir";
+inline constexpr char kCheckpointKey[] = "checkpoint.dir";
+
+// Makes the folder where there is none; whether it did. Throws, naming the key, where that cannot be.
+bool make_folder(const std::string& folder, const std::string& key = kRunKey);
 
 // How a lock is asked for: ::flock, or something else in tests.
 using FlockCall = int (*)(int file, int operation);
@@ -18,8 +22,10 @@ class Lock {
  public:
   // Makes the folder if there is none. Throws, naming host, pid and start of the holder, when another process
   // trains there; and when the file system has no working locks, which is tried by asking twice.
-  static Lock take(const std::string& folder);
-  static Lock take(const std::string& folder, FlockCall flock);
+  static Lock take(const std::string& folder, const std::string& key = kRunKey);
+  static Lock take(const std::string& folder, const std::string& key, FlockCall flock);
+  // Whether somebody holds the lock of this folder now. Writes nothing.
+  static bool is_held(const std::string& folder);
 
   Lock(Lock&& other) noexcept;
   Lock& operator=(Lock&&) = delete;
@@ -28,6 +34,9 @@ class Lock {
 
   // Says in LOCK who holds it. Only from here on is anything written into the folder.
   void sign();
+
+  // Throws ExitCode::Storage where LOCK is not the locked file any more: another trainer could have come in.
+  void require_kept() const;
 
  private:
   Lock(std::string folder, int file, bool made_folder, bool made_file)

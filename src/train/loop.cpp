@@ -24,10 +24,12 @@
 #include "report/jsonl_log.h"
 #include "report/tensorboard.h"
 #include "report/time_shares.h"
+#include "run/leftovers.h"
 #include "run/lock.h"
 #include "run/origin.h"
 #include "train/announce.h"
 #include "train/bigram.h"
+#include "train/checkpoint_owner.h"
 #include "train/generate.h"
 #include "train/launch.h"
 #include "train/matmul_choices.h"
@@ -74,6 +76,7 @@ class Run {
     accept();
     if (!start_.from && options_.write_start) begin_from_weights();
     if (!crew_.leads()) return;
+    start_.require_places();
     recall_wall_time();
     log_.emplace(trainer_.run_state().step > 0
                      ? report::JsonlLog::resumed(path("metrics.jsonl"), trainer_.run_state().step)
@@ -191,16 +194,20 @@ class Run {
   }
 
   void sign() {
-    if (start_.lock) start_.lock->sign();
+    const bool first = start_.lock && !start_.is_signed;
+    start_.sign();
+    if (first) run::remove_leftovers(named_.log.run_dir + "/data");
   }
 
   // Nothing is left that could refuse the run: what it uses becomes its own. In this order, so that after a stop
   // at any moment asked.toml, config.toml and what they name belong together.
   void accept() {
     if (!crew_.leads()) return;
-    run::make_folder(config_.log.run_dir);
+    start_.require_places();
+    if (!start_.lock) run::make_folder(config_.log.run_dir);
     sign();
     own_checkpoints(config_);
+    if (!start_.lock) start_.places.emplace_back(config_.log.run_dir, run::kRunKey);
     tokenizer_.write();
     if (!start_.from && options_.write_origin)
       options_.write_origin(config_);
@@ -350,6 +357,7 @@ class Run {
   }
 
   void write_timeline() {
+    start_.require_places();
     const interpret::Executor& e = trainer_.programs().train();
     base::replace_file(path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
     base::replace_file(path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
@@ -368,11 +376,18 @@ class Run {
     checkpoint::SaveOptions o;
     o.keep = config_.checkpoint.keep;
     if (config_.checkpoint.keep_best) o.valid_loss = valid_loss;
+    start_.require_places();
     // A checkpoint must never be more durable than the log of the steps that led to it.
     if (log_) log_->sync();
     trainer_.with_state([&](const checkpoint::StateView& state) {
       fs::create_directories(config_.checkpoint.dir);
-      const checkpoint::SaveResult result = checkpoint::save(vfs(), config_.checkpoint.dir, state, o);
+      checkpoint::SaveResult result;
+      try {
+        result = checkpoint::save(vfs(), config_.checkpoint.dir, state, o);
+      } catch (const base::Error&) {
+        start_.require_places();  // where that is why, it says more
+        throw;
+      }
       for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
     });
   }
@@ -455,6 +470,7 @@ class Run {
     const bool speaks =
         config_.data.tokenizer != "byte" || config_.model.vocab_size >= data::ByteTokenizer::kVocabSize;
     if (code == base::ExitCode::Done && speaks && crew_.alone()) summary["sample"] = sample();
+    start_.require_places();
     base::replace_file(out.summary_path, summary.dump(1, ' ', false, json::error_handler_t::replace));
     if (!options_.quiet) say_goodbye(summary, trainer_);
     return out;

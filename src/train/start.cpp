@@ -3,13 +3,14 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "base/replace_file.h"
 #include "checkpoint/choose.h"
 #include "checkpoint/directory.h"
 #include "config/run_files.h"
 #include "config/schema.h"
 #include "run/origin.h"
+#include "train/checkpoint_owner.h"
 #include "train/trainer.h"
 
 namespace pleat::train {
@@ -83,24 +84,21 @@ void require_weights(const std::string& folder) {
       folder, origin->text(), origin->path);
 }
 
-// Checkpoints outside the run folder do not move with it: RUN in there names the run they belong to.
-std::string owner_file(const config::Config& used) {
-  const std::string named = config::in_folder(used, used.log.run_dir).checkpoint.dir;
-  return fs::path(named).is_absolute() ? named + "/RUN" : "";
-}
-
-void require_own_checkpoints(const config::Config& used) {
-  const std::string path = owner_file(used);
-  std::ifstream in(path);
-  std::string owner;
+// Alone in the run folder, and in that of its checkpoints where it lies elsewhere or another run has used it.
+void settle_places(const config::Config& used, bool lock, Start& out) {
+  const std::string &folder = used.log.run_dir, &checkpoints = used.checkpoint.dir;
+  if (lock) {
+    out.lock.emplace(run::Lock::take(folder));
+    out.places.emplace_back(folder, run::kRunKey);
+  }
+  const bool outside = checkpoints_lie_outside(used);
   std::error_code ignored;
-  if (path.empty() || !std::getline(in, owner) || fs::equivalent(owner, used.log.run_dir, ignored) ||
-      !fs::exists(owner + "/" + config::kAskedName, ignored))
-    return;
-  base::fail(
-      "the checkpoints in '{}' belong to the run in '{}'; --set checkpoint.dir=... gives this run its own "
-      "(copy the checkpoints there to go on from them)",
-      used.checkpoint.dir, owner);
+  if (lock && (outside || (!fs::equivalent(checkpoints, folder, ignored) &&
+                           fs::exists(fs::path(checkpoints) / run::kLockName, ignored)))) {
+    out.checkpoint_lock.emplace(run::Lock::take(checkpoints, run::kCheckpointKey));
+    out.places.emplace_back(checkpoints, run::kCheckpointKey);
+  }
+  require_own_checkpoints(used);
 }
 
 // What the summary says, where it is of the run's last step.
@@ -120,13 +118,6 @@ std::optional<LoopResult> finished(const std::string& folder, int64_t step) {
 }
 
 }  // namespace
-
-void own_checkpoints(const config::Config& used) {
-  const std::string path = owner_file(used);
-  if (path.empty()) return;
-  fs::create_directories(used.checkpoint.dir);
-  base::replace_file(path, fs::weakly_canonical(fs::absolute(used.log.run_dir)).string() + "\n");
-}
 
 std::vector<std::string> asked_otherwise(const config::Config& before, const config::Config& now) {
   std::vector<std::string> out;
@@ -156,14 +147,25 @@ std::vector<std::string> changes_that_need_the_flag(const config::Config& before
   return out;
 }
 
+void Start::sign() {
+  if (!lock || std::exchange(is_signed, true)) return;
+  lock->sign();
+  if (checkpoint_lock) checkpoint_lock->sign();
+}
+
+void Start::require_places() const {
+  for (const run::Place& place : places) place.require_unmoved();
+  if (lock) lock->require_kept();
+  if (checkpoint_lock) checkpoint_lock->require_kept();
+}
+
 Start begin(const config::Config& asked, const LoopOptions& options, const Crew& crew) {
   Start out;
   out.vfs = std::make_unique<base::PosixVfs>();
   const config::Config used = config::resolve(asked);
   int64_t found[2] = {-1, 0};  // step of the checkpoint, whether the run is done
   if (crew.leads()) {
-    if (options.lock) out.lock.emplace(run::Lock::take(asked.log.run_dir));
-    require_own_checkpoints(used);
+    settle_places(used, options.lock, out);
     out.before = asked_before(asked.log.run_dir);
     out.from = find_start(*out.vfs, used, bool(options.write_start));
     if (!out.from && !options.write_start && out.before) require_weights(asked.log.run_dir);

@@ -42,6 +42,15 @@ TEST_F(Messages, NumbersOutOfRange) {
   expect_says(65, {"plan", config_, "--set", "optimizer.lr=1e"}, {"optimizer.lr = 1e is not a number"});
 }
 
+// They spoke of a configuration file that cannot be opened, and of something that is no folder.
+TEST_F(Messages, AFolderThatDoesNotExistIsCalledThat) {
+  const std::string gone = folder_.at("gone");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"export", gone, "--out", folder_.at("out")}, {"report", gone}})
+    expect_says(65, command, {"'" + gone + "' does not exist", "needed is a run folder"});
+  expect_says(65, {"report", config_}, {"'" + config_ + "' is a file; needed is a run folder"});
+}
+
 TEST_F(Messages, AMillionMicrobatchesAreRefusedAtOnce) {
   expect_says(65, {"plan", config_, "--set", "train.num_microbatches=1000000"},
               {"1000000 microbatches of 2 layers", "32000000 stages", "at most 2000000"});

@@ -140,6 +140,39 @@ TEST_F(Refused, FoldersThatHoldSomething) {
               "an export needs a new or empty folder");
 }
 
+// It was refused for data.jsonl_key, which nobody had set.
+TEST_F(Refused, NotATextToTrainOnThatIsSetInAnImport) {
+  for (const char* family : {"llama", "mixtral"}) {
+    const std::string run = at(family);
+    import_model({golden_folder(family), run, {"data.train=notes.txt", "data.tokenizer=tokens.json"}});
+    const std::string asked = text_of_file(run + "/asked.toml");
+    EXPECT_SAYS(asked, "notes.txt");
+    EXPECT_EQ(asked.find("jsonl_key"), std::string::npos) << asked;
+    EXPECT_TRUE(config::load(run, {}).data.train.ends_with("/notes.txt"));
+  }
+  EXPECT_SAYS(message_of([&] {
+                import_model({golden_folder("llama"),
+                              at("b"),
+                              {"data.train=a.txt", "data.tokenizer=t.json", "data.jsonl_key=body"}});
+              }),
+              "data.jsonl_key");
+}
+
+// Checkpoints outside the run's folder are its own from the beginning.
+TEST_F(Refused, CheckpointsOfAnotherRunForAnImport) {
+  const std::string outside = at("outside");
+  import_model({golden_folder("llama"), at("a"), {"checkpoint.dir=" + outside}});
+  EXPECT_SAYS(message_of([&] {
+                import_model({golden_folder("llama"), at("b"), {"checkpoint.dir=" + outside}});
+              }),
+              "belong to the run in");
+  EXPECT_SAYS(message_of([&] {
+                import_model({golden_folder("llama"), at("b"), {"checkpoint.dir=" + at("a/more")}});
+              }),
+              "lies in the folder of another run");
+  EXPECT_FALSE(fs::exists(at("b")));
+}
+
 TEST_F(Refused, NothingIsWrittenForABrokenModel) {
   fs::create_directories(at("model"));
   fs::copy_file(golden_folder("llama") + "/config.json", at("model/config.json"));

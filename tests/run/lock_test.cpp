@@ -1,5 +1,5 @@
 // One trainer per run folder: who comes second is told who is there; a killed holder leaves nothing in the
-// way; a file system that cannot lock is named.
+// way; a file system that cannot lock is named. A folder that was moved is noticed; what the killed left goes.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -7,7 +7,9 @@
 #include <cerrno>
 
 #include "cli/process.h"
+#include "run/leftovers.h"
 #include "run/lock.h"
+#include "run/place.h"
 
 namespace pleat::run {
 namespace {
@@ -73,6 +75,55 @@ TEST(RunLock, ALockThatWasNeverSignedLeavesTheFolderAsItWas) {
   EXPECT_EQ(testing::read_text(folder.at("old/LOCK")), before);
 }
 
+TEST(RunLock, ALockFileThatWasReplacedIsNotKept) {
+  const TempFolder folder;
+  Lock lock = Lock::take(folder.at("run"));
+  EXPECT_TRUE(Lock::is_held(folder.at("run")));
+  EXPECT_FALSE(Lock::is_held(folder.at("elsewhere")));
+  EXPECT_EQ(refusal([&] { lock.require_kept(); }), "");
+  std::filesystem::remove(folder.at("run/LOCK"));
+  EXPECT_FALSE(Lock::is_held(folder.at("run")));
+  const Lock other = Lock::take(folder.at("run"));
+  EXPECT_NE(refusal([&] { lock.require_kept(); }).find("removed or replaced"), std::string::npos);
+}
+
+TEST(RunPlace, AFolderIsKnownByMoreThanItsName) {
+  namespace fs = std::filesystem;
+  const TempFolder folder;
+  fs::create_directory(folder.at("run"));
+  const Place place(folder.at("run"), kRunKey);
+  EXPECT_EQ(refusal([&] { place.require_unmoved(); }), "");
+  fs::rename(folder.at("run"), folder.at("moved"));
+  EXPECT_NE(refusal([&] { place.require_unmoved(); }).find("nothing has that name"), std::string::npos);
+  fs::create_directory(folder.at("run"));
+  EXPECT_NE(refusal([&] { place.require_unmoved(); }).find("another folder has that name"),
+            std::string::npos);
+  fs::remove(folder.at("run"));
+  fs::create_directory_symlink("moved", folder.at("run"));
+  EXPECT_EQ(refusal([&] { place.require_unmoved(); }), "") << "the name leads to the folder again";
+}
+
+TEST(RunLeftovers, OnlyFilesOfProcessesThatAreGoneAreRemoved) {
+  const TempFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  const std::vector<std::string> gone = {fmt::format("a.bin.tmp-{}-0", child),
+                                         fmt::format("a.idx.tmp-{}-12", ::getpid())},
+                                 kept = {fmt::format("a.bin.tmp-{}-0", ::getppid()),
+                                         fmt::format("a.bin.tmp-{}", child),
+                                         fmt::format("a.bin.tmp-{}-x", child),
+                                         fmt::format("a.bin.tmp-{}-1.txt", child),
+                                         "a.bin.tmp--5-1",
+                                         "a.bin"};
+  for (const auto& names : {gone, kept})
+    for (const std::string& name : names) testing::write_text(folder.at(name), "x");
+  remove_leftovers(folder.path());
+  remove_leftovers(folder.at("not there"));
+  for (const std::string& name : gone) EXPECT_FALSE(std::filesystem::exists(folder.at(name))) << name;
+  for (const std::string& name : kept) EXPECT_TRUE(std::filesystem::exists(folder.at(name))) << name;
+}
+
 TEST(RunLock, AFileSystemWithoutWorkingLocksIsNamed) {
   const TempFolder folder;
   const FlockCall refuses = [](int, int) {
@@ -81,7 +132,7 @@ TEST(RunLock, AFileSystemWithoutWorkingLocksIsNamed) {
   };
   const FlockCall agrees = [](int, int) { return 0; };
   for (const FlockCall call : {refuses, agrees}) {
-    const std::string message = refusal([&] { Lock::take(folder.at("run"), call); });
+    const std::string message = refusal([&] { Lock::take(folder.at("run"), kRunKey, call); });
     for (const char* word : {"without working locks", "--no-lock", "run"})
       EXPECT_NE(message.find(word), std::string::npos) << message;
     EXPECT_FALSE(std::filesystem::exists(folder.at("run")));
