@@ -211,7 +211,7 @@ TEST(Template, TheRenderingsOfOneConversationCountTogether) {
   TemplateLimits small;
   small.steps = 20'000;
   small.conversation_steps = 50'000;
-  const ChatProgram program("{% for a in range(5000) %}{% endfor %}", "t", small);
+  const ChatProgram program("{% for a in range(3000) %}{% endfor %}", "t", small);
   TemplateInput input, other;
   other.spend_with(input);
   for (int i = 0; i < 2; ++i) program.render(input, 0, false, 0);

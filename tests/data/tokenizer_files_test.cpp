@@ -68,6 +68,30 @@ TEST(TokenizerFiles, AShortTextStaysShort) {
   EXPECT_TRUE(has(text_with(one, "aaab"), "normalizer makes more than 4352 bytes"));
 }
 
+TEST(TokenizerFiles, AFewTokensDecodeToAFewBytes) {
+  const std::vector<int32_t> ids = {0, 0, 0, 1};
+  const auto with = [](const Json& decoder) {
+    Json json = tiny();
+    json["decoder"] = decoder;
+    return json.dump();
+  };
+  const auto decoded_with = [&](const Json& decoder) {
+    return error_of([&] { HuggingFaceTokenizer(with(decoder), "t", "").decode(ids, {}); });
+  };
+  const Json long_one = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1'000'000, 'a')}};
+  EXPECT_TRUE(has(decoded_with(long_one), "decoder makes more than 4352 bytes of a text of 4; at most 64"));
+  const Json doubling = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const Json sixty = {{"type", "Sequence"}, {"decoders", Json(60, doubling)}};
+  EXPECT_TRUE(has(decoded_with(sixty), "decoder makes more than 4352 bytes of a text of 4"));
+  const Json nested = {{"type", "Sequence"}, {"decoders", {sixty, doubling}}};
+  EXPECT_TRUE(has(decoded_with(nested), "decoder makes more than 4352 bytes of a text of 4"));
+  EXPECT_TRUE(has(decoded_with({{"type", "Sequence"}, {"decoders", {sixty, sixty}}}),
+                  "more than 64 decoders in a row"));
+  const Json two = {{"type", "Sequence"}, {"decoders", Json(2, doubling)}};
+  EXPECT_EQ(HuggingFaceTokenizer(with(two), "t", "").decode(ids, {}), "aaaaaaaaaaaab");
+}
+
 TEST(TokenizerFiles, UnsupportedPartsAreNamed) {
   EXPECT_TRUE(has(refused([](Json& j) {
                     j["normalizer"] = {{"type", "Precompiled"}};
