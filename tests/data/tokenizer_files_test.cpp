@@ -45,6 +45,14 @@ TEST(TokenizerFiles, TinyFileWorks) {
   EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
 }
 
+TEST(TokenizerFiles, AnEmptyVocabularyIsCalledEmpty) {
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["model"]["vocab"] = Json::object();
+                    j["model"]["merges"] = Json::array();
+                  }),
+                  "model.vocab: the vocabulary is empty"));
+}
+
 TEST(TokenizerFiles, AShortTextStaysShort) {
   EXPECT_TRUE(has(refused([](Json& j) {
                     j["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(100'000, 'a')}};

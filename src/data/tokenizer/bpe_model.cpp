@@ -14,6 +14,7 @@ namespace {
 size_t vocabulary_size(const Json& json, const std::string& where) {
   const Json& vocabulary = need(json, "vocab", where);
   if (!vocabulary.is_object()) base::fail("{}.vocab: {}; an object is needed", where, vocabulary.type_name());
+  if (vocabulary.empty()) base::fail("{}.vocab: the vocabulary is empty; no text has tokens by it", where);
   return vocabulary.size();
 }
 
