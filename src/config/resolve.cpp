@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/schema.h"
+#include "config/validate.h"
 
 namespace pleat::config {
 
@@ -105,6 +106,7 @@ int64_t usable_cores() {
 Config resolve_with_reasons(const Config& config, Reasons& why) {
   Config out = config;
   resolve_model(out, why);
+  validate_vocabulary(out);
   resolve_schedule(out, why);
   resolve_run(out, why);
   return out;

@@ -6,6 +6,9 @@
 namespace pleat::config {
 
 void validate_model(const Config& config);
+// What depends on model.vocab_size. A file may leave that to the tokenizer, so `resolve` asks this, which
+// every command passes once the tokenizer is known.
+void validate_vocabulary(const Config& config);
 // Only for moe.num_experts > 0.
 void validate_moe(const Config& config);
 void validate_run(const Config& config);

@@ -93,12 +93,16 @@ void check_heads(const ModelConfig& m) {
 
 }  // namespace
 
-void validate_model(const Config& c) {
-  check_heads(c.model);
-  check_rope(c.model);
+void validate_vocabulary(const Config& c) {
   if (c.model.vocab_size > 0 && c.model.padding_token >= c.model.vocab_size)
     base::fail("model.padding_token = {} is outside the vocabulary of {}; needed is -1 (none) to {}",
                c.model.padding_token, c.model.vocab_size, c.model.vocab_size - 1);
+}
+
+void validate_model(const Config& c) {
+  check_heads(c.model);
+  check_rope(c.model);
+  resolve(c);  // judges what depends on the vocabulary, where that is known already
   if (c.model.activation == "clamped_swiglu" && num_moe_layers(c) < c.model.num_layers)
     base::fail(
         "model.activation = \"clamped_swiglu\" is for routed experts, but {} of {} layers are dense; make "

@@ -36,12 +36,18 @@ void check_groups(const MoeConfig& m) {
         "most {} "
         "is possible",
         m.group_topk, m.top_k, m.top_k);
-  const int64_t reachable = m.group_topk * (m.num_experts / m.num_groups);
+  const int64_t group_size = m.num_experts / m.num_groups;
+  if (m.group_score_topk > group_size)
+    base::fail(
+        "moe.group_score_topk = {} is more than the {} experts of a group (moe.num_experts = {}, "
+        "moe.num_groups = {}); at most {} is possible",
+        m.group_score_topk, group_size, m.num_experts, m.num_groups, group_size);
+  const int64_t reachable = m.group_topk * group_size;
   if (m.top_k > reachable)
     base::fail(
         "moe.top_k = {} is more than the {} experts of moe.group_topk = {} groups of {}; raise "
         "moe.group_topk to {}",
-        m.top_k, reachable, m.group_topk, m.num_experts / m.num_groups,
+        m.top_k, reachable, m.group_topk, group_size,
         (m.top_k * m.num_groups + m.num_experts - 1) / m.num_experts);
 }
 

@@ -60,13 +60,17 @@ class SplitText final : public DocumentSource {
     const size_t got = bytes_->read(std::span(buffer_).subspan(old_size));
     buffer_.resize(old_size + got);
     at_end_ = got == 0;
+    // A mark that says it is UTF-8 belongs to the file, not to its text.
+    constexpr std::string_view kMark = "\xef\xbb\xbf";
+    if (std::exchange(at_start_, false) && std::string_view(buffer_.data(), got).starts_with(kMark))
+      begin_ = kMark.size();
   }
 
   std::string separator_;
   std::unique_ptr<ByteSource> bytes_;
   std::vector<char> buffer_;
   size_t begin_ = 0;
-  bool at_end_ = false;
+  bool at_start_ = true, at_end_ = false;
   bool inside_document_ = false;
 };
 

@@ -3,7 +3,8 @@
 //
 // Plain text: the whole file is one document, or the text between separators is (the separator belongs to
 // none). JSONL: every line is a JSON object whose string under `key` is a document; lines of nothing but
-// white space are skipped. Text is bytes: plain text is passed on unchanged, JSON must be valid UTF-8.
+// white space are skipped. Text is bytes: plain text is passed on unchanged, but for a byte order mark at the
+// front of the file, which is dropped; JSON must be valid UTF-8.
 // Documents may come out empty; the reader of a source decides what to do with them.
 #pragma once
 

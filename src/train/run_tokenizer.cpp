@@ -1,6 +1,7 @@
 #include "train/run_tokenizer.h"
 
 #include "base/error.h"
+#include "config/validate.h"
 #include "data/dataset_info.h"
 #include "data/tokenizer/open_tokenizer.h"
 
@@ -28,6 +29,7 @@ std::shared_ptr<data::TextTokenizer> open_run_tokenizer(const config::Config& c)
 config::Config with_vocabulary(const config::Config& config) {
   config::Config c = config;
   if (c.model.vocab_size == 0 && c.data.tokenizer != "byte") c.model.vocab_size = open(c)->vocab_size();
+  config::validate_vocabulary(c);
   return c;
 }
 

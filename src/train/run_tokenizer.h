@@ -16,7 +16,7 @@ namespace pleat::train {
 std::shared_ptr<data::TextTokenizer> open_run_tokenizer(const config::Config& config);
 
 // A copy whose model.vocab_size, where it was 0, is the size of the tokenizer. To be called before
-// config::resolve, which knows the byte tokenizer only.
+// config::resolve, which knows the byte tokenizer only. Throws where a key does not fit that vocabulary.
 config::Config with_vocabulary(const config::Config& config);
 
 // Throws when a dataset of the run (already prefixes of .bin/.idx) was tokenized with something else than

@@ -55,6 +55,23 @@ TEST(ConfigResolve, SchedulesAndChunks) {
             64);
 }
 
+TEST(ConfigResolve, APaddingTokenOutsideTheVocabularyOfTheTokenizerIsRefused) {
+  const std::string message =
+      "model.padding_token = 257 is outside the vocabulary of 257; needed is -1 (none) to 256";
+  EXPECT_TRUE(holds(refusal(kDense, {"model.padding_token=257"}), message));
+  EXPECT_EQ(refusal(kDense, {"model.padding_token=256"}), "");
+  // Of a tokenizer file the vocabulary is known later.
+  Config c = parse(kDense, {"model.padding_token=257", "data.tokenizer=some.json"});
+  EXPECT_EQ(resolve(c).model.vocab_size, 0);
+  c.model.vocab_size = 257;
+  try {
+    resolve(c);
+    ADD_FAILURE() << "accepted";
+  } catch (const base::Error& error) {
+    EXPECT_TRUE(holds(error.what(), message));
+  }
+}
+
 TEST(ConfigResolve, AFloat64ModelHasAFloat64Router) {
   const Config c = parse(kMoe + "model.dtype = \"float64\"");
   EXPECT_EQ(resolve(c).moe.router_dtype, "float64");

@@ -194,6 +194,9 @@ TEST(ConfigCombination, Router) {
           {"moe.num_groups = 4\nmoe.group_topk = 5", "needed is 1 to 4"},
           {"moe.num_groups = 4\nmoe.group_topk = 3", "moe.group_topk = 3 is more than moe.top_k = 2"},
           {"moe.num_groups = 4\nmoe.group_topk = 1\nmoe.top_k = 3", "raise moe.group_topk to 2"},
+          {"moe.num_groups = 8\nmoe.group_topk = 2\nmoe.group_score_topk = 2",
+           "moe.group_score_topk = 2 is more than the 1 experts of a group (moe.num_experts = 8, "
+           "moe.num_groups = 8); at most 1 is possible"},
           {"moe.force_routing = \"skewed\"", "moe.force_bias_std = 0 is not skewed"},
           {"moe.force_routing = \"loaded\"\nmoe.force_load = 4.5", "at most moe.num_experts / moe.top_k = 4"},
           {"moe.force_routing = \"loaded\"\nmoe.num_groups = 4\nmoe.group_topk = 2",

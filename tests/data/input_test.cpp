@@ -194,7 +194,17 @@ TEST_F(FileKinds, AreToldByTheirFirstBytes) {
       {"a.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n",
        "a Git LFS pointer, not the file itself; fetch the file with 'git lfs pull'"},
       {"a.txt", std::string("\xff\xfeh\0i\0", 6), "UTF-16 text; needed is text or JSONL: iconv -f UTF-16"},
-      {"a.txt", std::string("h\0e\0l\0l\0o\0 \0y\0o\0u\0", 18), "UTF-16 or UTF-32 text without a mark"},
+      {"a.txt", std::string("h\0e\0l\0l\0o\0 \0y\0o\0u\0", 18), "UTF-16 text without a mark at its front"},
+      {"a.txt", std::string("\0h\0e\0l\0l\0o\0 \0y\0o\0u", 18), "iconv -f UTF-16BE"},
+      // What was JSON stays JSON, and UTF-32 is not taken for UTF-16.
+      {"a.jsonl", std::string("\xff\xfe{\0}\0", 6), "a-text-utf8.jsonl"},
+      {"a.ndjson", std::string("\xff\xfe{\0}\0", 6), "a-utf8.ndjson"},
+      {"corpus", std::string("\xff\xfeh\0i\0", 6), "corpus-utf8.txt"},
+      {"a.txt", std::string("\xff\xfe\0\0h\0\0\0", 8),
+       "UTF-32 text; needed is text or JSONL: iconv -f UTF-32 "},
+      {"a.txt", std::string("\0\0\xfe\xff\0\0\0h", 8), "UTF-32 text"},
+      {"a.txt", std::string("h\0\0\0e\0\0\0l\0\0\0l\0\0\0", 16), "iconv -f UTF-32LE"},
+      {"a.txt", std::string("\0\0\0h\0\0\0e\0\0\0l\0\0\0l", 16), "iconv -f UTF-32BE"},
       {"a.idx", std::string("MMIDIDX\0\0", 9) + zeros, "the index of a tokenized dataset"},
       {"a b'c.zip", "PK\x03\x04" + zeros, "a b'\\''c.zip'"},
       {"a.dat", "\x01\x02\x03\x04 a few letters", "a binary file"},
@@ -210,6 +220,20 @@ TEST_F(FileKinds, TextIsLetThrough) {
     write_file(folder_.path("t.txt"), text);
     EXPECT_EQ(all_of(folder_.path("t.txt")), text);
   }
+}
+
+TEST_F(FileKinds, AByteOrderMarkIsDroppedFromTextAsFromJson) {
+  const auto first = [&](const std::string& name, const std::string& bytes) {
+    write_file(folder_.path(name), "\xef\xbb\xbf" + bytes);
+    TextPiece piece;
+    const auto source =
+        name.ends_with(".txt") ? open_text(folder_.path(name), "") : open_jsonl(folder_.path(name), {});
+    return source->next(piece) ? std::string(piece.text) : "nothing";
+  };
+  EXPECT_EQ(first("a.txt", "text"), "text");
+  EXPECT_EQ(first("a.jsonl", "{\"text\": \"text\"}\n"), "text");
+  EXPECT_EQ(first("b.txt", "\xef\xbb\xbfonce"), "\xef\xbb\xbfonce");
+  EXPECT_EQ(first("c.txt", ""), "nothing");
 }
 
 TEST_F(FileKinds, JsonThatIsNotLinesGetsItsCommand) {

@@ -153,6 +153,102 @@ TEST(Template, AHostileTemplateMeetsALimit) {
   EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.self = ns %}{% set ns.list = [ns] %}ok"), "ok");
 }
 
+// A list that holds itself twice, over and over: short to write, and 2^60 items to walk through.
+TEST(Template, WalkingThroughListsThatShareTheirItemsTakesSteps) {
+  TemplateLimits small;
+  small.steps = 200'000;
+  for (const char* use :
+       {"{{ ns.x == ns.y }}", "{{ ns.x != ns.y }}", "{{ ns.x < ns.y }}", "{{ [ns.x, ns.y]|sort }}",
+        "{{ ns.x in [ns.y] }}", "{{ [ns.y].index(ns.x) }}", "{{ ns.x is eq ns.y }}", "{{ ns.x }}",
+        "{{ ns.x|tojson }}", "{{ ns.x|string|length }}", "{{ 'a' ~ ns.x }}", "{{ '%s' % [ns.x] }}",
+        "{{ [ns.x, ns.y]|max }}"}) {
+    const std::string source =
+        "{% set ns = namespace(x=[1],y=[1]) %}{% for i in range(60) %}{% set "
+        "ns.x=[ns.x,ns.x] %}{% set ns.y=[ns.y,ns.y] %}{% endfor %}";
+    EXPECT_EQ(error_of([&] { rendered(source + use, small); }),
+              "t:1: the template takes more than 200000 steps")
+        << use;
+  }
+  const std::string maps =
+      "{% set ns = namespace(x={},y={}) %}{% for i in range(60) %}{% set ns.x={'a':ns.x,"
+      "'b':ns.x} %}{% set ns.y={'a':ns.y,'b':ns.y} %}{% endfor %}{{ ns.x == ns.y }}";
+  expect_in("more than 200000 steps", error_of([&] { rendered(maps, small); }));
+  // Whether a tuple may be a key is known without a walk.
+  EXPECT_EQ(rendered("{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x=(ns.x,ns.x) %}{% "
+                     "endfor %}{% set d = {ns.x: 7} %}{{ d|length }}",
+                     small),
+            "1");
+}
+
+TEST(Template, LongNeedlesInLongTextsTakeTimeInProportionToTheirLengths) {
+  EXPECT_EQ(rendered("{{ ('a'*1000000).strip('b'*1000000 ~ 'a') }}|"), "|");
+  EXPECT_EQ(rendered("{{ ('éb'*200000 ~ 'x').strip('c'*1000000 ~ 'bé') }}"), "x");
+  for (const char* needle : {"'a'*500000 ~ 'b'", "'b' ~ 'a'*500000", "'a'*250000 ~ 'b' ~ 'a'*250000"}) {
+    const std::string set = "{% set t = 'a'*1000000 %}{% set n = " + std::string(needle) + " %}";
+    EXPECT_EQ(rendered(set + "{{ t.find(n) }} {{ t.rfind(n) }} {{ n in t }} {{ t.count(n) }} "
+                             "{{ t.split(n)|length }} {{ t.rsplit(n)|length }} {{ t|replace(n, '')|length }} "
+                             "{{ t.partition(n)|length }} {{ t.rpartition(n)[2]|length }}"),
+              "-1 -1 False 0 1 1 1000000 3 1000000");
+  }
+  TemplateLimits small;
+  small.steps = 200'000;
+  for (const char* use : {"t.find('ab')",   "t.rfind('ab')",  "'ab' in t",
+                          "t.count('ab')",  "t.split('ab')",  "t|replace('ab', '')",
+                          "t|upper",        "t|title",        "t.title()",
+                          "t.swapcase()",   "t.isalpha()",    "t|length",
+                          "t == u",         "t < u",          "t[5]",
+                          "t|string",       "t.strip('a')",   "t|int",
+                          "t is lower",     "t.splitlines()", "t|tojson",
+                          "t.startswith(u)"}) {
+    const std::string source =
+        "{% set t = 'a'*100000 %}{% set u = t ~ '' %}{% for i in range(1000) %}{% set x = " +
+        std::string(use) + " %}{% endfor %}";
+    expect_in("more than 200000 steps", error_of([&] { rendered(source, small); }));
+  }
+}
+
+TEST(Template, TheRenderingsOfOneConversationCountTogether) {
+  TemplateLimits small;
+  small.steps = 20'000;
+  small.conversation_steps = 50'000;
+  const ChatProgram program("{% for a in range(3000) %}{% endfor %}", "t", small);
+  TemplateInput input, other;
+  other.spend_with(input);
+  for (int i = 0; i < 2; ++i) program.render(input, 0, false, 0);
+  EXPECT_FALSE(input.is_spent(small));
+  const auto render_more = [&] {
+    for (int i = 0; i < 3; ++i) program.render(other, 0, false, 0);
+  };
+  EXPECT_EQ(error_of(render_more),
+            "t:1: the template takes more than 50000 steps for the answers of one conversation");
+  EXPECT_TRUE(input.is_spent(small));
+}
+
+TEST(Template, FromTheEndIsFoundAsPythonFindsIt) {
+  EXPECT_EQ(rendered("{{ 'aaaa'.rfind('aa') }} {{ 'aaaaa'.rsplit('aa') }} {{ 'abcabc'.rpartition('bc') }} "
+                     "{{ 'x'.rfind('') }} {{ 'a,b,c'.rsplit(',', 1) }} {{ 'ab'.rfind('abc') }} "
+                     "{{ 'éaéa'.rfind('é') }} {{ 'ééa'[1:] }} {{ ('é'*100 ~ 'x')[100] }} "
+                     "{{ ('aé'*100)[::-1][:3] }} {{ 'ab'.replace('', '-') }} {{ 'ab'.replace('', '-', 2) }}"),
+            "2 ['a', '', ''] ('abca', 'bc', '') 1 ['a,b', 'c'] -1 2 éa x éaé -a-b- -a-b");
+  EXPECT_EQ(rendered("{{ 'straße ǆ'.upper() }} {{ 'ΑΣ'.lower() }} {{ 'ﬁ ß'|title }} {{ 'Éé'.swapcase() }}"),
+            "STRASSE Ǆ ας FI SS éÉ");
+}
+
+TEST(Template, WhatATemplateHoldsAtOneTimeIsBounded) {
+  const std::string held = "the template holds values of more than 67108864 bytes at one time";
+  for (const char* source :
+       {"{{ ('a,'*10000000).split(',')|length }}", "{{ ('a'*10000000)|list|length }}",
+        "{% set a='a'*1000000 %}{{ ''.join([a]*1000000)|length }}", "{{ [1]|batch(1000000000, 0)|list }}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% set x=namespace() %}{% endfor %}{% endfor %}",
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% macro m() %}{% endmacro %}{% endfor %}{% "
+        "endfor %}",
+        "{% set ns=namespace(l=[]) %}{% for i in range(200) %}{% set ns.l = ns.l + "
+        "[range(100000)|map(attribute='q')] %}{% endfor %}"})
+    expect_in(held, error_of([&] { rendered(source); }));
+  // What is let go counts no more.
+  EXPECT_EQ(rendered("{% for i in range(12) %}{% set a = ('a'*1000)*20000 %}{% endfor %}ok"), "ok");
+}
+
 TEST(Template, TextKnowsWhereItCameFrom) {
   TemplateInput input;
   input.add_message(value_from_json(R"({"role": "user", "content": "Ask"})", "m"));

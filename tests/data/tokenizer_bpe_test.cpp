@@ -58,13 +58,13 @@ std::vector<int32_t> naive(const Json& model, const std::string& text) {
   return ids;
 }
 
-TEST(TokenizerBpe, ArrayHeapAndCutsAgreeWithThePlainLoop) {
+TEST(TokenizerBpe, ArrayTournamentAndCutsAgreeWithThePlainLoop) {
   TestRandom random(5);
   for (int round = 0; round < 150; ++round) {
     const Json json = random_model(random, 1 + static_cast<int>(random.below(24)));
     const BpeModel model(json, false, "m");
     BpeModel::Workspace workspace;
-    for (const size_t length : {1u, 7u, 40u, 48u, 49u, 90u, 160u}) {
+    for (const size_t length : {1u, 7u, 40u, 48u, 49u, 64u, 65u, 90u, 160u, 400u}) {
       std::string text;
       while (text.size() < length) text += static_cast<char>('a' + random.below(4));
       std::vector<int32_t> ids;
@@ -72,6 +72,20 @@ TEST(TokenizerBpe, ArrayHeapAndCutsAgreeWithThePlainLoop) {
       ASSERT_EQ(ids, naive(json, text)) << json.dump() << " " << text;
     }
   }
+}
+
+TEST(TokenizerBpe, AWordOfHundredsOfMegabytesIsRefused) {
+  const BpeModel model(Json::parse(R"({"type": "BPE", "vocab": {"a": 0, "aa": 1}, "merges": ["a a"]})"), true,
+                       "m");
+  BpeModel::Workspace workspace;
+  std::vector<int32_t> ids;
+  model.encode(std::string(1'000'001, 'a'), ids, workspace);
+  EXPECT_EQ(ids.size(), 500'001u);
+  const std::string message =
+      error_of([&] { model.encode(std::string(kMostWordBytes + 1, 'a'), ids, workspace); });
+  EXPECT_EQ(message,
+            "a word of 67108865 bytes: the tokenizer finds no place to cut the text, and at most 67108864 "
+            "bytes are possible without one; split the text");
 }
 
 // Same pieces, same ties; counts everything again after every merge.

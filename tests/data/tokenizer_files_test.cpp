@@ -45,6 +45,14 @@ TEST(TokenizerFiles, TinyFileWorks) {
   EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
 }
 
+TEST(TokenizerFiles, AnEmptyVocabularyIsCalledEmpty) {
+  EXPECT_TRUE(has(refused([](Json& j) {
+                    j["model"]["vocab"] = Json::object();
+                    j["model"]["merges"] = Json::array();
+                  }),
+                  "model.vocab: the vocabulary is empty"));
+}
+
 TEST(TokenizerFiles, AShortTextStaysShort) {
   EXPECT_TRUE(has(refused([](Json& j) {
                     j["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(100'000, 'a')}};
@@ -66,6 +74,30 @@ TEST(TokenizerFiles, AShortTextStaysShort) {
   EXPECT_EQ(HuggingFaceTokenizer(five.dump(), "t", "").encode("ab").size(), 32u);
   const Json one = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(5000, 'b')}};
   EXPECT_TRUE(has(text_with(one, "aaab"), "normalizer makes more than 4352 bytes"));
+}
+
+TEST(TokenizerFiles, AFewTokensDecodeToAFewBytes) {
+  const std::vector<int32_t> ids = {0, 0, 0, 1};
+  const auto with = [](const Json& decoder) {
+    Json json = tiny();
+    json["decoder"] = decoder;
+    return json.dump();
+  };
+  const auto decoded_with = [&](const Json& decoder) {
+    return error_of([&] { HuggingFaceTokenizer(with(decoder), "t", "").decode(ids, {}); });
+  };
+  const Json long_one = {
+      {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1'000'000, 'a')}};
+  EXPECT_TRUE(has(decoded_with(long_one), "decoder makes more than 4352 bytes of a text of 4; at most 64"));
+  const Json doubling = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const Json sixty = {{"type", "Sequence"}, {"decoders", Json(60, doubling)}};
+  EXPECT_TRUE(has(decoded_with(sixty), "decoder makes more than 4352 bytes of a text of 4"));
+  const Json nested = {{"type", "Sequence"}, {"decoders", {sixty, doubling}}};
+  EXPECT_TRUE(has(decoded_with(nested), "decoder makes more than 4352 bytes of a text of 4"));
+  EXPECT_TRUE(has(decoded_with({{"type", "Sequence"}, {"decoders", {sixty, sixty}}}),
+                  "more than 64 decoders in a row"));
+  const Json two = {{"type", "Sequence"}, {"decoders", Json(2, doubling)}};
+  EXPECT_EQ(HuggingFaceTokenizer(with(two), "t", "").decode(ids, {}), "aaaaaaaaaaaab");
 }
 
 TEST(TokenizerFiles, UnsupportedPartsAreNamed) {

@@ -52,6 +52,25 @@ TEST(Memory, AValueOneByteTooShortIsFound) {
   EXPECT_GT(overshoot(p, plan, c, programs), 0);
 }
 
+// Products of a tiny model are small enough for kernels of BLAS that allocate.
+TEST(Memory, AStepOfATinyModelAllocatesNothingLarge) {
+  for (const char* dtype : {"float32", "float64"})
+    for (const int hidden : {8, 24, 40}) {
+      const config::Config c =
+          small_config("", {fmt::format("model.dtype=\"{}\"", dtype), "model.vocab_size=700",
+                            fmt::format("model.hidden_size={}", hidden)});
+      Programs programs(c, train_only());
+      programs.initialize();
+      write_random_batch(programs.train(), c, 1);
+      programs.train().run();
+      write_random_batch(programs.train(), c, 2);
+      base::start_allocation_watch();
+      programs.train().run();
+      const base::AllocationCount seen = base::stop_allocation_watch();
+      EXPECT_EQ(seen.large, 0) << "hidden size " << hidden << ", largest " << seen.largest;
+    }
+}
+
 TEST(Memory, AStepAllocatesNothingLarge) {
   const config::Config c =
       small_config("", {"model.dtype=\"float32\"", "model.vocab_size=2000", "model.hidden_size=64"});

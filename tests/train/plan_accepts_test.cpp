@@ -248,6 +248,17 @@ TEST(PlanAccepts, WhatIsPlannedTrainsTwoStepsAndWhatIsRefusedIsRefusedByBothInTh
   EXPECT_GT(reasons.size(), 60U);
 }
 
+TEST(PlanAccepts, AGroupScoreOfMoreExpertsThanAGroupHasIsRefusedByBothByItsKeys) {
+  const Asked a{
+      kMoeModel,
+      {"moe.num_experts=2", "moe.num_groups=2", "moe.group_topk=2", "moe.group_score_topk=2", "moe.top_k=2"},
+      1};
+  const std::string plan = plan_says(a);
+  EXPECT_NE(plan.find("moe.group_score_topk = 2 is more than the 1 experts of a group"), std::string::npos)
+      << plan;
+  EXPECT_EQ(plan, train_says(a));
+}
+
 // DeepSeek-V3's shape: the layers of the first pipeline stage have no experts.
 TEST(PlanAccepts, ExpertRecomputeAndRerunTrainWhereAPipelineStageIsAllDense) {
   for (const char* set : {"recompute.modules=[\"experts\"]", "moe.overflow=\"rerun\"",

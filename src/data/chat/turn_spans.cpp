@@ -70,13 +70,16 @@ size_t TokenizerChat::header(const ChatProgram& program, const TemplateInput& in
       added.push_back(with.bytes().substr(common_prefix(with.bytes(), without.bytes())));
       return true;
     } catch (const base::Error&) {
+      if (given.is_spent()) throw;
       return false;  // some templates do not write every beginning of a conversation
     }
   };
   if (number == 0 || !ask(input, number)) {
     Conversation question;
     question.messages = {{.role = "user", .content = "x"}};
-    if (!ask(input_of(question), 1))
+    TemplateInput alone = input_of(question);
+    alone.spend_with(input);
+    if (!ask(alone, 1))
       base::fail(
           "{}: message {}: the template writes no prompt for it, so its answer cannot be told from it; a "
           "template with {{% generation %}} is needed",

@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::string_view_literals;
 
-// {0} in a command is the file, {1} a name to write to, without its ending.
+// {0} in a command is the file, {1} a name to write to, without its ending, {2} the ending of text of its kind.
 struct ForeignKind {
   std::string_view magic;
   size_t at;
@@ -53,8 +53,10 @@ constexpr ForeignKind kForeignKinds[] = {
     {"SQLite format 3\0"sv, 0, "an SQLite database",
      "sqlite3 {0} \"select json_object('text', COLUMN) from TABLE\" > {1}.jsonl"},
     {"%PDF-1."sv, 0, "a PDF document", "pdftotext {0} {1}.txt"},
-    {"\xff\xfe"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8.txt"},
-    {"\xfe\xff"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8.txt"},
+    {"\xff\xfe\0\0"sv, 0, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 {0} > {1}-utf8{2}"},
+    {"\0\0\xfe\xff"sv, 0, "UTF-32 text", "iconv -f UTF-32 -t UTF-8 {0} > {1}-utf8{2}"},
+    {"\xff\xfe"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8{2}"},
+    {"\xfe\xff"sv, 0, "UTF-16 text", "iconv -f UTF-16 -t UTF-8 {0} > {1}-utf8{2}"},
     {"MMIDIDX\0"sv, 0, "the index of a tokenized dataset; name its path without the ending", kNoText},
     {"\x7f"
      "ELF"sv,
@@ -77,17 +79,28 @@ constexpr ForeignKind kTorch = {
     ""sv, 0, "a torch file (loading one may run what is in it: only from who you trust)",
     "python3 -c \"import json,sys,torch;[print(json.dumps(r,default=str)) for r in "
     "torch.load(sys.argv[1])]\" {0} > {1}.jsonl"};
-constexpr ForeignKind kWide = {""sv, 0, "UTF-16 or UTF-32 text without a mark at its front",
-                               "iconv -f UTF-16LE -t UTF-8 {0} > {1}-utf8.txt"};
+// By where a byte that is not zero stands among two or four.
+constexpr ForeignKind kWide16[] = {
+    {""sv, 0, "UTF-16 text without a mark at its front", "iconv -f UTF-16LE -t UTF-8 {0} > {1}-utf8{2}"},
+    {""sv, 0, "UTF-16 text without a mark at its front", "iconv -f UTF-16BE -t UTF-8 {0} > {1}-utf8{2}"}};
+constexpr ForeignKind kWide32[] = {
+    {""sv, 0, "UTF-32 text without a mark at its front", "iconv -f UTF-32LE -t UTF-8 {0} > {1}-utf8{2}"},
+    {""sv, 0, "UTF-32 text without a mark at its front", "iconv -f UTF-32BE -t UTF-8 {0} > {1}-utf8{2}"}};
 constexpr ForeignKind kBinary = {""sv, 0, "a binary file", kNoText};
 
-// Every second byte of plain English in UTF-16 is zero, and few others are.
-bool looks_wide(std::string_view head) {
-  size_t zeros[2] = {0, 0};
-  for (size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0';
-  const size_t half = head.size() / 2;
-  const auto [fewer, more] = std::minmax(zeros[0], zeros[1]);
-  return half >= 4 && more * 10 > half * 7 && fewer * 10 < half;
+// Every second byte of plain English in UTF-16 is zero, and few others are; in UTF-32 three of four are.
+const ForeignKind* wide_kind(std::string_view head) {
+  size_t zeros[4] = {0, 0, 0, 0};
+  for (size_t i = 0; i < head.size(); ++i) zeros[i % 4] += head[i] == '\0';
+  const size_t quarter = head.size() / 4;
+  if (quarter < 2) return nullptr;
+  const auto mostly = [&](size_t at) { return zeros[at] * 10 > quarter * 7; };
+  const auto rarely = [&](size_t at) { return zeros[at] * 10 < quarter; };
+  if (rarely(0) && mostly(1) && mostly(2) && mostly(3)) return &kWide32[0];
+  if (mostly(0) && mostly(1) && mostly(2) && rarely(3)) return &kWide32[1];
+  if (rarely(0) && mostly(1) && rarely(2) && mostly(3)) return &kWide16[0];
+  if (mostly(0) && rarely(1) && mostly(2) && rarely(3)) return &kWide16[1];
+  return nullptr;
 }
 
 // Control characters that text does not have; terminals' own (escape, backspace, form feed) are let through.
@@ -108,7 +121,7 @@ const ForeignKind* kind_in(std::string_view head) {
     return &kind;
   }
   if (head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5) return &kPickle;
-  if (looks_wide(head)) return &kWide;
+  if (const ForeignKind* wide = wide_kind(head)) return wide;
   if (head.find('\0') != std::string_view::npos) return &kBinary;
   const auto strange = static_cast<size_t>(std::count_if(head.begin(), head.end(), is_strange));
   return strange > 0 && strange * 20 > head.size() ? &kBinary : nullptr;
@@ -121,6 +134,14 @@ std::string name_beside(const std::string& path) {
   const bool is_taken = p.extension() == ".jsonl" || p.extension() == ".txt";
   p.replace_extension();
   return p.string() + (is_taken ? "-text" : "");
+}
+
+// The ending of the file, where it is one of text.
+std::string text_ending(const std::string& path) {
+  std::filesystem::path p(path);
+  const base::TextName name = base::text_name(path);
+  if (name.compression != base::Compression::None) p.replace_extension();
+  return name.kind == base::TextKind::None ? ".txt" : p.extension().string();
 }
 
 }  // namespace
@@ -150,7 +171,8 @@ void refuse_unless_text(std::string_view head, const std::string& path, Wrapped 
   if (std::string_view(kind->command) == kNoText)
     base::fail("{}: this is {}; needed is text or JSONL", path, kind->what);
   base::fail("{}: this is {}; needed is text or JSONL: {}", path, kind->what,
-             fmt::format(fmt::runtime(kind->command), shell_word(path), shell_word(name_beside(path))));
+             fmt::format(fmt::runtime(kind->command), shell_word(path), shell_word(name_beside(path)),
+                         text_ending(path)));
 }
 
 std::string advice_for_json(std::string_view line, const std::string& path) {

@@ -20,14 +20,6 @@ bool changes_dict(std::string_view name) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
-Value method(const Value& self, const std::string& name) {
-  auto function = std::make_shared<Function>();
-  function->kind = Function::Kind::Method;
-  function->name = name;
-  function->self = self;
-  return function;
-}
-
 }  // namespace
 
 void Evaluator::check_used(const Value& value) const {
@@ -112,6 +104,7 @@ Value Evaluator::evaluate(const Expression& e) {
           text.append(*t);
         else
           text.append(str(value));
+        check_room(text);
       }
       line_ = e.line;
       return make(std::move(text));
@@ -127,7 +120,7 @@ Value Evaluator::evaluate(const Expression& e) {
 }
 
 Value Evaluator::name(const Expression& e) {
-  if (const Value* found = scope_->find(e.name)) return *found;
+  if (const Value* found = lookup(e.name)) return *found;
   if (is_global(e.name)) {
     auto function = std::make_shared<Function>();
     function->name = e.name;
@@ -142,7 +135,7 @@ Value Evaluator::dict(const Expression& e) {
     Value key = evaluate(*e.parts[i]);
     if (!is_hashable(key)) fail(fmt::format("a {} cannot be a key", type_name(key)));
     Value value = evaluate(*e.parts[i + 1]);
-    charge(static_cast<int64_t>(items.size()) / 8);
+    charge_lookup(items.size());
     const auto same =
         std::find_if(items.begin(), items.end(), [&](const auto& item) { return equal(item.first, key); });
     if (same != items.end())
@@ -165,6 +158,9 @@ CallArguments Evaluator::arguments(const Arguments& given) {
     if (map.dict() == nullptr) fail(fmt::format("** needs a map, not a {}", type_name(map)));
     for (const auto& [key, value] : map.dict()->items) {
       if (key.text() == nullptr) fail("the names of arguments are strings");
+      charge(1);
+      charge_lookup(named.size());
+      charge_copy(key.text()->size());
       for (const auto& known : named)
         if (known.first == key.text()->bytes()) fail(fmt::format("{} is given twice", shown(known.first)));
       named.emplace_back(key.text()->bytes(), value);
@@ -214,10 +210,11 @@ Value Evaluator::call_method(const Function& function, CallArguments& arguments)
       if (key == nullptr) fail("get() needs a key");
       const Value* otherwise = arguments.get(1, {});
       if (!is_hashable(*key)) fail(fmt::format("a {} cannot be a key", type_name(*key)));
-      if (const Value* found = dict->find(*key)) return *found;
+      if (const Value* found = find(*dict, *key)) return *found;
       return otherwise == nullptr ? Value() : *otherwise;
     }
     if (name == "copy") return make_dict(dict->items, dict->message);
+    charge(static_cast<int64_t>(dict->items.size()));
     std::vector<Value> items;
     for (const auto& [key, value] : dict->items)
       items.push_back(name == "keys"     ? key
@@ -249,7 +246,6 @@ Value Evaluator::call_method(const Function& function, CallArguments& arguments)
   if (wanted == nullptr) fail(fmt::format("{}() needs a value", name));
   int64_t count = 0;
   for (size_t i = 0; i < list.items.size(); ++i) {
-    charge(1);
     if (!equal(list.items[i], *wanted)) continue;
     if (name == "index") return static_cast<int64_t>(i);
     ++count;
@@ -271,8 +267,7 @@ Value Evaluator::attribute(const Value& object, const std::string& name) {
     if (changes_dict(name)) return unsafe();
     if (name == "get" || name == "items" || name == "keys" || name == "values" || name == "copy")
       return method(object, name);
-    charge(static_cast<int64_t>(dict->items.size()) / 8);
-    const Value* found = dict->find(std::string_view(name));
+    const Value* found = find(*dict, std::string_view(name));
     return found == nullptr ? missing() : *found;
   }
   if (object.text() != nullptr) return is_text_method(name) ? method(object, name) : missing();
@@ -283,6 +278,7 @@ Value Evaluator::attribute(const Value& object, const std::string& name) {
     return counts && (name == "index" || name == "count") ? method(object, name) : missing();
   }
   if (const Space* space = object.space()) {
+    charge_lookup(space->members.size());
     for (const auto& member : space->members)
       if (member.first == name) return member.second;
     return missing();
@@ -316,9 +312,8 @@ Value Evaluator::item(const Value& object, const Value& key) {
   check_used(object);
   int64_t index = 0;
   if (const Dict* dict = object.dict()) {
-    charge(static_cast<int64_t>(dict->items.size()) / 8);
     if (is_hashable(key))
-      if (const Value* found = dict->find(key)) return *found;
+      if (const Value* found = find(*dict, key)) return *found;
   } else if (key.as_integer(index)) {
     const List* list = object.list();
     if (list != nullptr &&
@@ -327,16 +322,16 @@ Value Evaluator::item(const Value& object, const Value& key) {
       if (index < 0) index += count;
       if (index >= 0 && index < count) return list->items[static_cast<size_t>(index)];
     } else if (const TracedText* text = object.text()) {
-      charge(static_cast<int64_t>(text->size() / 64));
-      const std::vector<size_t> starts = character_starts(text->bytes());
-      const auto count = static_cast<int64_t>(starts.size()) - 1;
+      charge_scan(text->size());
+      const CharacterPlaces places(text->bytes());
+      const auto count = static_cast<int64_t>(places.count());
       if (index < 0) index += count;
       if (index >= 0 && index < count)
-        return make(text->slice(starts[static_cast<size_t>(index)], starts[static_cast<size_t>(index) + 1]));
+        return make(text->slice(places[static_cast<size_t>(index)], places[static_cast<size_t>(index) + 1]));
     }
   }
   if (const TracedText* name = key.text())
-    if (object.dict() == nullptr || object.dict()->find(key) == nullptr)
+    if (object.dict() == nullptr || find(*object.dict(), key) == nullptr)
       return attribute(object, name->bytes());
   return make_undefined(
       fmt::format("'{} object' has no element {}", type_name(object), shown(str(key).bytes())));
@@ -349,6 +344,7 @@ Value Evaluator::path(const Value& object, const Value& path) {
   Value at = object;
   const std::string& names = text->bytes();
   for (size_t begin = 0; begin <= names.size();) {
+    charge(1);
     const size_t dot = std::min(names.find('.', begin), names.size());
     const std::string part = names.substr(begin, dot - begin);
     if (all_of(part, CharacterClass::Digit) && part.size() < 10)
@@ -379,9 +375,9 @@ Value Evaluator::slice(const Expression& e) {
     if (!bound.is_none() && !bound.as_integer(ignored))
       fail(fmt::format("the bounds of a slice are integers, not a {}", type_name(bound)));
   }
-  std::vector<size_t> starts;
-  if (text != nullptr) starts = character_starts(text->bytes());
-  const auto count = static_cast<int64_t>(text != nullptr ? starts.size() - 1 : list->items.size());
+  if (text != nullptr) charge_scan(text->size());
+  const CharacterPlaces places(text != nullptr ? std::string_view(text->bytes()) : std::string_view());
+  const auto count = static_cast<int64_t>(text != nullptr ? places.count() : list->items.size());
   int64_t step = 1;
   bounds[2].as_integer(step);
   if (step == 0) fail("the step of a slice is 0");
@@ -395,15 +391,15 @@ Value Evaluator::slice(const Expression& e) {
   const int64_t end = clamped(bounds[1], step > 0 ? count : -1);
   if (text != nullptr && step == 1)
     return make(begin < end
-                    ? text->slice(starts[static_cast<size_t>(begin)], starts[static_cast<size_t>(end)])
+                    ? text->slice(places[static_cast<size_t>(begin)], places[static_cast<size_t>(end)])
                     : TracedText());
   TracedText cut;
   std::vector<Value> items;
   for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-    charge(1);
+    charge(text != nullptr ? 2 : 1);
     const auto at = static_cast<size_t>(i);
     if (text != nullptr)
-      cut.append(text->slice(starts[at], starts[at + 1]));
+      cut.append(text->slice(places[at], places[at + 1]));
     else
       items.push_back(list->items[at]);
     if (step > 0 ? step >= end - i : step <= end - i) break;

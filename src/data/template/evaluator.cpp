@@ -8,8 +8,17 @@
 
 namespace pleat::data::jinja {
 
-Evaluator::Evaluator(const std::string& name, const TemplateLimits& limits, int64_t now)
-    : name_(name), limits_(limits), now_(now), globals_(std::make_shared<Scope>()), scope_(globals_) {}
+// What a value takes beside what it holds: the parts of the object and its share of the heap.
+constexpr size_t kObjectBytes = 96;
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+Evaluator::Evaluator(const std::string& name, const TemplateLimits& limits, int64_t now, int64_t spent)
+    : name_(name),
+      limits_(limits),
+      now_(now),
+      spent_(spent),
+      globals_(std::make_shared<Scope>()),
+      scope_(globals_) {}
 
 Evaluator::~Evaluator() {
   for (const auto& space : spaces_) space->members.clear();
@@ -22,6 +31,9 @@ void Evaluator::fail(std::string_view what) const { base::fail("{}:{}: {}", name
 void Evaluator::charge(int64_t steps) {
   steps_ += steps;
   if (steps_ > limits_.steps) fail(fmt::format("the template takes more than {} steps", limits_.steps));
+  if (spent_ + steps_ > limits_.conversation_steps)
+    fail(fmt::format("the template takes more than {} steps for the answers of one conversation",
+                     limits_.conversation_steps));
 }
 
 void Evaluator::too_deep() {
@@ -29,12 +41,41 @@ void Evaluator::too_deep() {
   fail(fmt::format("calls and statements nest deeper than {} levels", limits_.running_nesting));
 }
 
+void Evaluator::too_much_text() const {
+  fail(fmt::format("the template puts together more than {} bytes of text", limits_.text_bytes));
+}
+
+void Evaluator::too_much_held() const {
+  fail(fmt::format("the template holds values of more than {} bytes at one time", limits_.value_bytes));
+}
+
+void Evaluator::hold(Holding& holding, size_t bytes) {
+  holding.add(held_, bytes);
+  if (held_ > limits_.value_bytes) too_much_held();
+}
+
+void Evaluator::check_room(const TracedText& growing) const {
+  if (growing.size() > limits_.text_bytes) too_much_text();
+  if (growing.memory() > limits_.value_bytes) too_much_held();
+}
+
+void Evaluator::check_room(size_t num_items) const {
+  if (num_items > limits_.value_bytes / sizeof(Value)) too_much_held();
+}
+
+size_t Evaluator::end_of_piece(std::string_view text, size_t begin, size_t end) {
+  if (end - begin <= kPieceBytes) return end;
+  return previous_character(text, begin + kPieceBytes);
+}
+
 Value Evaluator::make(TracedText text) {
-  text_bytes_ += text.size();
-  if (text_bytes_ > limits_.text_bytes)
-    fail(fmt::format("the template puts together more than {} bytes of text", limits_.text_bytes));
-  charge(1 + static_cast<int64_t>(text.size() / 64));
-  return std::make_shared<const TracedText>(std::move(text));
+  text_bytes_ += text.memory();
+  if (text_bytes_ > limits_.text_bytes) too_much_text();
+  charge(1);
+  charge_copy(text.memory());
+  auto held = std::make_shared<HeldText>(std::move(text));
+  hold(held->held, kObjectBytes + held->memory());
+  return Text(std::move(held));
 }
 
 Value Evaluator::make_list(std::vector<Value> items, ListKind kind) {
@@ -43,6 +84,8 @@ Value Evaluator::make_list(std::vector<Value> items, ListKind kind) {
   for (const Value& item : items) list->depth = std::max(list->depth, depth_of(item) + 1);
   if (list->depth > limits_.value_nesting)
     fail(fmt::format("lists and maps nest deeper than {} levels", limits_.value_nesting));
+  hold(list->held, kObjectBytes + items.size() * sizeof(Value));
+  list->hashable = kind == ListKind::Tuple && std::all_of(items.begin(), items.end(), is_hashable);
   list->items = std::move(items);
   list->kind = kind;
   return list;
@@ -55,6 +98,7 @@ Value Evaluator::make_dict(std::vector<std::pair<Value, Value>> items, int32_t m
     dict->depth = std::max(dict->depth, std::max(depth_of(item.first), depth_of(item.second)) + 1);
   if (dict->depth > limits_.value_nesting)
     fail(fmt::format("lists and maps nest deeper than {} levels", limits_.value_nesting));
+  hold(dict->held, kObjectBytes + items.size() * 2 * sizeof(Value));
   dict->items = std::move(items);
   dict->message = message;
   return dict;
@@ -63,13 +107,60 @@ Value Evaluator::make_dict(std::vector<std::pair<Value, Value>> items, int32_t m
 Value Evaluator::make_space(std::vector<std::pair<std::string, Value>> members) {
   charge(1 + static_cast<int64_t>(members.size()));
   auto space = std::make_shared<Space>();
+  hold(space->held, kObjectBytes * (1 + members.size()));
   space->members = std::move(members);
   spaces_.push_back(space);
   return space;
 }
 
-Value Evaluator::make_undefined(std::string why) const {
-  return std::make_shared<const Undefined>(Undefined{std::move(why)});
+Value Evaluator::make_undefined(std::string why) {
+  auto undefined = std::make_shared<Undefined>();
+  hold(undefined->held, kObjectBytes + why.size());
+  undefined->why = std::move(why);
+  return std::shared_ptr<const Undefined>(std::move(undefined));
+}
+
+Value Evaluator::method(const Value& self, const std::string& name) {
+  auto function = std::make_shared<Function>();
+  hold(function->held, 2 * kObjectBytes);
+  function->kind = Function::Kind::Method;
+  function->name = name;
+  function->self = self;
+  return function;
+}
+
+std::shared_ptr<Scope> Evaluator::new_scope(std::shared_ptr<Scope> parent) {
+  auto scope = std::make_shared<Scope>();
+  hold(scope->held, kObjectBytes);
+  scope->parent = std::move(parent);
+  return scope;
+}
+
+void Evaluator::set_in(Scope& scope, const std::string& name, Value value) {
+  charge_lookup(scope.variables.size());
+  for (auto& variable : scope.variables)
+    if (variable.first == name) {
+      variable.second = std::move(value);
+      return;
+    }
+  hold(scope.held, sizeof scope.variables[0] + name.size());
+  scope.variables.emplace_back(name, std::move(value));
+}
+
+const Value* Evaluator::lookup(const std::string& name) {
+  size_t looked_at = 0;
+  const Value* found = nullptr;
+  for (const Scope* scope = scope_.get(); scope != nullptr && found == nullptr; scope = scope->parent.get()) {
+    for (const auto& variable : scope->variables) {
+      ++looked_at;
+      if (variable.first != name) continue;
+      found = &variable.second;
+      break;
+    }
+    ++looked_at;
+  }
+  charge_lookup(looked_at);
+  return found;
 }
 
 TracedText Evaluator::run(const ParsedTemplate& parsed) {
@@ -80,9 +171,9 @@ TracedText Evaluator::run(const ParsedTemplate& parsed) {
 }
 
 void Evaluator::write(const TracedText& text) {
-  text_bytes_ += text.size();
-  if (text_bytes_ > limits_.text_bytes)
-    fail(fmt::format("the template puts together more than {} bytes of text", limits_.text_bytes));
+  text_bytes_ += text.memory();
+  if (text_bytes_ > limits_.text_bytes) too_much_text();
+  charge_copy(text.memory());
   text.for_each_run([&](size_t begin, size_t end, TextMark mark) {
     if (mark.turn == TextMark::kNoTurn) mark.turn = turn_;
     out_->append(std::string_view(text.bytes()).substr(begin, end - begin), mark);
@@ -93,8 +184,7 @@ TracedText Evaluator::captured(const Body& body) {
   TracedText text;
   TracedText* const out = std::exchange(out_, &text);
   const std::shared_ptr<Scope> outer = scope_;
-  scope_ = std::make_shared<Scope>();
-  scope_->parent = outer;
+  scope_ = new_scope(outer);
   run(body);
   scope_ = outer;
   out_ = out;
@@ -137,7 +227,7 @@ Evaluator::Flow Evaluator::run(const Statement& s) {
       assign(s.target, filtered(s.expression.get(), make(captured(s.body))));
       break;
     case StatementKind::Macro:
-      scope_->set(s.macro->name, macro_value(*s.macro));
+      set_in(*scope_, s.macro->name, macro_value(*s.macro));
       break;
     case StatementKind::Call:
       run_call(s);
@@ -170,8 +260,7 @@ Evaluator::Flow Evaluator::run_for(const Statement& s) {
     std::vector<Value> kept;
     for (Value& item : items) {
       charge(1);
-      scope_ = std::make_shared<Scope>();
-      scope_->parent = outer;
+      scope_ = new_scope(outer);
       assign(s.target, item);
       if (truth(evaluate(*s.condition))) kept.push_back(std::move(item));
     }
@@ -179,13 +268,13 @@ Evaluator::Flow Evaluator::run_for(const Statement& s) {
     scope_ = outer;
   }
   if (items.empty()) {
-    scope_ = std::make_shared<Scope>();
-    scope_->parent = outer;
+    scope_ = new_scope(outer);
     const Flow flow = run(s.otherwise);
     scope_ = outer;
     return flow;
   }
   auto loop = std::make_shared<Loop>();
+  hold(loop->held, 2 * kObjectBytes);
   const size_t count = items.size();
   loop->sequence = make_list(std::move(items), ListKind::Tuple);
   loop->depth = depth_of(loop->sequence) + 1;
@@ -193,9 +282,8 @@ Evaluator::Flow Evaluator::run_for(const Statement& s) {
   for (; loop->index < count; ++loop->index) {
     line_ = s.line;
     charge(1);
-    scope_ = std::make_shared<Scope>();
-    scope_->parent = outer;
-    scope_->set("loop", loop);
+    scope_ = new_scope(outer);
+    set_in(*scope_, "loop", loop);
     const Value& item = sequence.items[loop->index];
     assign(s.target, item);
     // The outermost loop over messages says whose turn it is.
@@ -213,8 +301,7 @@ Evaluator::Flow Evaluator::run_for(const Statement& s) {
 
 void Evaluator::run_with(const Statement& s) {
   const std::shared_ptr<Scope> outer = scope_;
-  auto inner = std::make_shared<Scope>();
-  inner->parent = outer;
+  const std::shared_ptr<Scope> inner = new_scope(outer);
   std::vector<Value> values;
   for (const auto& assignment : s.assignments) values.push_back(evaluate(*assignment.second));
   scope_ = inner;
@@ -231,6 +318,7 @@ void Evaluator::run_call(const Statement& s) {
 
 Value Evaluator::macro_value(const MacroCode& macro) {
   auto function = std::make_shared<Function>();
+  hold(function->held, 2 * kObjectBytes);
   function->kind = Function::Kind::Macro;
   function->name = macro.name;
   function->macro = &macro;
@@ -252,21 +340,23 @@ void Evaluator::assign(const Target& target, const Value& value) {
     // A loop over numbers takes its message by one of them: from there on it is that message's round.
     if (loops_ > 0 && turn_ == TextMark::kNoTurn && value.dict() != nullptr && value.dict()->message >= 0)
       turn_ = value.dict()->message;
-    scope_->set(target.name, value);
+    set_in(*scope_, target.name, value);
     return;
   }
-  const Value* found = scope_->find(target.name);
+  const Value* found = lookup(target.name);
   Space* space = found == nullptr ? nullptr : found->space();
   if (space == nullptr)
     fail(fmt::format("{} is no namespace; its members cannot be set", shown(target.name)));
   if (target.member[0] == '_')
     fail(fmt::format("a namespace cannot have the member {}", shown(target.member)));
+  charge_lookup(space->members.size());
   for (auto& member : space->members)
     if (member.first == target.member) {
       member.second = value;
       return;
     }
   charge(1);
+  hold(space->held, kObjectBytes + target.member.size());
   space->members.emplace_back(target.member, value);
 }
 
@@ -283,32 +373,32 @@ Value Evaluator::call_macro(const Function& function, CallArguments& arguments) 
   const Level level(*this);
   const MacroCode& macro = *function.macro;
   const std::shared_ptr<Scope> outer = scope_;
-  auto inner = std::make_shared<Scope>();
-  inner->parent = function.scope;
+  const std::shared_ptr<Scope> inner = new_scope(function.scope);
   scope_ = inner;
   const int line = line_;
+  charge_lookup((macro.parameters.size() + 1) * arguments.all_named().size());
   std::vector<const Parameter*> open;
   for (size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& p = macro.parameters[i];
     const Value* given = arguments.get(i, p.name);
-    inner->set(p.name, given != nullptr
-                           ? *given
-                           : make_undefined(fmt::format("parameter '{}' was not provided", shown(p.name))));
+    set_in(*inner, p.name,
+           given != nullptr ? *given
+                            : make_undefined(fmt::format("parameter '{}' was not provided", shown(p.name))));
     if (given == nullptr && p.otherwise) open.push_back(&p);
   }
-  for (const Parameter* p : open) inner->set(p->name, evaluate(*p->otherwise));
+  for (const Parameter* p : open) set_in(*inner, p->name, evaluate(*p->otherwise));
   line_ = line;
   if (const Value* caller = arguments.named("caller")) {
     if (!macro.uses_caller) fail(fmt::format("macro {} does not use its caller", shown(macro.name)));
-    inner->set("caller", *caller);
+    set_in(*inner, "caller", *caller);
   } else if (macro.uses_caller) {
-    inner->set("caller", make_undefined("No caller defined"));
+    set_in(*inner, "caller", make_undefined("No caller defined"));
   }
   if (macro.uses_varargs) {
     std::vector<Value> rest;
     for (size_t i = macro.parameters.size(); i < arguments.positional().size(); ++i)
       rest.push_back(*arguments.get(i, {}));
-    inner->set("varargs", make_list(std::move(rest), ListKind::Tuple));
+    set_in(*inner, "varargs", make_list(std::move(rest), ListKind::Tuple));
   }
   if (macro.uses_kwargs) {
     std::vector<std::pair<Value, Value>> rest;
@@ -319,10 +409,11 @@ Value Evaluator::call_macro(const Function& function, CallArguments& arguments) 
           given == "caller" || std::any_of(macro.parameters.begin(), macro.parameters.end(),
                                            [&](const Parameter& p) { return p.name == given; });
       if (known) continue;
+      charge_lookup(macro.parameters.size() + arguments.all_named().size());
       arguments.named(given);
       rest.emplace_back(make(given), value);
     }
-    inner->set("kwargs", make_dict(std::move(rest)));
+    set_in(*inner, "kwargs", make_dict(std::move(rest)));
   }
   if (!arguments.all_taken())
     fail(fmt::format("macro {} takes {} arguments, and not all of those given fit", shown(macro.name),

@@ -24,8 +24,8 @@ int number_at(Evaluator& e, const std::string& text, size_t& at) {
 
 // Where this character starts, or the end.
 size_t byte_of(std::string_view text, size_t character) {
-  const std::vector<size_t> starts = character_starts(text);
-  return starts[std::min(character, starts.size() - 1)];
+  const CharacterPlaces places(text);
+  return places[std::min(character, places.count())];
 }
 
 void pad(TracedText& text, int width, char fill, bool left) {
@@ -68,6 +68,7 @@ Value format_percent(Evaluator& e, const TracedText& format, const Value& values
   size_t used = 0;
   TracedText out;
   size_t done = 0;
+  e.charge_scan(text.size());
   for (size_t at = 0; (at = text.find('%', at)) != std::string::npos;) {
     out.append(format.slice(done, at));
     ++at;
@@ -87,6 +88,7 @@ Value format_percent(Evaluator& e, const TracedText& format, const Value& values
       done = at;
       continue;
     }
+    e.charge(1 + (std::max(width, 0) + std::max(precision, 0)) / 8);
     if (std::string_view("srdixf").find(kind) == std::string_view::npos)
       e.fail(fmt::format("the format %{} is not supported", shown(std::string_view(&kind, 1))));
     const size_t count = tuple != nullptr ? tuple->items.size() : 1;
@@ -98,8 +100,10 @@ Value format_percent(Evaluator& e, const TracedText& format, const Value& values
                                      : number(e, value, kind, precision);
     if ((kind == 's' || kind == 'r') && precision >= 0)
       piece = piece.slice(0, byte_of(piece.bytes(), static_cast<size_t>(precision)));
+    e.charge_scan(piece.size());
     pad(piece, width, zero && !left && kind != 's' && kind != 'r' ? '0' : ' ', left);
     out.append(piece);
+    e.check_room(out);
     done = at;
   }
   if (tuple != nullptr ? used < tuple->items.size() : used == 0 && values.dict() == nullptr)
@@ -113,7 +117,11 @@ Value format_braces(Evaluator& e, const TracedText& format, CallArguments& argum
   TracedText out;
   size_t done = 0, next = 0;
   for (size_t i = 0; i < arguments.positional().size(); ++i) arguments.get(i, {});
-  for (const auto& named : arguments.all_named()) arguments.named(named.first);
+  for (const auto& named : arguments.all_named()) {
+    e.charge_lookup(arguments.all_named().size());
+    arguments.named(named.first);
+  }
+  e.charge_scan(text.size());
   for (size_t at = 0; at < text.size();) {
     const char c = text[at];
     if (c != '{' && c != '}') {
@@ -128,6 +136,8 @@ Value format_braces(Evaluator& e, const TracedText& format, CallArguments& argum
     }
     const size_t end = c == '{' ? text.find('}', at) : std::string::npos;
     if (end == std::string::npos) e.fail("format(): a single brace");
+    e.charge(1);
+    e.charge_lookup(arguments.all_named().size());
     std::string field = text.substr(at + 1, end - at - 1);
     if (field.find_first_of(".[:!{") != std::string::npos)
       e.fail(fmt::format("format(): the field {{{}}} is not supported; numbers and names are",
@@ -144,8 +154,7 @@ Value format_braces(Evaluator& e, const TracedText& format, CallArguments& argum
     }
     if (value == nullptr) e.fail(fmt::format("format(): nothing is given for {{{}}}", shown(field, 40)));
     out.append(e.str(*value));
-    if (out.size() > e.limits().text_bytes)
-      e.fail(fmt::format("the template puts together more than {} bytes of text", e.limits().text_bytes));
+    e.check_room(out);
     done = at = end + 1;
   }
   out.append(format.slice(done, text.size()));

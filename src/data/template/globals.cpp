@@ -33,9 +33,10 @@ Value make_dict(Evaluator& e, CallArguments& arguments) {
   int32_t message = -1;
   const auto set = [&](const Value& key, const Value& value) {
     if (!is_hashable(key)) e.fail(fmt::format("a {} cannot be a key", type_name(key)));
-    e.charge(1 + static_cast<int64_t>(items.size()) / 8);
+    e.charge(1);
+    e.charge_lookup(items.size());
     for (auto& item : items)
-      if (equal(item.first, key)) {
+      if (e.equal(item.first, key)) {
         item.second = value;
         return;
       }
@@ -54,6 +55,7 @@ Value make_dict(Evaluator& e, CallArguments& arguments) {
     }
   }
   for (const auto& [name, value] : arguments.all_named()) {
+    e.charge_lookup(arguments.all_named().size());
     arguments.named(name);
     set(e.make(name), value);
   }
@@ -64,6 +66,8 @@ Value make_space(Evaluator& e, CallArguments& arguments) {
   std::vector<std::pair<std::string, Value>> members;
   const auto set = [&](const std::string& name, const Value& value) {
     if (name.starts_with('_')) e.fail(fmt::format("a namespace cannot have the member {}", shown(name)));
+    e.charge(1);
+    e.charge_lookup(members.size());
     for (auto& member : members)
       if (member.first == name) {
         member.second = value;
@@ -77,6 +81,7 @@ Value make_space(Evaluator& e, CallArguments& arguments) {
       if (key.text() != nullptr) set(key.text()->bytes(), value);
   }
   for (const auto& [name, value] : arguments.all_named()) {
+    e.charge_lookup(arguments.all_named().size());
     arguments.named(name);
     set(name, value);
   }
@@ -95,6 +100,7 @@ Value strftime_now(Evaluator& e, CallArguments& arguments) {
   const std::string& text = e.text(*format, "strftime_now()").bytes();
   if (text.size() > 200) e.fail("strftime_now(): the format is longer than 200 bytes");
   if (text.empty()) return e.make(std::string());
+  e.charge(64);
   const std::time_t now = static_cast<std::time_t>(e.now());
   std::tm local = {};
   localtime_r(&now, &local);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "data/template/evaluator.h"
 #include "data/template/python_text.h"
+#include "data/tokenizer/utf8.h"
 
 namespace pleat::data::jinja {
 namespace {
@@ -23,8 +24,8 @@ Value join_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   for (const Value& item : e.items_of(value)) {
     if (!std::exchange(first, false)) out.append(separator);
     out.append(e.str(attribute == nullptr ? item : e.path(item, *attribute)));
-    if (out.size() > e.limits().text_bytes)
-      e.fail(fmt::format("the template puts together more than {} bytes of text", e.limits().text_bytes));
+    e.charge_copy(separator.memory());
+    e.check_room(out);
   }
   return e.make(std::move(out));
 }
@@ -50,6 +51,13 @@ Value reverse_filter(Evaluator& e, const Value& value, CallArguments&) {
   return e.make(std::move(out));
 }
 
+void take_named(Evaluator& e, CallArguments& arguments) {
+  for (const auto& named : arguments.all_named()) {
+    e.charge_lookup(arguments.all_named().size());
+    arguments.named(named.first);
+  }
+}
+
 Value map_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   std::vector<Value> out;
   const Value* attribute = arguments.positional().empty() ? arguments.named("attribute") : nullptr;
@@ -64,12 +72,13 @@ Value map_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
       out.push_back(found.is_undefined() && otherwise != nullptr ? *otherwise : std::move(found));
       continue;
     }
+    e.charge(1 + static_cast<int64_t>(arguments.positional().size() + arguments.all_named().size()));
     CallArguments rest = arguments.without(1);
     out.push_back(e.filter(e.text(*name, "map").bytes(), item, rest));
   }
   if (attribute == nullptr) {  // the rest was checked by the filter itself
     for (size_t i = 1; i < arguments.positional().size(); ++i) arguments.get(i, {});
-    for (const auto& named : arguments.all_named()) arguments.named(named.first);
+    take_named(e, arguments);
   }
   return e.make_list(std::move(out), ListKind::Generator);
 }
@@ -89,13 +98,14 @@ Value select_filter(Evaluator& e, const Value& value, CallArguments& arguments) 
     if (name == nullptr) {
       passes = truth(looked_at);
     } else {
+      e.charge(1 + static_cast<int64_t>(arguments.positional().size() + arguments.all_named().size()));
       CallArguments rest = arguments.without(off + 1);
       passes = e.test(e.text(*name, "select").bytes(), looked_at, rest);
     }
     if (passes == kWanted) out.push_back(item);
   }
   for (size_t i = off; i < arguments.positional().size(); ++i) arguments.get(i, {});
-  for (const auto& named : arguments.all_named()) arguments.named(named.first);
+  take_named(e, arguments);
   return e.make_list(std::move(out), ListKind::Generator);
 }
 
@@ -112,6 +122,7 @@ Value items_filter(Evaluator& e, const Value& value, CallArguments&) {
 // Sort keys ignore letter case unless told otherwise.
 Value sort_key(Evaluator& e, const Value& value, bool case_sensitive) {
   if (case_sensitive || value.text() == nullptr) return value;
+  e.charge_letters(value.text()->size());
   return e.make(lower(value.text()->bytes()));
 }
 
@@ -121,7 +132,7 @@ struct Keyed {
 
 std::vector<Value> sorted(Evaluator& e, std::vector<Keyed> items, bool reverse) {
   std::stable_sort(items.begin(), items.end(), [&](const Keyed& a, const Keyed& b) {
-    if (equal(a.key, b.key)) return false;  // also of two that have no order
+    if (e.equal(a.key, b.key)) return false;  // also of two that have no order
     return reverse ? e.less(b.key, a.key) : e.less(a.key, b.key);
   });
   std::vector<Value> out;
@@ -167,8 +178,7 @@ Value unique(Evaluator& e, const Value& value, CallArguments& arguments) {
   for (const Value& item : e.items_of(value)) {
     Value key = sort_key(e, attribute == nullptr ? item : e.path(item, *attribute), case_sensitive);
     if (!is_hashable(key)) e.fail(fmt::format("the filter unique cannot compare a {}", type_name(key)));
-    e.charge(1 + static_cast<int64_t>(seen.size()));
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& v) { return equal(v, key); })) continue;
+    if (std::any_of(seen.begin(), seen.end(), [&](const Value& v) { return e.equal(v, key); })) continue;
     seen.push_back(std::move(key));
     out.push_back(item);
   }
@@ -215,6 +225,7 @@ Value batch(Evaluator& e, const Value& value, CallArguments& arguments) {
   }
   while (!row.empty() && fill != nullptr && !fill->is_none() && static_cast<int64_t>(row.size()) < size) {
     e.charge(1);
+    e.check_room(row.size());
     row.push_back(*fill);
   }
   if (!row.empty()) out.push_back(e.make_list(std::move(row)));
@@ -226,8 +237,8 @@ Value attr_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   if (name == nullptr) e.fail("the filter attr needs a name");
   if (value.dict() != nullptr) {  // attributes only, no members
     const std::string wanted = e.str(*name).bytes();
-    if (value.dict()->find(std::string_view(wanted)) != nullptr && !is_method(wanted))
-      return e.make_undefined(fmt::format("'dict object' has no attribute '{}'", wanted));
+    if (e.find(*value.dict(), std::string_view(wanted)) != nullptr && !is_method(wanted))
+      return e.make_undefined(fmt::format("'dict object' has no attribute '{}'", shown(wanted)));
   }
   return e.attribute(value, e.str(*name).bytes());
 }

@@ -1,4 +1,4 @@
-// Arithmetic, comparison, str() and repr(), and walking through values, as Python has them.
+// Arithmetic, str() and repr(), and walking through values, as Python has them.
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +36,10 @@ const TracedText& Evaluator::text(const Value& value, std::string_view what) con
 }
 
 TracedText Evaluator::str(const Value& value) {
-  if (const TracedText* text = value.text()) return *text;
+  if (const TracedText* text = value.text()) {
+    charge_copy(text->memory());
+    return *text;
+  }
   if (value.is_undefined()) return {};
   return repr(value);
 }
@@ -49,16 +52,17 @@ TracedText Evaluator::repr(const Value& value) {
 
 void Evaluator::repr_to(TracedText& out, const Value& value) {
   charge(1);
+  check_room(out);
   if (value.is_none()) return out.append("None");
   if (value.is_undefined()) return out.append("Undefined");
   if (const bool* b = value.boolean()) return out.append(*b ? "True" : "False");
   if (const int64_t* i = value.integer()) return out.append(std::to_string(*i));
   if (const double* d = value.real()) return out.append(jinja::repr(*d));
   if (const TracedText* text = value.text()) {
-    charge(static_cast<int64_t>(text->size() / 64));
+    charge_scan(text->size());
     const char quote = repr_quote(text->bytes());
     out.append(std::string_view(&quote, 1));
-    out.append(text->converted([&](std::string_view run) { return repr_body(run, quote); }));
+    append_converted(out, *text, [&](std::string_view piece) { return repr_body(piece, quote); });
     return out.append(std::string_view(&quote, 1));
   }
   if (const Dict* dict = value.dict()) {
@@ -106,9 +110,11 @@ std::vector<Value> Evaluator::items_of(const Value& value) {
     return items;
   }
   if (const TracedText* text = value.text()) {
-    const std::vector<size_t> starts = character_starts(text->bytes());
-    for (size_t i = 0; i + 1 < starts.size(); ++i)
-      items.push_back(make(text->slice(starts[i], starts[i + 1])));
+    for (size_t at = 0; at < text->size();) {
+      const size_t begin = at;
+      next_code_point(text->bytes(), at);
+      items.push_back(make(text->slice(begin, at)));
+    }
     return items;
   }
   fail(fmt::format("a {} cannot be gone through", type_name(value)));
@@ -116,7 +122,10 @@ std::vector<Value> Evaluator::items_of(const Value& value) {
 
 int64_t Evaluator::length_of(const Value& value) {
   if (value.is_undefined()) return 0;
-  if (const TracedText* text = value.text()) return static_cast<int64_t>(jinja::length_of(text->bytes()));
+  if (const TracedText* text = value.text()) {
+    charge_copy(text->size());
+    return static_cast<int64_t>(jinja::length_of(text->bytes()));
+  }
   if (const Dict* dict = value.dict()) return static_cast<int64_t>(dict->items.size());
   if (const Loop* loop = value.loop()) return static_cast<int64_t>(loop->sequence.list()->items.size());
   const List* list = value.list();
@@ -125,73 +134,15 @@ int64_t Evaluator::length_of(const Value& value) {
   return static_cast<int64_t>(list->items.size());
 }
 
-bool Evaluator::less(const Value& a, const Value& b) {
-  charge(1);
-  check_used(a);
-  check_used(b);
-  int64_t i = 0, j = 0;
-  if (a.as_integer(i) && b.as_integer(j)) return i < j;
-  double x = 0, y = 0;
-  if (a.as_real(x) && b.as_real(y)) return x < y;
-  // Order of bytes is order of code points in UTF-8.
-  if (a.text() != nullptr && b.text() != nullptr) return a.text()->bytes() < b.text()->bytes();
-  const List *left = a.list(), *right = b.list();
-  if (left != nullptr && right != nullptr && left->kind == right->kind &&
-      (left->kind == ListKind::List || left->kind == ListKind::Tuple)) {
-    for (size_t at = 0; at < left->items.size() && at < right->items.size(); ++at)
-      if (!equal(left->items[at], right->items[at])) return less(left->items[at], right->items[at]);
-    return left->items.size() < right->items.size();
-  }
-  fail(fmt::format("a {} and a {} have no order", type_name(a), type_name(b)));
-}
-
-bool Evaluator::contains(const Value& container, const Value& item) {
-  if (container.is_undefined()) return false;
-  if (const TracedText* text = container.text()) {
-    charge(static_cast<int64_t>(text->size() / 64));
-    return text->bytes().find(this->text(item, "in a string").bytes()) != std::string::npos;
-  }
-  if (const Dict* dict = container.dict()) {
-    if (!is_hashable(item)) fail(fmt::format("a {} cannot be a key", type_name(item)));
-    charge(static_cast<int64_t>(dict->items.size()) / 8);
-    return dict->find(item) != nullptr;
-  }
-  if (container.list() == nullptr)
-    fail(fmt::format("\"in\" needs something to look in, not a {}", type_name(container)));
-  const std::vector<Value> items = items_of(container);
-  return std::any_of(items.begin(), items.end(), [&](const Value& v) { return equal(v, item); });
-}
-
-bool Evaluator::compare(std::string_view op, const Value& a, const Value& b) {
-  if (op == "==") return equal(a, b);
-  if (op == "!=") return !equal(a, b);
-  if (op == "in") return contains(b, a);
-  if (op == "not in") return !contains(b, a);
-  if (op == "<") return less(a, b);
-  if (op == ">") return less(b, a);
-  // Not the opposite of the other order: NaN.
-  return op == "<=" ? less(a, b) || equal(a, b) : less(b, a) || equal(a, b);
-}
-
-Value Evaluator::compare(const Expression& e) {
-  Value left = evaluate(*e.parts[0]);
-  for (size_t i = 0; i < e.operators.size(); ++i) {
-    Value right = evaluate(*e.parts[i + 1]);
-    line_ = e.line;
-    if (!compare(e.operators[i], left, right)) return false;
-    left = std::move(right);
-  }
-  return true;
-}
-
 Value Evaluator::repeat(const Value& sequence, int64_t times) {
   if (const TracedText* text = sequence.text()) {
     TracedText out;
-    if (times > 0 && text->size() > limits_.text_bytes / static_cast<size_t>(times))
-      fail(fmt::format("the template puts together more than {} bytes of text", limits_.text_bytes));
+    if (times > 0 && text->size() > limits_.text_bytes / static_cast<size_t>(times)) too_much_text();
     for (int64_t i = 0; i < times && !text->empty(); ++i) {
       charge(1);
+      charge_copy(text->memory());
       out.append(*text);
+      check_room(out);
     }
     return make(std::move(out));
   }
@@ -199,6 +150,7 @@ Value Evaluator::repeat(const Value& sequence, int64_t times) {
   std::vector<Value> items;
   for (int64_t i = 0; i < times && !list.items.empty(); ++i) {
     charge(static_cast<int64_t>(list.items.size()));
+    check_room(items.size() + list.items.size());
     items.insert(items.end(), list.items.begin(), list.items.end());
   }
   return make_list(std::move(items), list.kind);

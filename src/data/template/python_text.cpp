@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 #include <unicode/ucasemap.h>
 #include <unicode/uchar.h>
-#include <unicode/ustring.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "data/tokenizer/utf8.h"
@@ -14,34 +15,45 @@
 namespace pleat::data::jinja {
 namespace {
 
-using CaseFunction = int32_t (*)(UChar*, int32_t, const UChar*, int32_t, const char*, UErrorCode*);
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+char ascii_cased(char c, bool to_upper) {
+  if (to_upper) return static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);
+  return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
+}
+
+// Of no language; used by all threads at once.
+const UCaseMap* case_map() {
+  static const UCaseMap* const map = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    const UCaseMap* const opened = ucasemap_open("", 0, &status);
+    if (U_FAILURE(status)) base::fail("letter case: {}", u_errorName(status));
+    return opened;
+  }();
+  return map;
+}
 
 // Full case mapping: one letter may become several.
-std::string map_case(std::string_view text, CaseFunction function) {
-  bool ascii = true;
-  for (const char c : text) ascii &= static_cast<unsigned char>(c) < 0x80;
-  if (ascii) {
-    std::string out(text);
-    const bool up = function == &u_strToUpper;
-    for (char& c : out)
-      c = static_cast<char>(up ? (c >= 'a' && c <= 'z' ? c - 32 : c) : (c >= 'A' && c <= 'Z' ? c + 32 : c));
+std::string map_case(std::string_view text, bool to_upper) {
+  std::string out(text.size(), '\0');
+  if (is_ascii(text)) {
+    std::transform(text.begin(), text.end(), out.begin(), [&](char c) { return ascii_cased(c, to_upper); });
     return out;
   }
   PLEAT_CHECK(text.size() < size_t{1} << 29);
-  UErrorCode status = U_ZERO_ERROR;
-  std::vector<UChar> in(text.size() + 1);
-  int32_t length = 0;
-  u_strFromUTF8(in.data(), static_cast<int32_t>(in.size()), &length, text.data(),
-                static_cast<int32_t>(text.size()), &status);
-  std::vector<UChar> mapped(static_cast<size_t>(length) * 3 + 1);
-  const int32_t mapped_length =
-      function(mapped.data(), static_cast<int32_t>(mapped.size()), in.data(), length, "", &status);
-  std::string out(static_cast<size_t>(mapped_length) * 3, '\0');
-  int32_t bytes = 0;
-  u_strToUTF8(out.data(), static_cast<int32_t>(out.size()), &bytes, mapped.data(), mapped_length, &status);
-  if (U_FAILURE(status)) base::fail("letter case: {}", u_errorName(status));
-  out.resize(static_cast<size_t>(bytes));
-  return out;
+  for (;;) {
+    UErrorCode status = U_ZERO_ERROR;
+    const auto change = to_upper ? &ucasemap_utf8ToUpper : &ucasemap_utf8ToLower;
+    const int32_t length = change(case_map(), out.data(), static_cast<int32_t>(out.size()), text.data(),
+                                  static_cast<int32_t>(text.size()), &status);
+    const bool fits = static_cast<size_t>(length) <= out.size();
+    if (U_FAILURE(status) && status != U_BUFFER_OVERFLOW_ERROR)
+      base::fail("letter case: {}", u_errorName(status));
+    out.resize(static_cast<size_t>(length));
+    if (fits) return out;
+  }
 }
 
 std::string title_character(std::string_view character) {
@@ -49,11 +61,11 @@ std::string title_character(std::string_view character) {
   const uint32_t c = next_code_point(character, at);
   const auto titled = static_cast<uint32_t>(u_totitle(static_cast<UChar32>(c)));
   if (titled == c) {  // such as the sharp s, which has a full mapping only
-    const std::string up = map_case(character, &u_strToUpper);
+    const std::string up = map_case(character, true);
     if (length_of(up) < 2) return up;
     size_t first = 0;
     next_code_point(up, first);
-    return up.substr(0, first) + map_case(std::string_view(up).substr(first), &u_strToLower);
+    return up.substr(0, first) + map_case(std::string_view(up).substr(first), false);
   }
   std::string out;
   append_code_point(out, titled);
@@ -109,13 +121,38 @@ size_t length_of(std::string_view text) {
   return n;
 }
 
-std::vector<size_t> character_starts(std::string_view text) {
-  std::vector<size_t> starts;
-  starts.reserve(text.size() + 1);
+CharacterPlaces::CharacterPlaces(std::string_view text) : text_(text) {
+  if (is_ascii(text)) {
+    count_ = text.size();
+    return;
+  }
   for (size_t i = 0; i < text.size(); ++i)
-    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) starts.push_back(i);
-  starts.push_back(text.size());
-  return starts;
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80)
+      if (count_++ % 64 == 0) some_.push_back(i);
+}
+
+size_t CharacterPlaces::operator[](size_t character) const {
+  if (character >= count_) return text_.size();
+  if (some_.empty()) return character;
+  size_t at = some_[character / 64];
+  for (size_t left = character % 64; left > 0; --left) next_code_point(text_, at);
+  return at;
+}
+
+size_t find_text(std::string_view text, std::string_view wanted, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (wanted.empty()) return from;
+  const void* const found = ::memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+BackwardSearch::BackwardSearch(std::string_view text, std::string_view wanted)
+    : text_(text.rbegin(), text.rend()), wanted_(wanted.rbegin(), wanted.rend()) {}
+
+size_t BackwardSearch::before(size_t end) const {
+  const size_t found = find_text(text_, wanted_, text_.size() - end);
+  return found == std::string_view::npos ? found : text_.size() - found - wanted_.size();
 }
 
 size_t skip_space(std::string_view text, size_t at) {
@@ -137,8 +174,7 @@ size_t skip_space_back(std::string_view text, size_t end) {
   return end;
 }
 
-std::vector<std::pair<size_t, size_t>> line_ranges(std::string_view text, bool keep_ends) {
-  std::vector<std::pair<size_t, size_t>> lines;
+void for_each_line(std::string_view text, bool keep_ends, const std::function<void(size_t, size_t)>& visit) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     size_t next = at;
@@ -147,30 +183,42 @@ std::vector<std::pair<size_t, size_t>> line_ranges(std::string_view text, bool k
         (c >= 0x0a && c <= 0x0d) || (c >= 0x1c && c <= 0x1e) || c == 0x85 || c == 0x2028 || c == 0x2029;
     if (ends) {
       if (c == '\r' && next < text.size() && text[next] == '\n') ++next;
-      lines.emplace_back(begin, keep_ends ? next : at);
+      visit(begin, keep_ends ? next : at);
       begin = next;
     }
     at = next;
   }
-  if (begin < text.size()) lines.emplace_back(begin, text.size());
-  return lines;
+  if (begin < text.size()) visit(begin, text.size());
 }
 
-std::string upper(std::string_view text) { return map_case(text, &u_strToUpper); }
-std::string lower(std::string_view text) { return map_case(text, &u_strToLower); }
+std::string upper(std::string_view text) { return map_case(text, true); }
+std::string lower(std::string_view text) { return map_case(text, false); }
+
+void append_cased(std::string& out, uint32_t c, bool to_upper) {
+  if (c < 0x80) {
+    out += ascii_cased(static_cast<char>(c), to_upper);
+    return;
+  }
+  std::string character;
+  append_code_point(character, c);
+  char mapped[16];  // three characters of four bytes at most
+  UErrorCode status = U_ZERO_ERROR;
+  const auto change = to_upper ? &ucasemap_utf8ToUpper : &ucasemap_utf8ToLower;
+  const int32_t length = change(case_map(), mapped, sizeof mapped, character.data(),
+                                static_cast<int32_t>(character.size()), &status);
+  if (U_FAILURE(status)) base::fail("letter case: {}", u_errorName(status));
+  out.append(mapped, static_cast<size_t>(length));
+}
 
 std::string swap_case(std::string_view text) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
     const size_t start = at;
     const uint32_t c = next_code_point(text, at);
-    const std::string_view one = text.substr(start, at - start);
-    if (is_of(c, CharacterClass::Upper))
-      out += lower(one);
-    else if (is_of(c, CharacterClass::Lower))
-      out += upper(one);
+    if (const bool up = is_of(c, CharacterClass::Upper); up || is_of(c, CharacterClass::Lower))
+      append_cased(out, c, !up);
     else
-      out += one;
+      out += text.substr(start, at - start);
   }
   return out;
 }

@@ -2,7 +2,8 @@
 //
 // Lists and maps never change once they are made (the sandbox Hugging Face runs templates in forbids it);
 // only namespaces do. A value that nests deeper than the limits allow is never made, so walking one needs
-// little stack.
+// little stack. It may still hold the same list many times over, so that a walk visits far more items than
+// there are: whoever walks one charges for each (Evaluator::equal, less, repr).
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,38 @@ struct Function;
 struct Loop;
 class Value;
 
+// Bytes counted in a total for as long as this lives.
+class Holding {
+ public:
+  Holding() = default;
+  Holding(const Holding&) = delete;
+  Holding(Holding&& other) noexcept
+      : total_(std::exchange(other.total_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  ~Holding() {
+    if (total_ != nullptr) *total_ -= bytes_;
+  }
+  void add(size_t& total, size_t bytes) {
+    total_ = &total;
+    bytes_ += bytes;
+    total += bytes;
+  }
+
+ private:
+  size_t* total_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 struct Undefined {
   std::string why = {};  // what using it is answered with
+  Holding held = {};
 };
 struct None {};
 
 using Text = std::shared_ptr<const TracedText>;
+struct HeldText : TracedText {
+  explicit HeldText(TracedText text) : TracedText(std::move(text)) {}
+  Holding held = {};
+};
 using Variant = std::variant<None, std::shared_ptr<const Undefined>, bool, int64_t, double, Text,
                              std::shared_ptr<List>, std::shared_ptr<Dict>, std::shared_ptr<Space>,
                              std::shared_ptr<Function>, std::shared_ptr<Loop>>;
@@ -82,28 +109,28 @@ struct List {
   std::vector<Value> items = {};
   ListKind kind = ListKind::List;
   int depth = 1;
-  bool used = false;  // of a generator: it can be walked once
+  bool used = false;      // of a generator: it can be walked once
+  bool hashable = false;  // of a tuple: all its items are
+  Holding held = {};
 };
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items = {};
   int depth = 1;
   int32_t message = -1;  // the message this is, of the conversation
-  const Value* find(const Value& key) const;
-  const Value* find(std::string_view key) const;
+  Holding held = {};
 };
 
 // What namespace() makes: the one thing whose members can be set.
 struct Space {
   std::vector<std::pair<std::string, Value>> members = {};
+  Holding held = {};
 };
 
 struct Scope {
   std::shared_ptr<Scope> parent = {};
   std::vector<std::pair<std::string, Value>> variables = {};
-
-  void set(const std::string& name, Value value);
-  const Value* find(const std::string& name) const;
+  Holding held = {};
 };
 
 struct Function {
@@ -113,6 +140,7 @@ struct Function {
   Value self = {};                   // of a method
   const MacroCode* macro = nullptr;  // and where it was defined:
   std::shared_ptr<Scope> scope = {};
+  Holding held = {};
 };
 
 struct Loop {
@@ -121,14 +149,13 @@ struct Loop {
   Value last_changed = {};
   bool has_changed = false;
   int depth = 1;
+  Holding held = {};
 };
 
 // The name of the type in Python's messages: "str", "dict".
 const char* type_name(const Value& value);
 int depth_of(const Value& value);
 bool truth(const Value& value);
-// Python's ==. Values of different kinds differ; numbers compare as numbers.
-bool equal(const Value& a, const Value& b);
 bool is_hashable(const Value& value);
 
 }  // namespace pleat::data::jinja

@@ -1,6 +1,7 @@
 #include "data/template/template.h"
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "base/error.h"
@@ -13,6 +14,7 @@ namespace pleat::data {
 struct TemplateInput::Held {
   std::vector<std::pair<std::string, jinja::Value>> variables = {};
   std::vector<jinja::Value> messages = {};
+  std::shared_ptr<std::atomic<int64_t>> steps = std::make_shared<std::atomic<int64_t>>(0);  // of renderings
 };
 
 struct ChatProgram::Held {
@@ -82,6 +84,11 @@ void TemplateInput::add_message(const TemplateValue& message) {
 
 size_t TemplateInput::num_messages() const { return held_->messages.size(); }
 
+void TemplateInput::spend_with(const TemplateInput& other) { held_->steps = other.held_->steps; }
+bool TemplateInput::is_spent(const TemplateLimits& limits) const {
+  return held_->steps->load() > limits.conversation_steps;
+}
+
 ChatProgram::ChatProgram(std::string_view source, std::string name, const TemplateLimits& limits)
     : held_(std::make_unique<Held>()) {
   held_->name = std::move(name);
@@ -96,7 +103,13 @@ bool ChatProgram::marks_generation() const { return held_->parsed.marks_generati
 
 TracedText ChatProgram::render(const TemplateInput& input, size_t num_messages, bool add_generation_prompt,
                                int64_t now) const {
-  jinja::Evaluator evaluator(held_->name, held_->limits, now);
+  std::atomic<int64_t>& spent = *input.held_->steps;
+  jinja::Evaluator evaluator(held_->name, held_->limits, now, spent.load());
+  struct Count {  // also where it throws
+    const jinja::Evaluator& evaluator;
+    std::atomic<int64_t>& spent;
+    ~Count() { spent += evaluator.steps(); }
+  } const count{evaluator, spent};
   for (const auto& [name, value] : input.held_->variables) evaluator.set(name, value);
   auto messages = std::make_shared<jinja::List>();
   const auto& all = input.held_->messages;

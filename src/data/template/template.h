@@ -29,6 +29,10 @@ class TemplateInput {
   // One more of `messages`; its texts are marked with its number.
   void add_message(const TemplateValue& message);
   size_t num_messages() const;
+  // The steps of both count together, towards the limit of one conversation.
+  void spend_with(const TemplateInput& other);
+  // Whether renderings took all the steps a conversation has.
+  bool is_spent(const TemplateLimits& limits = {}) const;
 
  private:
   friend class ChatProgram;

@@ -29,11 +29,17 @@ bool remainder_is(Evaluator& e, const Value& value, int64_t divisor, int64_t wan
   return (m != 0 && (m < 0) != (divisor < 0) ? m + divisor : m) == wanted;
 }
 
-bool same_as(const Value& a, const Value& b) {
+bool same_as(Evaluator& e, const Value& a, const Value& b) {
   if (a.held().index() != b.held().index()) return false;
   if (a.is_none()) return true;
   if (a.text() != nullptr) return a.text() == b.text();
-  return a.list() != nullptr ? a.list() == b.list() : equal(a, b);
+  return a.list() != nullptr ? a.list() == b.list() : e.equal(a, b);
+}
+
+bool is_cased_as(Evaluator& e, const Value& v, CharacterClass wanted) {
+  const TracedText text = e.str(v);
+  e.charge_letters(2 * text.size());
+  return all_of(text.bytes(), wanted);
 }
 
 bool is_sequence(const Value& v) {
@@ -62,13 +68,13 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
 , NamedTest{"divisibleby", PLEAT_TEST{return remainder_is(e, v, e.integer(operand(e, a), "divisibleby"), 0);
 }
 }
-, NamedTest{"eq", PLEAT_TEST{return equal(v, operand(e, a));
+, NamedTest{"eq", PLEAT_TEST{return e.equal(v, operand(e, a));
 }
 }
-, NamedTest{"equalto", PLEAT_TEST{return equal(v, operand(e, a));
+, NamedTest{"equalto", PLEAT_TEST{return e.equal(v, operand(e, a));
 }
 }
-, NamedTest{"==", PLEAT_TEST{return equal(v, operand(e, a));
+, NamedTest{"==", PLEAT_TEST{return e.equal(v, operand(e, a));
 }
 }
 , NamedTest{"even", PLEAT_TEST{return (void)a, remainder_is(e, v, 2, 0);
@@ -83,10 +89,10 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
 , NamedTest{"float", PLEAT_PLAIN_TEST{return v.real() != nullptr;
 }
 }
-, NamedTest{"ge", PLEAT_TEST{return e.less(operand(e, a), v) || equal(v, operand(e, a));
+, NamedTest{"ge", PLEAT_TEST{return e.less(operand(e, a), v) || e.equal(v, operand(e, a));
 }
 }
-, NamedTest{">=", PLEAT_TEST{return e.less(operand(e, a), v) || equal(v, operand(e, a));
+, NamedTest{">=", PLEAT_TEST{return e.less(operand(e, a), v) || e.equal(v, operand(e, a));
 }
 }
 , NamedTest{"greaterthan", PLEAT_TEST{return e.less(operand(e, a), v);
@@ -109,16 +115,16 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
                                     v.dict() != nullptr || v.loop() != nullptr;
 }
 }
-, NamedTest{"le", PLEAT_TEST{return e.less(v, operand(e, a)) || equal(v, operand(e, a));
+, NamedTest{"le", PLEAT_TEST{return e.less(v, operand(e, a)) || e.equal(v, operand(e, a));
 }
 }
-, NamedTest{"<=", PLEAT_TEST{return e.less(v, operand(e, a)) || equal(v, operand(e, a));
+, NamedTest{"<=", PLEAT_TEST{return e.less(v, operand(e, a)) || e.equal(v, operand(e, a));
 }
 }
 , NamedTest{"lessthan", PLEAT_TEST{return e.less(v, operand(e, a));
 }
 }
-, NamedTest{"lower", PLEAT_TEST{return (void)a, all_of(e.str(v).bytes(), CharacterClass::Lower);
+, NamedTest{"lower", PLEAT_TEST{return (void)a, is_cased_as(e, v, CharacterClass::Lower);
 }
 }
 , NamedTest{"lt", PLEAT_TEST{return e.less(v, operand(e, a));
@@ -130,10 +136,10 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
 , NamedTest{"mapping", PLEAT_PLAIN_TEST{return v.dict() != nullptr;
 }
 }
-, NamedTest{"ne", PLEAT_TEST{return !equal(v, operand(e, a));
+, NamedTest{"ne", PLEAT_TEST{return !e.equal(v, operand(e, a));
 }
 }
-, NamedTest{"!=", PLEAT_TEST{return !equal(v, operand(e, a));
+, NamedTest{"!=", PLEAT_TEST{return !e.equal(v, operand(e, a));
 }
 }
 , NamedTest{"none", PLEAT_PLAIN_TEST{return v.is_none();
@@ -146,7 +152,7 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
 , NamedTest{"odd", PLEAT_TEST{return (void)a, remainder_is(e, v, 2, 1);
 }
 }
-, NamedTest{"sameas", PLEAT_TEST{return same_as(v, operand(e, a));
+, NamedTest{"sameas", PLEAT_TEST{return same_as(e, v, operand(e, a));
 }
 }
 , NamedTest{"sequence", PLEAT_PLAIN_TEST{return is_sequence(v);
@@ -164,7 +170,7 @@ constexpr std::array kTests = {NamedTest{"boolean", PLEAT_PLAIN_TEST{return v.bo
 , NamedTest{"undefined", PLEAT_PLAIN_TEST{return v.is_undefined();
 }
 }
-, NamedTest{"upper", PLEAT_TEST{return (void)a, all_of(e.str(v).bytes(), CharacterClass::Upper);
+, NamedTest{"upper", PLEAT_TEST{return (void)a, is_cased_as(e, v, CharacterClass::Upper);
 }
 }
 ,

@@ -22,17 +22,18 @@ constexpr char kUpper[] = "upper", kLower[] = "lower", kCapitalize[] = "capitali
 // Jinja's own: words begin behind white space, - ( { [ and <.
 Value title_filter(Evaluator& e, const Value& value, CallArguments&) {
   const TracedText text = e.str(value);
-  const std::string& bytes = text.bytes();
+  e.charge_letters(2 * text.size());
   TracedText out;
   bool at_start = true;
-  for (size_t at = 0; at < bytes.size();) {
-    const size_t begin = at;
-    const uint32_t c = next_code_point(bytes, at);
-    const TracedText one = text.slice(begin, at);
-    const bool divides = is_python_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
-    out.append(one.converted([&](std::string_view s) { return at_start ? upper(s) : lower(s); }));
-    at_start = divides;
-  }
+  e.append_converted(out, text, [&](std::string_view piece) {
+    std::string titled;
+    for (size_t at = 0; at < piece.size();) {
+      const uint32_t c = next_code_point(piece, at);
+      append_cased(titled, c, at_start);
+      at_start = is_python_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+    }
+    return titled;
+  });
   return e.make(std::move(out));
 }
 
@@ -62,24 +63,27 @@ Value indent(Evaluator& e, const Value& value, CallArguments& arguments) {
   TracedText text = e.text(value, "indent");
   text.append("\n");
   TracedText out;
+  e.charge_scan(text.size());
   if (first != nullptr && truth(*first)) out.append(indention);
   size_t at = 0;
-  for (const auto& [begin, end] : line_ranges(text.bytes(), false)) {
+  for_each_line(text.bytes(), false, [&](size_t begin, size_t end) {
+    e.charge(1);
+    e.charge_copy(indention.memory());
     if (at++ > 0) {
       out.append("\n");
       if (end > begin || (blank != nullptr && truth(*blank))) out.append(indention);
     }
     out.append(text.slice(begin, end));
-    if (out.size() > e.limits().text_bytes)
-      e.fail(fmt::format("the template puts together more than {} bytes of text", e.limits().text_bytes));
-  }
+    e.check_room(out);
+  });
   return e.make(std::move(out));
 }
 
 Value escape(Evaluator& e, const Value& value, CallArguments&) {
-  return e.make(e.str(value).converted([](std::string_view run) {
+  TracedText escaped;
+  e.append_converted(escaped, e.str(value), [](std::string_view piece) {
     std::string out;
-    for (const char c : run) {
+    for (const char c : piece) {
       if (c == '&')
         out += "&amp;";
       else if (c == '<')
@@ -94,7 +98,8 @@ Value escape(Evaluator& e, const Value& value, CallArguments&) {
         out += c;
     }
     return out;
-  }));
+  });
+  return e.make(std::move(escaped));
 }
 
 // float(text): white space around, _ between digits, inf and nan.
@@ -157,6 +162,7 @@ Value int_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   double real = 0;
   if (const double* d = value.real()) return to_integer(e, *d, otherwise);
   if (value.text() == nullptr) return otherwise;
+  e.charge_letters(value.text()->size());
   if (parse_integer(value.text()->bytes(), radix, out, e)) return out;
   return parse_real(value.text()->bytes(), real) ? to_integer(e, real, otherwise) : otherwise;
 }
@@ -166,6 +172,7 @@ Value float_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   if (const Undefined* undefined = value.undefined()) e.fail(undefined->why);
   double out = 0;
   if (value.as_real(out)) return out;
+  if (value.text() != nullptr) e.charge_letters(value.text()->size());
   if (value.text() != nullptr && parse_real(value.text()->bytes(), out)) return out;
   return given == nullptr ? Value(0.0) : *given;
 }
@@ -195,6 +202,7 @@ Value round_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   const Value* precision = arguments.get(0, "precision");
   const Value* method = arguments.get(1, "method");
   const int64_t digits = precision == nullptr ? 0 : e.integer(*precision, "round");
+  e.charge(64);
   const std::string how = method == nullptr ? "common" : e.text(*method, "round").bytes();
   double x = 0;
   if (!value.as_real(x)) e.fail(fmt::format("the filter round needs a number, not a {}", type_name(value)));
@@ -235,10 +243,11 @@ Value truncate(Evaluator& e, const Value& value, CallArguments& arguments) {
   const int64_t extra = leeway == nullptr || leeway->is_none() ? 5 : e.integer(*leeway, "truncate");
   const auto tail_length = static_cast<int64_t>(length_of(tail.bytes()));
   if (most < tail_length || extra < 0) e.fail("the filter truncate: the length is too small");
-  const std::vector<size_t> starts = character_starts(text.bytes());
-  const auto count = static_cast<int64_t>(starts.size()) - 1;
+  e.charge_scan(text.size() + tail.size());
+  const CharacterPlaces places(text.bytes());
+  const auto count = static_cast<int64_t>(places.count());
   if (count - extra <= most) return e.make(text);
-  TracedText cut = text.slice(0, starts[static_cast<size_t>(most - tail_length)]);
+  TracedText cut = text.slice(0, places[static_cast<size_t>(most - tail_length)]);
   if (kill == nullptr || !truth(*kill))
     if (const size_t space = cut.bytes().rfind(' '); space != std::string::npos) cut = cut.slice(0, space);
   cut.append(tail);

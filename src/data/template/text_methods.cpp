@@ -12,35 +12,53 @@ namespace {
 
 using TextMethod = Value (*)(Evaluator&, const TracedText&, CallArguments&);
 
-bool one_of(std::string_view text, size_t begin, size_t end, const TracedText* characters) {
-  if (characters != nullptr)
-    return characters->bytes().find(text.substr(begin, end - begin)) != std::string::npos;
-  size_t at = begin;
-  return is_python_space(next_code_point(text, at));
-}
+// What strip() takes away: the characters of a text, or white space.
+class Stripped {
+ public:
+  explicit Stripped(const TracedText* characters) : characters_(characters) {
+    if (characters == nullptr || characters->size() <= 16) return;
+    known_.resize(0x110000);
+    for (size_t at = 0; at < characters->size();) known_[next_code_point(characters->bytes(), at)] = true;
+  }
+  bool holds(std::string_view character) const {
+    size_t at = 0;
+    if (characters_ == nullptr) return is_python_space(next_code_point(character, at));
+    if (known_.empty()) return characters_->bytes().find(character) != std::string::npos;
+    return known_[next_code_point(character, at)];
+  }
+
+ private:
+  const TracedText* characters_;
+  std::vector<bool> known_;  // of many characters, by their numbers
+};
 
 // Without the characters of the argument, or white space, at the chosen ends.
 Value strip(Evaluator& e, const TracedText& self, CallArguments& arguments, bool left, bool right) {
   const Value* given = arguments.get(0, "chars");
   const TracedText* characters = given == nullptr || given->is_none() ? nullptr : &e.text(*given, "strip()");
+  if (characters != nullptr && characters->size() > 16)
+    e.charge(64 + static_cast<int64_t>(characters->size() / 8));
+  const Stripped stripped(characters);
   const std::string_view text = self.bytes();
   size_t begin = 0, end = text.size();
   while (left && begin < end) {
     size_t next = begin;
     next_code_point(text, next);
-    if (!one_of(text, begin, next, characters)) break;
+    if (!stripped.holds(text.substr(begin, next - begin))) break;
     begin = next;
   }
   while (right && end > begin) {
     const size_t start = previous_character(text, end);
-    if (!one_of(text, start, end, characters)) break;
+    if (!stripped.holds(text.substr(start, end - start))) break;
     end = start;
   }
+  e.charge_letters(self.size() - (end - begin));
   return e.make(self.slice(begin, end));
 }
 
 Value split_at_space(Evaluator& e, const TracedText& self, int64_t most, bool from_right) {
   const std::string_view text = self.bytes();
+  e.charge_letters(text.size());
   std::vector<Value> parts;
   if (!from_right) {
     for (size_t at = skip_space(text, 0); at < text.size();) {
@@ -73,19 +91,21 @@ Value split(Evaluator& e, const TracedText& self, CallArguments& arguments, bool
   const std::string& separator = e.text(*given, "split()").bytes();
   if (separator.empty()) e.fail("split(): the separator is empty");
   const std::string& text = self.bytes();
+  e.charge_scan(text.size() + separator.size());
   std::vector<Value> parts;
   const auto more = [&] { return most < 0 || static_cast<int64_t>(parts.size()) < most; };
   if (!from_right) {
     size_t begin = 0;
-    for (size_t at; more() && (at = text.find(separator, begin)) != std::string::npos;
+    for (size_t at; more() && (at = find_text(text, separator, begin)) != std::string::npos;
          begin = at + separator.size())
       parts.push_back(e.make(self.slice(begin, at)));
     parts.push_back(e.make(self.slice(begin, text.size())));
     return e.make_list(std::move(parts));
   }
+  const BackwardSearch search(text, separator);
   size_t end = text.size();
-  while (more() && end >= separator.size()) {
-    const size_t at = text.rfind(separator, end - separator.size());
+  while (more()) {
+    const size_t at = search.before(end);
     if (at == std::string::npos) break;
     parts.push_back(e.make(self.slice(at + separator.size(), end)));
     end = at;
@@ -100,7 +120,9 @@ Value partition(Evaluator& e, const TracedText& self, CallArguments& arguments, 
   if (given == nullptr) e.fail("partition() needs a separator");
   const TracedText& separator = e.text(*given, "partition()");
   if (separator.empty()) e.fail("partition(): the separator is empty");
-  const size_t at = from_right ? self.bytes().rfind(separator.bytes()) : self.bytes().find(separator.bytes());
+  e.charge_scan(self.size() + separator.size());
+  const size_t at = from_right ? BackwardSearch(self.bytes(), separator.bytes()).before(self.size())
+                               : find_text(self.bytes(), separator.bytes());
   const Value empty = e.make(std::string());
   if (at == std::string::npos) {
     const Value whole = e.make(self);
@@ -122,9 +144,9 @@ bool bounds(Evaluator& e, const TracedText& self, CallArguments& arguments, size
   const Value* from = arguments.get(place, {});
   const Value* to = arguments.get(place + 1, {});
   if (from == nullptr) return true;
-  const std::vector<size_t> starts = character_starts(self.bytes());
-  e.charge(static_cast<int64_t>(starts.size() / 16));
-  const auto count = static_cast<int64_t>(starts.size()) - 1;
+  e.charge_scan(self.size());
+  const CharacterPlaces places(self.bytes());
+  const auto count = static_cast<int64_t>(places.count());
   const auto place_of = [&](const Value* v, int64_t otherwise) {
     if (v == nullptr || v->is_none()) return otherwise;
     int64_t at = e.integer(*v, "a bound");
@@ -133,8 +155,8 @@ bool bounds(Evaluator& e, const TracedText& self, CallArguments& arguments, size
   };
   const int64_t first = place_of(from, 0), last = std::min(place_of(to, count), count);
   if (first > count || first > last) return false;
-  begin = starts[static_cast<size_t>(first)];
-  end = starts[static_cast<size_t>(last)];
+  begin = places[static_cast<size_t>(first)];
+  end = places[static_cast<size_t>(last)];
   return true;
 }
 
@@ -146,6 +168,8 @@ Value starts_or_ends(Evaluator& e, const TracedText& self, CallArguments& argume
   const std::string_view text = std::string_view(self.bytes()).substr(begin, end - begin);
   const auto fits = [&](const Value& v) {
     const std::string& wanted = e.text(v, "startswith() or endswith()").bytes();
+    e.charge(1);
+    if (wanted.size() <= text.size()) e.charge_copy(wanted.size());
     return at_end ? text.ends_with(wanted) : text.starts_with(wanted);
   };
   if (const List* list = given->list(); list != nullptr && list->kind == ListKind::Tuple) {
@@ -162,9 +186,9 @@ Value find(Evaluator& e, const TracedText& self, CallArguments& arguments, bool 
   const std::string& wanted = e.text(*given, "find()").bytes();
   size_t begin = 0, end = 0;
   if (bounds(e, self, arguments, 1, begin, end)) {
-    e.charge(static_cast<int64_t>(self.size() / 64));
+    e.charge_scan(self.size() + wanted.size());
     const std::string_view text = std::string_view(self.bytes()).substr(begin, end - begin);
-    const size_t at = from_right ? text.rfind(wanted) : text.find(wanted);
+    const size_t at = from_right ? BackwardSearch(text, wanted).before(text.size()) : find_text(text, wanted);
     if (at != std::string_view::npos)
       return static_cast<int64_t>(length_of(std::string_view(self.bytes()).substr(0, begin + at)));
   }
@@ -179,10 +203,13 @@ Value count(Evaluator& e, const TracedText& self, CallArguments& arguments) {
   size_t begin = 0, end = 0;
   if (!bounds(e, self, arguments, 1, begin, end)) return int64_t{0};
   const std::string_view text = std::string_view(self.bytes()).substr(begin, end - begin);
-  e.charge(static_cast<int64_t>(text.size() / 16));
+  e.charge_scan(text.size() + wanted.size());
   if (wanted.empty()) return static_cast<int64_t>(length_of(text)) + 1;
   int64_t n = 0;
-  for (size_t at = 0; (at = text.find(wanted, at)) != std::string_view::npos; at += wanted.size()) ++n;
+  for (size_t at = 0; (at = find_text(text, wanted, at)) != std::string_view::npos; at += wanted.size()) {
+    e.charge_lookup(wanted.size() + 4);
+    ++n;
+  }
   return n;
 }
 
@@ -198,8 +225,9 @@ Value remove_affix(Evaluator& e, const TracedText& self, CallArguments& argument
 Value split_lines(Evaluator& e, const TracedText& self, CallArguments& arguments) {
   const Value* keep = arguments.get(0, "keepends");
   std::vector<Value> lines;
-  for (const auto& [begin, end] : line_ranges(self.bytes(), keep != nullptr && truth(*keep)))
-    lines.push_back(e.make(self.slice(begin, end)));
+  e.charge_scan(self.size());
+  for_each_line(self.bytes(), keep != nullptr && truth(*keep),
+                [&](size_t begin, size_t end) { lines.push_back(e.make(self.slice(begin, end))); });
   return e.make_list(std::move(lines));
 }
 
@@ -211,22 +239,27 @@ Value join(Evaluator& e, const TracedText& self, CallArguments& arguments) {
   for (const Value& item : e.items_of(*given)) {
     if (!std::exchange(first, false)) out.append(self);
     out.append(e.text(item, "join()"));
+    e.charge_copy(self.memory() + item.text()->memory());
+    e.check_room(out);
   }
   return e.make(std::move(out));
 }
 
 template <CharacterClass kClass>
-Value is_all(Evaluator&, const TracedText& self, CallArguments&) {
+Value is_all(Evaluator& e, const TracedText& self, CallArguments&) {
+  e.charge_letters(2 * self.size());
   return all_of(self.bytes(), kClass);
 }
 
-template <auto kConvert>
+template <auto kConvert, bool kOneByOne = false>
 Value convert(Evaluator& e, const TracedText& self, CallArguments&) {
+  e.charge_letters((kOneByOne ? 4 : 1) * self.size());
   return e.make(self.converted(kConvert));
 }
 
 // First characters matter: the marks of a text of several origins go with its first.
 Value recased(Evaluator& e, const TracedText& self, std::string (*change)(std::string_view)) {
+  e.charge_letters(8 * self.size());
   TextMark mark;
   bool first = true, same = true;
   self.for_each_run([&](size_t, size_t, TextMark m) {
@@ -301,7 +334,7 @@ constexpr std::array kMethods = {
                                  CallArguments& a) { return starts_or_ends(e, s, a, false); }},
     NamedMethod{"strip", [](Evaluator& e, const TracedText& s,
                             CallArguments& a) { return strip(e, s, a, true, true); }},
-    NamedMethod{"swapcase", convert<swap_case>},
+    NamedMethod{"swapcase", convert<swap_case, true>},
     NamedMethod{"title",
                 [](Evaluator& e, const TracedText& s, CallArguments&) { return recased(e, s, title); }},
     NamedMethod{"upper", convert<upper>},
@@ -320,22 +353,25 @@ TracedText replaced(Evaluator& e, const TracedText& self, const TracedText& from
   TracedText out;
   const std::string& text = self.bytes();
   size_t done = 0;
+  e.charge_scan(text.size() + from.size());
   const auto put = [&](size_t at, size_t next) {
     e.charge(1);
+    e.charge_copy(from.size() + to.memory());
     out.append(self.slice(done, at));
     out.append(to);
-    if (out.size() > e.limits().text_bytes)
-      e.fail(fmt::format("the template puts together more than {} bytes of text", e.limits().text_bytes));
+    e.check_room(out);
     done = next;
   };
   int64_t n = 0;
   if (from.empty()) {
-    for (const size_t start : character_starts(text)) {
-      if (most >= 0 && n++ >= most) break;
-      put(start, start);
+    for (size_t at = 0; most < 0 || n++ < most;) {
+      put(at, at);
+      if (at == text.size()) break;
+      next_code_point(text, at);
     }
   } else {
-    for (size_t at = 0; (most < 0 || n < most) && (at = text.find(from.bytes(), at)) != std::string::npos;
+    for (size_t at = 0;
+         (most < 0 || n < most) && (at = find_text(text, from.bytes(), at)) != std::string::npos;
          at += from.size(), ++n)
       put(at, at + from.size());
   }

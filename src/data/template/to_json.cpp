@@ -37,8 +37,8 @@ class JsonWriter {
 
   void write(const Value& value) {
     e_.charge(1);
-    if (out_.size() > e_.limits().text_bytes)
-      e_.fail(fmt::format("the template puts together more than {} bytes of text", e_.limits().text_bytes));
+    e_.charge_copy(between_.size() + colon_.size());
+    e_.check_room(out_);
     if (const Dict* dict = value.dict()) return write_dict(*dict);
     if (const List* list = value.list();
         list != nullptr && (list->kind == ListKind::List || list->kind == ListKind::Tuple)) {
@@ -63,7 +63,11 @@ class JsonWriter {
  private:
   void line() {
     out_.append("\n");
-    for (int i = 0; i < level_; ++i) out_.append(indent_);
+    for (int i = 0; i < level_; ++i) {
+      e_.charge_copy(indent_.size());
+      out_.append(indent_);
+      e_.check_room(out_);
+    }
   }
   void next(bool first) {
     if (!first) out_.append(between_);
@@ -90,9 +94,8 @@ class JsonWriter {
   }
 
   void write_text(const TracedText& text) {
-    e_.charge(static_cast<int64_t>(text.size() / 64));
     out_.append("\"");
-    out_.append(text.converted([&](std::string_view run) { return escaped(run); }));
+    e_.append_converted(out_, text, [&](std::string_view piece) { return escaped(piece); });
     out_.append("\"");
   }
 

@@ -32,6 +32,8 @@ class TracedText {
   const std::string& bytes() const { return bytes_; }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
+  // Bytes of memory this takes, about.
+  size_t memory() const { return bytes_.size() + runs_.size() * sizeof(Run); }
 
   void append(const TracedText& other);
   void append(std::string_view bytes, TextMark mark = {});

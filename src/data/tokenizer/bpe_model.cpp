@@ -14,6 +14,7 @@ namespace {
 size_t vocabulary_size(const Json& json, const std::string& where) {
   const Json& vocabulary = need(json, "vocab", where);
   if (!vocabulary.is_object()) base::fail("{}.vocab: {}; an object is needed", where, vocabulary.type_name());
+  if (vocabulary.empty()) base::fail("{}.vocab: the vocabulary is empty; no text has tokens by it", where);
   return vocabulary.size();
 }
 
@@ -203,12 +204,13 @@ void BpeModel::encode_new(std::string_view piece, std::vector<int32_t>& out, Wor
       return;
     }
   }
+  check_word(piece);
   first_symbols(piece, workspace);
   const auto candidate = [this](const BpeSymbol& left, const BpeSymbol& right) {
     const PairTable::Value value = pairs_.find(left.id, right.id);
     return BpeCandidate{value.rank, value.id};
   };
-  BpeMerger(candidate).run(workspace.symbols);
+  BpeMerger<BpeSymbol, decltype(candidate)>(candidate).run(workspace.symbols);
   for (const BpeSymbol& symbol : workspace.symbols) out.push_back(symbol.id);
 }
 
@@ -219,7 +221,7 @@ void BpeModel::first_symbols(std::string_view piece, Workspace& workspace) const
   auto& symbols = workspace.symbols;
   symbols.clear();
   bool unknown_waits = false;
-  const auto add = [&](int32_t id) { symbols.push_back({.id = id, .begin = 0, .end = 0}); };
+  const auto add = [&](int32_t id) { symbols.push_back({.id = id}); };
   std::string spelled;
   for (size_t at = 0; at < piece.size();) {
     int32_t id = -1;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "data/tokenizer/byte_alphabet.h"
+#include "data/tokenizer/growth.h"
 #include "data/tokenizer/text_pattern.h"
 #include "data/tokenizer/utf8.h"
 
@@ -16,6 +17,12 @@ std::string joined(const Tokens& tokens) {
   std::string text;
   for (const std::string& token : tokens) text += token;
   return text;
+}
+
+size_t total_bytes(const Tokens& tokens) {
+  size_t total = 0;
+  for (const std::string& token : tokens) total += token.size();
+  return total;
 }
 
 class ByteLevelDecoder final : public TokenDecoder {
@@ -88,6 +95,8 @@ class ReplaceDecoder final : public TokenDecoder {
       : pattern_(need(json, "pattern", where), where + ".pattern"),
         content_(string_at(json, "content", where)) {}
   void apply(Tokens& tokens, bool, Regex::Workspace& workspace) const override {
+    const size_t before = total_bytes(tokens);
+    size_t made = 0;
     for (std::string& token : tokens) {
       std::string out, valid;
       const std::string_view text = as_valid_utf8(token, valid);
@@ -96,7 +105,9 @@ class ReplaceDecoder final : public TokenDecoder {
           out += content_;
         else
           out += text.substr(begin, end - begin);
+        check_growth("decoder", before, made + out.size());
       });
+      made += out.size();
       token = std::move(out);
     }
   }
@@ -160,12 +171,38 @@ class DecoderSequence final : public TokenDecoder {
  public:
   explicit DecoderSequence(std::vector<std::unique_ptr<TokenDecoder>> parts) : parts_(std::move(parts)) {}
   void apply(Tokens& tokens, bool keep_broken_utf8, Regex::Workspace& workspace) const override {
-    for (const auto& part : parts_) part->apply(tokens, keep_broken_utf8, workspace);
+    const size_t before = total_bytes(tokens);
+    for (const auto& part : parts_) {
+      part->apply(tokens, keep_broken_utf8, workspace);
+      check_growth("decoder", before, total_bytes(tokens));
+    }
   }
 
  private:
   std::vector<std::unique_ptr<TokenDecoder>> parts_;
 };
+
+constexpr size_t kMostDecoders = 64;
+
+// The decoders of a sequence, those of sequences in it too: one level, so that its bound on growth holds for
+// all of them together.
+void add_decoders(const Json& json, const std::string& where,
+                  std::vector<std::unique_ptr<TokenDecoder>>& parts) {
+  only_keys(json, {"type", "decoders"}, where);
+  const Json& list = need(json, "decoders", where);
+  if (!list.is_array()) base::fail("{}.decoders: an array is needed", where);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string place = fmt::format("{}.decoders[{}]", where, i);
+    if (list[i].is_null()) base::fail("{}: null", place);
+    if (type_of(list[i], place) == "Sequence") {
+      add_decoders(list[i], place, parts);
+      continue;
+    }
+    if (parts.size() == kMostDecoders)
+      base::fail("{}: more than {} decoders in a row; at most that many are supported", where, kMostDecoders);
+    parts.push_back(make_decoder(list[i], place));
+  }
+}
 
 }  // namespace
 
@@ -197,15 +234,8 @@ std::unique_ptr<TokenDecoder> make_decoder(const Json& json, const std::string& 
     return std::make_unique<MetaspaceDecoder>(json, where);
   }
   if (type == "Sequence") {
-    only_keys(json, {"type", "decoders"}, where);
-    const Json& list = need(json, "decoders", where);
-    if (!list.is_array()) base::fail("{}.decoders: an array is needed", where);
     std::vector<std::unique_ptr<TokenDecoder>> parts;
-    for (size_t i = 0; i < list.size(); ++i) {
-      const std::string place = fmt::format("{}.decoders[{}]", where, i);
-      if (list[i].is_null()) base::fail("{}: null", place);
-      parts.push_back(make_decoder(list[i], place));
-    }
+    add_decoders(json, where, parts);
     return std::make_unique<DecoderSequence>(std::move(parts));
   }
   base::fail(

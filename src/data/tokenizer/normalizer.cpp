@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "data/tokenizer/character_sets.h"
+#include "data/tokenizer/growth.h"
 #include "data/tokenizer/text_filters.h"
 #include "data/tokenizer/text_pattern.h"
 #include "data/tokenizer/utf8.h"
@@ -18,20 +19,7 @@
 namespace pleat::data {
 namespace {
 
-// A few rules in a file can make gigabytes of a short text. Real ones stay far below: the longest single
-// character of NFKC becomes 11 times as long, a marked space 3 times.
 constexpr size_t kMostPrependedBytes = 256;
-constexpr size_t kMostGrowth = 64;
-constexpr size_t kGrowthOfShortText = 4096;
-
-void check_growth(size_t before, size_t now) {
-  if (now > kMostGrowth * before + kGrowthOfShortText)
-    base::fail(
-        "the tokenizer's normalizer makes more than {} bytes of a text of {}; at most {} times its length "
-        "and "
-        "{} bytes more are allowed",
-        kMostGrowth * before + kGrowthOfShortText, before, kMostGrowth, kGrowthOfShortText);
-}
 
 bool is_ascii(std::string_view text) {
   for (const char c : text)
@@ -132,7 +120,7 @@ class Replace final : public Normalizer {
         out += content_;
       else
         out.append(text, begin, end - begin);
-      check_growth(text.size(), out.size());
+      check_growth("normalizer", text.size(), out.size());
     });
     text = std::move(out);
   }
@@ -150,7 +138,7 @@ class NormalizerSequence final : public Normalizer {
     const size_t before = text.size();
     for (const auto& part : parts_) {
       part->apply(text, workspace);
-      check_growth(before, text.size());
+      check_growth("normalizer", before, text.size());
     }
   }
   bool may_remove_start() const override {

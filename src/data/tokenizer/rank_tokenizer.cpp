@@ -112,18 +112,19 @@ void RankTokenizer::encode_piece(std::string_view piece, std::vector<int32_t>& o
   if (const int32_t rank = parts_.ranks.find(piece); rank >= 0) {
     out.push_back(rank + parts_.id_shift);
   } else {
+    check_word(piece);
     auto& symbols = workspace.symbols;
     symbols.clear();
     for (uint32_t i = 0; i < piece.size(); ++i)
       symbols.push_back({.id = byte_ranks_[static_cast<unsigned char>(piece[i])], .begin = i, .end = i + 1});
-    const auto candidate = [&](const BpeSymbol& left, const BpeSymbol& right) {
+    const auto candidate = [&](const BpeSpelledSymbol& left, const BpeSpelledSymbol& right) {
       const size_t size = right.end - left.begin;
       if (size > longest_token_) return BpeCandidate{};
       const int32_t rank = parts_.ranks.find(piece.substr(left.begin, size));
       return rank < 0 ? BpeCandidate{} : BpeCandidate{static_cast<uint32_t>(rank), rank};
     };
-    BpeMerger(candidate).run(symbols);
-    for (const BpeSymbol& symbol : symbols) out.push_back(symbol.id + parts_.id_shift);
+    BpeMerger<BpeSpelledSymbol, decltype(candidate)>(candidate).run(symbols);
+    for (const BpeSpelledSymbol& symbol : symbols) out.push_back(symbol.id + parts_.id_shift);
   }
   if (keep) workspace.cache.insert(piece, hash, std::span(out).subspan(before));
 }

@@ -58,7 +58,7 @@ class RankTokenizer final : public TextTokenizer {
   struct Workspace {
     Regex::Workspace regex = {};
     PieceCache cache = {};
-    std::vector<BpeSymbol> symbols = {};
+    std::vector<BpeSpelledSymbol> symbols = {};
   };
   void encode_text(std::string_view text, std::vector<int32_t>& out, Workspace& workspace) const;
   void encode_piece(std::string_view piece, std::vector<int32_t>& out, Workspace& workspace) const;
