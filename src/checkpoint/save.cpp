@@ -202,7 +202,7 @@ class Saver {
   }
 
   std::string move_aside(std::vector<std::string>& taken) {
-    const std::string name = free_leftover_name(step_name(manifest_.step), taken);
+    std::string name = free_leftover_name(step_name(manifest_.step), taken);
     vfs_.rename(result_.path, in_directory(name));
     vfs_.fsync_dir(directory_);
     return name;

@@ -66,7 +66,7 @@ std::string cached_fingerprint(const IndexedDataset& dataset, int num_threads,
         known = line.substr(0, 64);
   }
   if (!known.empty()) return known;
-  const std::string made = fingerprint(dataset, num_threads);
+  std::string made = fingerprint(dataset, num_threads);
   if (stamp_of(dataset) != stamp)
     base::fail_with(base::ExitCode::Storage, "{}: the dataset changed while it was read", dataset.prefix());
   std::error_code ignored;

@@ -16,7 +16,7 @@ int64_t convert(const std::byte* from, std::span<int32_t> out, int64_t vocab_siz
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    const int64_t id = static_cast<int64_t>(value);
+    const auto id = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): may be one byte long
     any_bad |= id < 0 || id >= vocab_size;
     out[i] = static_cast<int32_t>(id);
   }
@@ -24,7 +24,7 @@ int64_t convert(const std::byte* from, std::span<int32_t> out, int64_t vocab_siz
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
     std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    const int64_t id = static_cast<int64_t>(value);
+    const auto id = static_cast<int64_t>(value);  // NOLINT(bugprone-signed-char-misuse): may be one byte long
     if (id < 0 || id >= vocab_size) return static_cast<int64_t>(i);
   }
   return 0;  // the file changed between the two passes; the first position is as good as any

@@ -67,7 +67,7 @@ void announce_keys(const config::Config& asked, bool verbose) {
 std::string allocations_text(const Trainer& trainer) {
   const base::AllocationCount &all = trainer.allocations(), &first = trainer.first_allocations();
   if (!all.available) return "allocations inside steps unknown";
-  const std::string later = fmt::format("{} host allocations >= 4 KiB inside steps", all.large - first.large);
+  std::string later = fmt::format("{} host allocations >= 4 KiB inside steps", all.large - first.large);
   if (first.large == 0) return later;
   return fmt::format("{}, and {} inside the first {}, where {}", later, first.large, Trainer::kFirstSteps,
                      trainer.config().device.kind == "cuda" ? "the driver makes and loads the step's graph"

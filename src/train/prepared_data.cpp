@@ -136,7 +136,7 @@ class Preparer {
   std::optional<Sides> trained_on(const std::string& name, double split) const {
     const Names names = names_in(*how_.trained_with);
     for (int64_t i = 1;; ++i) {
-      const Sides sides(folder_, name, i, split > 0);
+      Sides sides(folder_, name, i, split > 0);
       if (sides.stamp().empty()) break;
       if (sides.is_named(names)) return sides;
     }

@@ -79,7 +79,7 @@ std::string TextStream::finish() {
 }
 
 std::string TextStream::release(size_t size) {
-  const std::string out = data::replace_broken_utf8(held_.substr(0, size));
+  std::string out = data::replace_broken_utf8(held_.substr(0, size));
   held_.erase(0, size);
   shown_ += out;
   return out;

@@ -1,5 +1,6 @@
 #include "verify/layout_run.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -75,7 +76,7 @@ class Assembly {
 
  private:
   static constexpr double kMissing = -1.2345678901234567e308;
-  static bool same(double a, double b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+  static bool same(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
   const std::vector<model::Parameter>& table_;
   std::mutex mutex_;
 };

@@ -61,7 +61,7 @@ std::string title_character(std::string_view character) {
   const uint32_t c = next_code_point(character, at);
   const auto titled = static_cast<uint32_t>(u_totitle(static_cast<UChar32>(c)));
   if (titled == c) {  // such as the sharp s, which has a full mapping only
-    const std::string up = map_case(character, true);
+    std::string up = map_case(character, true);
     if (length_of(up) < 2) return up;
     size_t first = 0;
     next_code_point(up, first);

@@ -153,7 +153,7 @@ Value to_integer(Evaluator& e, double value, const Value& otherwise) {
 Value int_filter(Evaluator& e, const Value& value, CallArguments& arguments) {
   const Value* given = arguments.get(0, "default");
   const Value* base = arguments.get(1, "base");
-  const Value otherwise = given == nullptr ? Value(int64_t{0}) : *given;
+  Value otherwise = given == nullptr ? Value(int64_t{0}) : *given;
   const int64_t radix = base == nullptr ? 10 : e.integer(*base, "int");
   if (radix < 2 || radix > 36) e.fail("the filter int needs a base from 2 to 36");
   int64_t out = 0;
