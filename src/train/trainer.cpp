@@ -52,10 +52,10 @@ data::Mixture open_train_data(const config::Config& c) {
 
 [[noreturn]] void fail_too_little(const config::Config& c, int64_t sequences) {
   base::fail(
-      "the validation data holds {} sequence{} of {} tokens, fewer than train.micro_batch = {}; needed is "
+      "the validation data holds {} of {} tokens, fewer than train.micro_batch = {}; needed is "
       "more of it (a larger data.valid_split, or a longer data.valid), or a smaller train.micro_batch or "
       "train.seq_len",
-      sequences, sequences == 1 ? "" : "s", c.train.seq_len, c.train.micro_batch);
+      base::counted(sequences, "sequence"), c.train.seq_len, c.train.micro_batch);
 }
 
 }  // namespace

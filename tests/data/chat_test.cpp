@@ -114,7 +114,8 @@ TEST(ChatLine, EveryFaultIsNamed) {
       {"{\"a\": " + std::string(1000, '['), "JSON nests deeper than 32 levels"},
   };
   for (const auto& [line, wanted] : cases) {
-    const std::string message = error_of([&, line = line] { conversation_from_json(line, "data/c.jsonl:17"); });
+    const std::string message =
+        error_of([&, line = line] { conversation_from_json(line, "data/c.jsonl:17"); });
     EXPECT_TRUE(message.starts_with("data/c.jsonl:17: ")) << message;
     expect_in(wanted, message);
     EXPECT_LT(message.size(), 300u);

@@ -99,7 +99,8 @@ TEST(Template, WhatIsNotSupportedIsRefusedByNameAndLine) {
       {"{% break %}", "t:1: break outside of a loop"},
       {"{{ (n] }}", "t:1: unexpected ']', expected ')'"},
   };
-  for (const auto& [source, want] : cases) EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
+  for (const auto& [source, want] : cases)
+    EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
 }
 
 TEST(Template, ErrorsWhileItRunsNameTheLine) {
@@ -113,7 +114,8 @@ TEST(Template, ErrorsWhileItRunsNameTheLine) {
       {"{% set d.x = 1 %}", "t:1: d is no namespace; its members cannot be set"},
       {"{{ zz | tojson }}", "t:1: tojson: a Undefined has no JSON"},
   };
-  for (const auto& [source, want] : cases) EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
+  for (const auto& [source, want] : cases)
+    EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
 }
 
 TEST(Template, AHostileTemplateMeetsALimit) {

@@ -62,7 +62,9 @@ TEST_P(Linear, AgreesWithPlainLoops) {
   Tensor x = Tensor::normal(dtype, {rows, inner}, 1), w = Tensor::normal(dtype, {outer, inner}, 2);
   Tensor bias = Tensor::normal(dtype, {outer}, 3), residual = Tensor::normal(dtype, {rows, outer}, 4);
   Tensor dy = Tensor::normal(dtype, {rows, outer}, 5);
-  const auto bound = [&, dtype = dtype](int64_t length) { return dtype == Dtype::F32 ? float_bound(length) : 1e-13; };
+  const auto bound = [&, dtype = dtype](int64_t length) {
+    return dtype == Dtype::F32 ? float_bound(length) : 1e-13;
+  };
   for (int which = 0; which < 4; ++which) {
     const bool has_bias = which & 1, has_residual = which & 2;
     const Expected want(x, w, has_bias ? &bias : nullptr, has_residual ? &residual : nullptr, dy);
