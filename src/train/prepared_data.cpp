@@ -150,7 +150,7 @@ class Preparer {
   Sides place_for(const std::string& name, double split, const std::string& stamp) {
     std::optional<Sides> free;
     for (int64_t i = 1;; ++i) {
-      const Sides sides(folder_, name, i, split > 0);
+      Sides sides(folder_, name, i, split > 0);
       const std::string there = sides.stamp();
       if (there == stamp && sides.complete()) return sides;
       if (!free && !sides.is_named(in_use())) free = sides;
