@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/posix_vfs.h"
+#include "base/replace_file.h"
 #include "bench/breakdown_svg.h"
 #include "command.h"
 #include "device/cuda/context.h"
@@ -16,6 +18,7 @@
 #include "report/table.h"
 #include "report/time_shares.h"
 #include "train/bench_step.h"
+#include "train/matmul_choices.h"
 #include "train/memory.h"
 
 namespace pleat::apps {
@@ -28,7 +31,7 @@ double resident_peak_mb() {
 }
 
 struct BenchArguments {
-  std::string config, peer_config, out, svg, label = "pleat";
+  std::string config, peer_config, choices, out, svg, label = "pleat";
   std::vector<std::string> sets;
   train::BenchOptions options;
   int64_t threads = 0;
@@ -50,6 +53,19 @@ config::Config bench_config(const BenchArguments& a) {
   return ConfigArgument{a.config, sets}.resolved();
 }
 
+// The algorithms of dense products from `path`, so that two runs multiply alike. Returns whether there is such a
+// file.
+bool take_choices(const std::string& path) {
+  if (path.empty() || !std::filesystem::exists(path)) return false;
+  base::PosixVfs disk;
+  const train::TakenChoices taken = take(
+      train::choices_from_json(base::read_file(disk, path, train::kMaxMatmulChoicesBytes), path),
+      train::matmul_machine(), path);
+  if (taken.use.empty()) base::fail("--choices: {}", taken.line);
+  kernels::use_matmul_choices(taken.use);
+  return true;
+}
+
 int run_bench(const BenchArguments& a) {
   const double resident_before = resident_peak_mb();
   if (a.config.empty() == a.peer_config.empty())
@@ -63,8 +79,12 @@ int run_bench(const BenchArguments& a) {
     device::cuda::context_bytes();
     ceilings.copy = device::cuda::measure_copy_rate();
   }
+  if (!gpu && !a.choices.empty())
+    base::fail("--choices is about the products of a GPU; this runs on the CPU");
+  const bool chosen = take_choices(a.choices);
   train::Programs programs(config, choice);
   programs.initialize();
+  if (!chosen && !a.choices.empty()) base::replace_file(a.choices, to_json(train::current_choices()));
   if (gpu) {
     const device::cuda::Facts facts = device::cuda::facts();
     fmt::print("{}, {} SMs, driver {}, CUDA {}, cuBLASLt {}, cuDNN {}\n", facts.name, facts.num_sms,
@@ -142,6 +162,11 @@ int run_bench(const BenchArguments& a) {
   if (r.host_gap_percent)
     fmt::print("host gaps: {:.2f} % of the step; the device is at work on its graph the rest of the time\n",
                *r.host_gap_percent);
+  if (a.options.digest) {
+    result["state_sha256"] = r.digest;
+    fmt::print("state after {} steps: sha256 {}\n", a.options.warmup + int64_t(r.step_seconds.size()),
+               r.digest);
+  }
   if (!a.out.empty()) write_text(a.out, result.dump());
   fmt::print("RESULT {}\n", result.dump());
   return 0;
@@ -172,6 +197,11 @@ void add_bench_step(CLI::App& command, Action& chosen) {
        "Force the fullest expert of each layer to this many times the mean load; 1: balanced; 0: the "
        "router decides")
       ->check(CLI::NonNegativeNumber);
+  c->add_option(
+      "--choices", a->choices,
+      "Algorithms of dense products on a GPU: taken from this file, or written to it where it is new");
+  c->add_flag("--digest", a->options.digest,
+              "Also give the SHA-256 of the weights and the optimizer's state after the timed steps");
   c->add_option("--out", a->out, "Also write the result line as JSON");
   c->add_option("--svg", a->svg, "Also draw where the time went, beside what the ceilings would allow");
   c->add_option("--label", a->label, "Name of this entry");

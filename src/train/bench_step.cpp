@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "cost/flops.h"
 #include "device/cpu/gemm_rate.h"
@@ -136,6 +137,19 @@ double max_over_mean(const interpret::Executor& executor, const config::Config& 
   return sum > 0 ? sum / double(config::num_moe_layers(c)) : 0;
 }
 
+// One SHA-256 of those of all tensors, in the order of their names. Hashed side by side: a large model has 100 GB.
+std::string digest_of(Programs& programs) {
+  std::vector<checkpoint::TensorRef> tensors = programs.tensors();
+  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::vector<base::Sha256Digest> digests(tensors.size());
+  programs.pool().for_each_tile(static_cast<int64_t>(tensors.size()), [&](int64_t i) {
+    digests[static_cast<size_t>(i)] = base::sha256(tensors[static_cast<size_t>(i)].bytes);
+  });
+  base::Sha256 all;
+  for (size_t i = 0; i < tensors.size(); ++i) all.update(tensors[i].name + "\n").update(digests[i]);
+  return all.hex();
+}
+
 }  // namespace
 
 BenchResult bench_step(Programs& programs, const BenchOptions& options) {
@@ -160,6 +174,7 @@ BenchResult bench_step(Programs& programs, const BenchOptions& options) {
     }
     if (options.seconds > 0 && spent >= options.seconds) break;
   }
+  if (options.digest) out.digest = digest_of(programs);
   if (device_known) out.host_gap_percent = 100 * (spent - on_device) / spent;
   if (gpu) {  // events around every stage cost time, so the breakdown is of a step of its own
     write_random_batch(executor, c, step);

@@ -21,6 +21,7 @@ void write_random_batch(interpret::Executor& executor, const config::Config& con
 struct BenchOptions {
   int64_t warmup = 2, steps = 10;
   double seconds = 0;  // stop after this many seconds of timed steps (0: no limit)
+  bool digest = false;
 };
 
 struct BenchResult {
@@ -36,6 +37,7 @@ struct BenchResult {
   double gemm_stage_rate = 0;    // FLOP/s inside those stages
   interpret::Timeline timeline;  // of the last step
   interpret::Breakdown breakdown;
+  std::string digest;  // of every tensor of the state behind the timed steps, if asked for
 };
 
 BenchResult bench_step(Programs& programs, const BenchOptions& options);
