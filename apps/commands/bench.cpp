@@ -58,9 +58,9 @@ config::Config bench_config(const BenchArguments& a) {
 bool take_choices(const std::string& path) {
   if (path.empty() || !std::filesystem::exists(path)) return false;
   base::PosixVfs disk;
-  const train::TakenChoices taken = take(
-      train::choices_from_json(base::read_file(disk, path, train::kMaxMatmulChoicesBytes), path),
-      train::matmul_machine(), path);
+  const train::TakenChoices taken =
+      take(train::choices_from_json(base::read_file(disk, path, train::kMaxMatmulChoicesBytes), path),
+           train::matmul_machine(), path);
   if (taken.use.empty()) base::fail("--choices: {}", taken.line);
   kernels::use_matmul_choices(taken.use);
   return true;
@@ -71,7 +71,7 @@ int run_bench(const BenchArguments& a) {
   if (a.config.empty() == a.peer_config.empty())
     base::fail("bench step needs a configuration: CONFIG (TOML) or --peer-config FILE (JSON), one of them");
   const config::Config config = bench_config(a);
-  train::ProgramChoice choice;
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
   const bool gpu = config.device.kind == "cuda";
   bench::Ceilings ceilings;
@@ -82,7 +82,7 @@ int run_bench(const BenchArguments& a) {
   if (!gpu && !a.choices.empty())
     base::fail("--choices is about the products of a GPU; this runs on the CPU");
   const bool chosen = take_choices(a.choices);
-  train::Programs programs(config, choice);
+  runtime::Programs programs(config, choice);
   programs.initialize();
   if (!chosen && !a.choices.empty()) base::replace_file(a.choices, to_json(train::current_choices()));
   if (gpu) {

@@ -14,10 +14,10 @@
 #include "data/chat/open_chat.h"
 #include "data/indexed_dataset.h"
 #include "data/text_source.h"
+#include "infer/evaluate.h"
+#include "infer/score_requests.h"
 #include "report/console.h"
-#include "train/evaluate.h"
 #include "train/run_tokenizer.h"
-#include "train/score_requests.h"
 
 namespace pleat::apps {
 namespace {
@@ -67,7 +67,7 @@ class Evaluation {
       : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
     if (!a.quiet)
       for (const std::string& remark : source_.remarks) fmt::print(stderr, "{}\n", remark);
-    if (!source_.tokenizer.empty()) vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
+    if (!source_.tokenizer.empty()) vocabulary_ = std::make_unique<infer::Vocabulary>(source_.tokenizer);
     seq_len_ = a.seq_len > 0 ? a.seq_len : source_.max_context;
     if (seq_len_ <= 0) base::fail("the model states no context length; give --seq-len");
     if (a.seq_len > source_.max_context && source_.max_context > 0)
@@ -92,7 +92,7 @@ class Evaluation {
     const int64_t stride = a_.stride > 0 ? a_.stride : seq_len_;
     if (stride > seq_len_) base::fail("--stride {} is more than --seq-len {}", stride, seq_len_);
     const auto model = make_model(std::max(seq_len_, a_.batch_tokens > 0 ? a_.batch_tokens : int64_t{1024}));
-    train::PerplexityMeter meter(*model, seq_len_, stride);
+    infer::PerplexityMeter meter(*model, seq_len_, stride);
     Progress progress(a_.quiet);
     int64_t bytes = 0, tokens = 0;
     double before = 0;
@@ -110,7 +110,7 @@ class Evaluation {
       progress.show(seen(meter.num_documents(), tokens), share);
       return a_.limit == 0 || meter.num_documents() < a_.limit;
     });
-    const train::Score s = meter.total();
+    const infer::Score s = meter.total();
     if (s.num_tokens == 0) base::fail("'{}' holds nothing to score", data_);
     if (masked) bytes = 0;  // of some tokens only: no text of its own
     const double nats = -s.log_likelihood / static_cast<double>(s.num_tokens);
@@ -140,30 +140,30 @@ class Evaluation {
   }
 
   int answer_requests() {
-    train::RequestOptions o;
+    infer::RequestOptions o;
     o.max_length = seq_len_;
     o.special_tokens = a_.special_tokens;
     if (a_.prefix_token >= 0)
       o.prefix_token = static_cast<int32_t>(a_.prefix_token);
     else if (vocabulary_)
       o.prefix_token = vocabulary_->prefix_token();
-    const train::RequestFile file = train::read_requests(a_.requests, vocabulary_.get(), o);
+    const infer::RequestFile file = infer::read_requests(a_.requests, vocabulary_.get(), o);
     if (file.requests.empty()) base::fail("'{}' holds no request", a_.requests);
     int64_t longest = 0, total = 0;
-    for (const train::ScoreRequest& r : file.requests)
+    for (const infer::ScoreRequest& r : file.requests)
       longest = std::max(longest, r.num_rows()), total += r.num_rows();
     const int64_t wanted = a_.batch_tokens > 0 ? a_.batch_tokens : 1024;
     const auto model = make_model(std::max(longest, std::min(total, wanted)));
-    std::vector<train::Score> scores;
+    std::vector<infer::Score> scores;
     {
       Progress progress(a_.quiet);
       const auto n = file.requests.size();
-      scores = train::score(*model, file.requests, [&](int64_t done) {
+      scores = infer::score(*model, file.requests, [&](int64_t done) {
         progress.show(fmt::format("{} of {}", done, base::counted(static_cast<int64_t>(n), "request")),
                       static_cast<double>(done) / static_cast<double>(n));
       });
     }
-    train::write_answers(a_.out, file, scores);
+    infer::write_answers(a_.out, file, scores);
     if (file.num_truncated > 0)
       fmt::print(stderr, "{} longer than {} tokens and lost the front\n",
                  base::counted(file.num_truncated, "context was", "contexts were"), seq_len_);
@@ -174,10 +174,10 @@ class Evaluation {
   }
 
  private:
-  std::unique_ptr<train::Inference> make_model(int64_t rows) const {
-    train::InferenceChoice choice;
+  std::unique_ptr<infer::Inference> make_model(int64_t rows) const {
+    infer::InferenceChoice choice;
     choice.score_tokens = rows;
-    auto model = std::make_unique<train::Inference>(source_.config, choice);
+    auto model = std::make_unique<infer::Inference>(source_.config, choice);
     source_.load(*model);
     return model;
   }
@@ -263,7 +263,7 @@ class Evaluation {
 
   const EvalArguments& a_;
   exchange::ModelSource source_;
-  std::unique_ptr<train::Vocabulary> vocabulary_;
+  std::unique_ptr<infer::Vocabulary> vocabulary_;
   int64_t seq_len_ = 0;
   std::string data_;  // what is scored
 };

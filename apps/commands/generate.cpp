@@ -7,23 +7,23 @@
 #include "data/chat/open_chat.h"
 #include "data/tokenizer/utf8.h"
 #include "generate.h"
-#include "train/prompts.h"
+#include "infer/prompts.h"
+#include "infer/stops.h"
+#include "infer/text_stream.h"
 #include "train/run_tokenizer.h"
-#include "train/stops.h"
-#include "train/text_stream.h"
 
 namespace pleat::apps {
 namespace {
 
 std::string joined(const std::vector<int32_t>& ids) { return fmt::format("{}", fmt::join(ids, " ")); }
 
-const char* name_of(train::Finish finish) {
+const char* name_of(infer::Finish finish) {
   switch (finish) {
-    case train::Finish::Length:
+    case infer::Finish::Length:
       return "length";
-    case train::Finish::StopToken:
+    case infer::Finish::StopToken:
       return "end_token";
-    case train::Finish::Stopped:
+    case infer::Finish::Stopped:
       return "stop_string";
   }
   return "";
@@ -51,7 +51,7 @@ class Generator {
       : a_(a), source_(exchange::open_model_source(a.model.folder, a.model.options)) {
     for (const std::string& remark : source_.remarks) fmt::print(stderr, "{}\n", remark);
     if (!source_.tokenizer.empty() && !a.ids)
-      vocabulary_ = std::make_unique<train::Vocabulary>(source_.tokenizer);
+      vocabulary_ = std::make_unique<infer::Vocabulary>(source_.tokenizer);
   }
 
   int run() {
@@ -61,8 +61,8 @@ class Generator {
       if (std::string text = read_standard_input(); !text.empty()) add_prompt(text);
     for (const std::string& text : a_.prompts) add_prompt(text == "-" ? read_standard_input() : text);
     if (!a_.prompt_file.empty())
-      for (train::Prompt& p : train::read_prompts(a_.prompt_file)) {
-        if (a_.ids && !p.ids) p = train::parse_ids(p.text);
+      for (infer::Prompt& p : infer::read_prompts(a_.prompt_file)) {
+        if (a_.ids && !p.ids) p = infer::parse_ids(p.text);
         prompts_.push_back(std::move(p));
       }
     if (prompts_.empty() && a_.chat)
@@ -74,24 +74,24 @@ class Generator {
     }
     const config::Config& config = source_.config;
     if (chat_)
-      for (train::Prompt& p : prompts_) {
+      for (infer::Prompt& p : prompts_) {
         std::vector<data::ChatMessage> messages = first_messages(a_.system);
         messages.push_back({.role = "user", .content = p.text});
         p.ids = chat_->encode(messages);
       }
-    const auto encoded = train::encode_prompts(prompts_, vocabulary_.get(), config.model.vocab_size);
+    const auto encoded = infer::encode_prompts(prompts_, vocabulary_.get(), config.model.vocab_size);
     size_t longest = 0;
     for (const auto& tokens : encoded) longest = std::max(longest, tokens.size());
     a_.options.max_tokens = tokens_to_draw(a_, source_, longest);
     choose_stops();
-    train::InferenceChoice choice;
+    infer::InferenceChoice choice;
     choice.num_sequences = std::min<int64_t>(a_.batch, static_cast<int64_t>(encoded.size()));
     choice.max_length = static_cast<int64_t>(longest) + a_.options.max_tokens;
     choice.prefill_rows = std::clamp<int64_t>(256 / choice.num_sequences, 1, static_cast<int64_t>(longest));
     choice.whole_sequences = a_.no_cache;
-    train::Inference model(config, choice);
+    infer::Inference model(config, choice);
     source_.load(model);
-    const auto next = train::make_next_token(model);
+    const auto next = infer::make_next_token(model);
     for (size_t first = 0; first < encoded.size(); first += static_cast<size_t>(choice.num_sequences))
       batch(*next, encoded, first,
             std::min(encoded.size(), first + static_cast<size_t>(choice.num_sequences)));
@@ -104,7 +104,7 @@ class Generator {
 
  private:
   void add_prompt(const std::string& text) {
-    prompts_.push_back(a_.ids ? train::parse_ids(text) : train::Prompt{text, std::nullopt});
+    prompts_.push_back(a_.ids ? infer::parse_ids(text) : infer::Prompt{text, std::nullopt});
   }
 
   void open_chat() {
@@ -114,7 +114,7 @@ class Generator {
     if (source_.is_run && !own)
       fmt::print(stderr, "the run was not trained on conversations; the tokenizer's own template is used\n");
     const data::ChatTemplate t = own ? *own : data::chat_preset(data::kTokenizersOwn);
-    chat_ = std::make_unique<train::ChatPrompt>(t, vocabulary_->tokenizer());
+    chat_ = std::make_unique<infer::ChatPrompt>(t, vocabulary_->tokenizer());
   }
 
   void choose_stops() {
@@ -126,7 +126,7 @@ class Generator {
       if (vocabulary_ && vocabulary_->end_of_document()) tokens.push_back(*vocabulary_->end_of_document());
     }
     if (!vocabulary_) return;
-    const train::Stops stops = train::make_stops(a_.stops, *vocabulary_);
+    const infer::Stops stops = infer::make_stops(a_.stops, *vocabulary_);
     tokens.insert(tokens.end(), stops.tokens.begin(), stops.tokens.end());
     stop_texts_ = stops.texts;
     if (!chat_) return;
@@ -141,14 +141,14 @@ class Generator {
     const int64_t limit = a_.context > 0            ? a_.context
                           : source_.max_context > 0 ? std::min<int64_t>(source_.max_context, 4096)
                                                     : 4096;
-    train::InferenceChoice choice;
+    infer::InferenceChoice choice;
     choice.num_sequences = 1;
     choice.max_length = limit;
     choice.prefill_rows = std::min<int64_t>(256, limit);
     choice.whole_sequences = a_.no_cache;
-    train::Inference model(source_.config, choice);
+    infer::Inference model(source_.config, choice);
     source_.load(model);
-    const auto next = train::make_next_token(model);
+    const auto next = infer::make_next_token(model);
     uint32_t turn = 0;
     talk(a_.system, [&](const std::vector<data::ChatMessage>& messages) {
       const std::vector<int32_t> prompt = chat_->encode(messages);
@@ -157,12 +157,12 @@ class Generator {
         base::fail("the conversation has {} tokens and leaves no room in a context of {}; /clear starts anew",
                    prompt.size(), limit);
       if (a_.max_tokens > 0) a_.options.max_tokens = std::min(a_.options.max_tokens, a_.max_tokens);
-      train::TextStream text = stream_of(prompt);
+      infer::TextStream text = stream_of(prompt);
       const auto show = [](const std::string& part) {
         fmt::print("{}", part);
         std::fflush(stdout);
       };
-      train::generate(
+      infer::generate(
           *next, {prompt}, a_.options, turn++,
           [&](size_t, int32_t token) {
             show(text.push(token));
@@ -175,8 +175,8 @@ class Generator {
     return 0;
   }
 
-  train::TextStream stream_of(const std::vector<int32_t>& prompt) const {
-    return train::TextStream(
+  infer::TextStream stream_of(const std::vector<int32_t>& prompt) const {
+    return infer::TextStream(
         [this](std::span<const int32_t> t) { return vocabulary_ ? vocabulary_->decode(t) : std::string(); },
         prompt, stop_texts_);
   }
@@ -185,7 +185,7 @@ class Generator {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
   }
 
-  void batch(train::NextToken& next, const std::vector<std::vector<int32_t>>& encoded, size_t first,
+  void batch(infer::NextToken& next, const std::vector<std::vector<int32_t>>& encoded, size_t first,
              size_t end) {
     const std::vector<std::vector<int32_t>> prompts(encoded.begin() + static_cast<std::ptrdiff_t>(first),
                                                     encoded.begin() + static_cast<std::ptrdiff_t>(end));
@@ -193,10 +193,10 @@ class Generator {
     const auto show = [&](const std::string& text) {
       if (stream && !text.empty()) fmt::print("{}", text), std::fflush(stdout);
     };
-    std::vector<train::TextStream> texts;
+    std::vector<infer::TextStream> texts;
     for (const auto& tokens : prompts) texts.push_back(stream_of(tokens));
     if (!chat_) show(prompts_[first].text);
-    const auto generations = train::generate(
+    const auto generations = infer::generate(
         next, prompts, a_.options, static_cast<uint32_t>(first),
         [&](size_t p, int32_t token) {
           if (!vocabulary_) show(fmt::format(" {}", token));
@@ -206,8 +206,8 @@ class Generator {
         &times_);
     for (size_t p = 0; p < prompts.size(); ++p) {
       show(texts[p].finish());
-      const train::Prompt& prompt = prompts_[first + p];
-      const train::Generation& g = generations[p];
+      const infer::Prompt& prompt = prompts_[first + p];
+      const infer::Generation& g = generations[p];
       if (a_.json) {
         nlohmann::json line = {{"index", first + p},
                                {"prompt_tokens", prompts[p]},
@@ -229,11 +229,11 @@ class Generator {
 
   GenerateArguments& a_;
   exchange::ModelSource source_;
-  std::unique_ptr<train::Vocabulary> vocabulary_;
-  std::unique_ptr<train::ChatPrompt> chat_;
-  std::vector<train::Prompt> prompts_;
+  std::unique_ptr<infer::Vocabulary> vocabulary_;
+  std::unique_ptr<infer::ChatPrompt> chat_;
+  std::vector<infer::Prompt> prompts_;
   std::vector<std::string> stop_texts_;
-  train::GenerateTimes times_;
+  infer::GenerateTimes times_;
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "command.h"
-#include "train/chat_prompt.h"
-#include "train/generate.h"
+#include "infer/chat_prompt.h"
+#include "infer/generate.h"
 
 namespace pleat::apps {
 
@@ -14,7 +14,7 @@ struct GenerateArguments {
   ModelArgument model;
   std::vector<std::string> prompts, stops;
   std::string prompt_file, system;
-  train::GenerateOptions options;
+  infer::GenerateOptions options;
   int64_t max_tokens = 0, batch = 8, context = 0;
   bool json = false, no_cache = false, ids = false, ignore_end = false, chat = false;
 };

@@ -21,9 +21,9 @@ void add_trace(CLI::App& command, Action& chosen) {
   add_example(*c, "pleat trace configs/tiny.toml --out trace.json --svg trace.svg");
   c->callback([a, &chosen] {
     chosen = [a] {
-      train::ProgramChoice choice;
+      runtime::ProgramChoice choice;
       choice.evaluate = false;
-      train::Programs programs(a->config.resolved(), choice);
+      runtime::Programs programs(a->config.resolved(), choice);
       programs.initialize();
       train::BenchOptions options;
       options.steps = a->steps;

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "command.h"
 #include "report/table.h"
+#include "runtime/rank_setup.h"
 #include "schedule/ranks.h"
-#include "train/rank_setup.h"
 #include "verify/compare.h"
 #include "verify/shrink.h"
 
@@ -41,7 +41,7 @@ std::vector<model::Role> roles_of(config::Config c, const model::Mesh& m) {
 
 int run(const VerifyLayoutArguments& a) {
   const config::Config asked = a.config.load();
-  const model::Mesh mesh = train::rank_setup(a.config.resolved(), a.ranks, 0).mesh;
+  const model::Mesh mesh = runtime::rank_setup(a.config.resolved(), a.ranks, 0).mesh;
   const verify::Shrunk small = verify::shrink(asked, mesh);
   const std::vector<model::Parameter> table = model::make_parameters(small.config);
   const auto start = std::chrono::steady_clock::now();

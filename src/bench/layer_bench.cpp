@@ -8,9 +8,10 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "device/cuda/random.h"
-#include "interpret/run/bound.h"
 #include "model/parameters.h"
 #include "report/metrics.h"
+#include "runtime/keep.h"
+#include "runtime/runtime.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 
@@ -20,38 +21,38 @@ namespace {
 constexpr int kWarmup = 3;
 constexpr double kWeightStd = 0.02;
 
-using interpret::Bound;
 using program::Value;
+using runtime::Runtime;
 
 double standard_deviation(const Value& v) { return v.name == "x" || v.name == "dy" ? 1.0 : kWeightStd; }
 
-void write_random(Bound& bound, size_t value) {
-  const Value& v = bound.program.values[value];
+void write_random(Runtime& bound, size_t value) {
+  const Value& v = bound.program().values[value];
   const int64_t n = program::num_elements(v);
-  if (bound.machine) {
-    device::cuda::Lane& lane = bound.machine->lane("compute");
-    device::cuda::fill_random_std(lane, bound.machine->arena() + bound.plan.offset[value], n,
+  if (bound.machine()) {
+    device::cuda::Lane& lane = bound.machine()->lane("compute");
+    device::cuda::fill_random_std(lane, bound.machine()->arena() + bound.plan().offset[value], n,
                                   v.dtype == tensor::Dtype::BF16, static_cast<uint32_t>(value + 1),
                                   static_cast<float>(standard_deviation(v)));
     lane.synchronize();
     return;
   }
   const base::RandomStream random(1, base::RandomUse::Test, static_cast<uint32_t>(value), 0);
-  float* to = reinterpret_cast<float*>(bound.state(static_cast<program::ValueId>(value)));
+  float* to = reinterpret_cast<float*>(bound.host(static_cast<program::ValueId>(value)));
   for (int64_t i = 0; i < n; ++i)
     to[i] = static_cast<float>(standard_deviation(v) * random.normal(static_cast<uint64_t>(i)));
 }
 
 // Every persistent value: floats at random, and what the feed says of rows: all count, numbered in order.
-void write_state(Bound& bound) {
-  for (size_t i = 0; i < bound.program.values.size(); ++i) {
-    const Value& v = bound.program.values[i];
+void write_state(Runtime& bound) {
+  for (size_t i = 0; i < bound.program().values.size(); ++i) {
+    const Value& v = bound.program().values[i];
     if (v.life != program::Life::Persistent || v.view_of != program::kNoValue) continue;
     if (tensor::is_float(v.dtype)) {
       write_random(bound, i);
       continue;
     }
-    std::byte* to = bound.state(static_cast<program::ValueId>(i));
+    std::byte* to = bound.host(static_cast<program::ValueId>(i));
     const int64_t n = program::num_elements(v);
     if (v.name == "mb0.valid")
       std::fill_n(reinterpret_cast<uint8_t*>(to), n, uint8_t{1});
@@ -60,7 +61,7 @@ void write_state(Bound& bound) {
     else
       base::fail_with(base::ExitCode::Internal, "the benchmark of a layer has nothing to write into '{}'",
                       v.name);
-    if (bound.machine) bound.machine->write(bound.plan.offset[i], to, program::num_bytes(v));
+    if (bound.machine()) bound.machine()->write(bound.plan().offset[i], to, program::num_bytes(v));
   }
 }
 
@@ -68,8 +69,8 @@ struct Measured {
   double median_seconds = 0, max_over_mean = 0;
 };
 
-Measured measure(Bound& bound, const config::Config& config, int repeats) {
-  interpret::Executor& executor = *bound.executor;
+Measured measure(Runtime& bound, const config::Config& config, int repeats) {
+  interpret::Executor& executor = bound.executor();
   std::vector<double> seconds;
   Measured out;
   for (int run = 0; run < kWarmup + repeats; ++run) {
@@ -149,9 +150,9 @@ LayerResult bench_layer(const LayerShape& shape, const LayerOptions& options) {
   const double flops =
       6.0 * double(shape.tokens) * double(shape.top_k) * double(shape.hidden) * double(shape.ffn);
   for (const schedule::LayerPart part : {schedule::LayerPart::Forward, schedule::LayerPart::Both}) {
-    Bound bound(schedule::apply_passes(schedule::build_moe_layer(config, table, part), config),
-                static_cast<int>(config.device.threads),
-                options.gpu ? Bound::Device::Cuda : Bound::Device::Cpu);
+    Runtime bound(schedule::apply_passes(schedule::build_moe_layer(config, table, part), config),
+                  static_cast<int>(config.device.threads),
+                  options.gpu ? runtime::Device::Cuda : runtime::Device::Cpu);
     write_state(bound);
     const Measured measured = measure(bound, config, options.repeats);
     if (part == schedule::LayerPart::Forward) {
@@ -162,18 +163,18 @@ LayerResult bench_layer(const LayerShape& shape, const LayerOptions& options) {
     out.both_seconds = measured.median_seconds;
     out.both_rate = 3 * flops / measured.median_seconds;
     out.max_over_mean = measured.max_over_mean;
-    out.arena_bytes = bound.plan.arena_bytes;
+    out.arena_bytes = bound.plan().arena_bytes;
     interpret::RunOptions timed;
     timed.timing = true;
-    bound.executor->run(timed);
+    bound.executor().run(timed);
     out.operations =
-        operation_times(bound.program, bound.executor->timeline(), shape.tokens, options.ceilings);
+        operation_times(bound.program(), bound.executor().timeline(), shape.tokens, options.ceilings);
     if (!options.check_finite) continue;
     interpret::RunOptions looking;
     looking.find_non_finite = true;
-    bound.executor->run(looking);
-    if (bound.executor->non_finite())
-      base::fail_with(base::ExitCode::Internal, "{}", bound.executor->non_finite()->text);
+    bound.executor().run(looking);
+    if (bound.executor().non_finite())
+      base::fail_with(base::ExitCode::Internal, "{}", bound.executor().non_finite()->text);
   }
   return out;
 }

@@ -237,6 +237,7 @@ struct DeviceConfig {
   std::string kind = "cpu";  // cpu | cuda
   int64_t threads = 0;       // 0: all cores
   bool graph = true;         // cuda: the step as one captured graph
+  bool in_order = false;     // stages one after the other instead of lanes side by side
   bool deterministic_attention = true;
   std::string matmul_choices;  // cuda: matmul_choices.json of another run
 

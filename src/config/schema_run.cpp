@@ -163,6 +163,11 @@ void add_device_keys(std::vector<Key>& keys) {
           .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
                    return c.device.kind == "cuda";
                  }}));
+  keys.push_back(key("in_order", &D::in_order,
+                     "For debugging: run the stages of a step one after the other, as `pleat explain` lists "
+                     "them, instead of lanes "
+                     "side by side. Slower where lanes overlap; the bits are the same.")
+                     .see({"device.graph"}));
   keys.push_back(
       key("threads", &D::threads,
           "Worker threads. 0 uses every core this process may run on. Results do not depend on it.")

@@ -29,6 +29,14 @@ void check_types(const Config& c) {
 
 void validate_device(const Config& c) {
   check_types(c);
+  const bool ring = c.parallel.cp > 1 && c.parallel.context == "ring";
+  if (c.device.in_order && (c.parallel.pp > 1 || ring))
+    base::fail(
+        "device.in_order = true needs {} (now {}): messages that wait for each other need lanes that run "
+        "side "
+        "by side",
+        ring ? "parallel.context other than \"ring\"" : "parallel.pp = 1",
+        ring ? std::string("\"ring\"") : std::to_string(c.parallel.pp));
   if (c.device.kind != "cuda") return;
   if (c.moe.num_groups > program::kMaxGpuGroups)
     base::fail(

@@ -9,9 +9,9 @@
 #include "config/run_files.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
+#include "infer/vocabulary.h"
 #include "safetensors/convert.h"
 #include "train/run_tokenizer.h"
-#include "train/vocabulary.h"
 
 namespace pleat::exchange {
 namespace {
@@ -78,7 +78,7 @@ std::string other_tokenizer_remark(const std::string& name, const config::Config
   } catch (const base::Error&) {
     return "";  // the run's own is gone: the reason for another one
   }
-  if (hash.empty() || hash == train::Vocabulary(name).tokenizer().tokenizer_hash()) return "";
+  if (hash.empty() || hash == infer::Vocabulary(name).tokenizer().tokenizer_hash()) return "";
   return fmt::format(
       "note: --tokenizer {} is not the one the run was trained with ({}): its tokens mean something else to "
       "the model",
@@ -112,7 +112,7 @@ ModelSource open_run(const std::string& folder, const ModelSourceOptions& o) {
     if (const std::string remark = other_tokenizer_remark(o.tokenizer, out.config); !remark.empty())
       out.remarks.push_back(remark);
   if (out.config.model.vocab_size == 0) {
-    asked.model.vocab_size = train::Vocabulary(out.tokenizer).tokenizer().vocab_size();
+    asked.model.vocab_size = infer::Vocabulary(out.tokenizer).tokenizer().vocab_size();
     out.config = config::resolve(asked);
   }
   return out;
@@ -136,10 +136,10 @@ void converted(tensor::Dtype type, std::span<const std::byte> from, std::span<st
                       std::span(reinterpret_cast<To*>(to.data()), to.size() / sizeof(To)));
 }
 
-std::string load_run(const ModelSource& source, train::Inference& model) {
+std::string load_run(const ModelSource& source, infer::Inference& model) {
   const checkpoint::Loaded& loaded = source.reading->chosen.loaded;
   std::vector<std::byte> raw;
-  for (const checkpoint::Target& t : model.targets()) {
+  for (const checkpoint::Target& t : model.weights()) {
     const checkpoint::TensorEntry& entry = loaded.tensor(t.name);
     if (entry.shape != t.shape || !tensor::is_float(entry.dtype))
       base::fail("tensor '{}' of {} has another shape or type than its saved config says", t.name,
@@ -161,12 +161,12 @@ std::string load_run(const ModelSource& source, train::Inference& model) {
 
 }  // namespace
 
-std::string ModelSource::load(train::Inference& model) const {
+std::string ModelSource::load(infer::Inference& model) const {
   if (is_run) return load_run(*this, model);
   family::FamilyConfig described = family::read_model_config(folder);
   described.config = config;
   const LoadReport report =
-      load_weights(safetensors::ModelFolder::open(folder), described, model.table(), model.targets());
+      load_weights(safetensors::ModelFolder::open(folder), described, model.table(), model.weights());
   return fmt::format("{} tensors of a {} model", report.num_tensors, described.family->model_type);
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "checkpoint/choose.h"
-#include "train/inference.h"
+#include "infer/inference.h"
 
 namespace pleat::exchange {
 
@@ -26,7 +26,7 @@ struct ModelSource {
   config::Config config;            // resolved
   int64_t max_context = 0;          // tokens the model was made for
   std::string max_context_key;      // where that number comes from, for messages
-  std::string tokenizer;            // for train::Vocabulary; empty: the source has none
+  std::string tokenizer;            // for infer::Vocabulary; empty: the source has none
   std::vector<int32_t> end_tokens;  // of generation_config.json
   // Of a run: the checkpoint, held against pruning as long as this lives.
   std::shared_ptr<const checkpoint::Reading> reading;
@@ -35,7 +35,7 @@ struct ModelSource {
 
   // Reads the checkpoint, or the model's tensors, into `model`, which must have been made from `config`.
   // Returns what was read, for the console.
-  std::string load(train::Inference& model) const;
+  std::string load(infer::Inference& model) const;
 };
 
 // Chooses and verifies the checkpoint of a run; otherwise reads no weights. The model of a run is the one its

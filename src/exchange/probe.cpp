@@ -5,16 +5,17 @@
 
 #include "base/error.h"
 #include "exchange/weights.h"
-#include "interpret/run/bound.h"
 #include "model/decoder.h"
-#include "model/rope.h"
+#include "runtime/constants.h"
+#include "runtime/keep.h"
+#include "runtime/runtime.h"
 #include "safetensors/convert.h"
 #include "schedule/build.h"
 
 namespace pleat::exchange {
 namespace {
 
-using interpret::Bound;
+using runtime::Runtime;
 
 struct Tokens {
   int64_t batch = 0, length = 0;
@@ -50,24 +51,9 @@ Tokens read_tokens(const std::string& path, int64_t vocab) {
   return out;
 }
 
-std::vector<checkpoint::Target> targets_of(Bound& bound) {
-  std::vector<checkpoint::Target> out;
-  for (size_t i = 0; i < bound.program.values.size(); ++i) {
-    const program::Value& v = bound.program.values[i];
-    if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs || bound.plan.offset[i] < 0)
-      continue;
-    out.push_back(
-        {v.name,
-         v.dtype,
-         v.shape,
-         {bound.state(static_cast<program::ValueId>(i)), static_cast<size_t>(program::num_bytes(v))}});
-  }
-  return out;
-}
-
-void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, bool training) {
+void write_inputs(Runtime& bound, const config::Config& c, const Tokens& tokens, bool training) {
   const auto at = [&]<class T>(const char* what, T) {
-    return static_cast<T*>(bound.executor->data(fmt::format("mb0.{}", what)));
+    return static_cast<T*>(bound.executor().data(fmt::format("mb0.{}", what)));
   };
   const int64_t n = tokens.batch * tokens.length;
   for (int64_t t = 0; t < n; ++t) {
@@ -82,14 +68,12 @@ void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, b
     at("labels", int32_t{})[t] = predicted ? tokens.ids[static_cast<size_t>(t + 1)] : 0;
     at("loss_mask", uint8_t{})[t] = predicted;
   }
-  int64_t* rng = static_cast<int64_t*>(bound.executor->data("rng"));
+  int64_t* rng = static_cast<int64_t*>(bound.executor().data("rng"));
   rng[0] = c.train.seed, rng[1] = 0;
-  const std::vector<double> frequencies = model::rope_frequencies(c.model);
-  std::memcpy(bound.state(bound.executor->find("rope.inv_freq")), frequencies.data(),
-              frequencies.size() * sizeof(double));
+  runtime::write_constants(bound, c.model, {});
   bound.push_state();
   if (!training) return;
-  double* norm = static_cast<double*>(bound.executor->data("norm"));
+  double* norm = static_cast<double*>(bound.executor().data("norm"));
   norm[0] = 1.0 / static_cast<double>(tokens.batch * (tokens.length - 1));
   norm[1] = 1;
   norm[2] = 1.0 / static_cast<double>(tokens.batch);
@@ -98,12 +82,8 @@ void write_inputs(Bound& bound, const config::Config& c, const Tokens& tokens, b
 
 // The training step without its update: gradients are all that is wanted.
 program::Program gradient_program(const config::Config& c, const std::vector<model::Parameter>& table) {
-  program::Program p = schedule::build_training_step(c, table);
-  std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
-  for (program::Value& v : p.values)
-    if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
-  return interpret::with_results(
-      std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
+  return runtime::with_results(runtime::without_update(schedule::build_training_step(c, table)),
+                               [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
 std::string choice_of(int64_t layer) { return fmt::format("mb0.L{}.expert_idx", layer); }
@@ -125,7 +105,7 @@ program::Program with_given_routing(program::Program p) {
   return p;
 }
 
-void write_routing(Bound& bound, const config::Config& c, const Tokens& tokens, const std::string& path) {
+void write_routing(Runtime& bound, const config::Config& c, const Tokens& tokens, const std::string& path) {
   const safetensors::File file = safetensors::File::open(path);
   const std::vector<int64_t> shape = {tokens.batch, tokens.length, c.moe.top_k};
   for (int64_t layer = 0; layer < config::num_all_layers(c); ++layer) {
@@ -135,7 +115,7 @@ void write_routing(Bound& bound, const config::Config& c, const Tokens& tokens, 
     if (info.type != safetensors::ElementType::I32 || info.shape != shape)
       base::fail("{}: {} is {} {}, needed I32 {}", path, name, safetensors::name_of(info.type),
                  safetensors::shape_text(info.shape), safetensors::shape_text(shape));
-    auto* to = static_cast<int32_t*>(bound.executor->data(choice_of(layer) + kGiven));
+    auto* to = static_cast<int32_t*>(bound.executor().data(choice_of(layer) + kGiven));
     file.read(name, std::span(reinterpret_cast<std::byte*>(to), static_cast<size_t>(info.num_bytes())));
     for (int64_t i = 0; i < info.num_elements(); ++i)
       if (to[i] < 0 || to[i] >= c.moe.num_experts || (i % c.moe.top_k != 0 && to[i] <= to[i - 1]))
@@ -161,9 +141,10 @@ class Output {
     specs_.push_back({std::move(name), type, std::move(shape)});
   }
   // As the program has it; bf16 is written as F32, which holds it exactly.
-  void add_value(std::string name, std::vector<int64_t> shape, const Bound& bound, const std::string& value) {
-    const program::Value& v = bound.program.values[static_cast<size_t>(bound.executor->find(value))];
-    const void* data = bound.executor->data(value);
+  void add_value(std::string name, std::vector<int64_t> shape, const Runtime& bound,
+                 const std::string& value) {
+    const program::Value& v = bound.program().values[static_cast<size_t>(bound.executor().find(value))];
+    const void* data = bound.executor().data(value);
     if (v.dtype != tensor::Dtype::BF16) return add(std::move(name), std::move(shape), data);
     std::vector<float> wide(static_cast<size_t>(program::num_elements(v)));
     safetensors::decode(safetensors::ElementType::BF16,
@@ -225,19 +206,19 @@ ProbeResult probe(const ProbeOptions& o) {
   const auto routed = [&](program::Program p) {
     return o.routing_from.empty() ? p : with_given_routing(std::move(p));
   };
-  const Bound::Device device = c.device.kind == "cuda" ? Bound::Device::Cuda : Bound::Device::Cpu;
-  Bound forward(interpret::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted),
-                threads, device);
-  load_weights(folder, model, table, targets_of(forward));
+  const runtime::Device device = runtime::device_of(c.device.kind);
+  Runtime forward(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted),
+                  threads, device);
+  load_weights(folder, model, table, forward.targets());
   // All inputs, before every run: a run may take their memory for something else.
-  const auto write_all = [&](Bound& bound, bool training) {
+  const auto write_all = [&](Runtime& bound, bool training) {
     write_inputs(bound, c, tokens, training);
     if (!o.routing_from.empty()) write_routing(bound, c, tokens, o.routing_from);
   };
   write_all(forward, false);
-  forward.executor->run();
+  forward.executor().run();
   const tensor::Dtype dtype =
-      forward.program.values[static_cast<size_t>(forward.executor->find("mb0.logits"))].dtype;
+      forward.program().values[static_cast<size_t>(forward.executor().find("mb0.logits"))].dtype;
   Output out(o.out_path, dtype);
   out.add_value("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward, "mb0.logits");
   const std::vector<int64_t> hidden = {tokens.batch, tokens.length, c.model.hidden_size};
@@ -249,18 +230,18 @@ ProbeResult probe(const ProbeOptions& o) {
   for (int64_t i = 0; o.routing && i < L; ++i)
     if (config::is_moe_layer(c, i))
       out.add(routing_name(i), {tokens.batch, tokens.length, c.moe.top_k},
-              forward.executor->data(choice_of(i)), safetensors::ElementType::I32);
+              forward.executor().data(choice_of(i)), safetensors::ElementType::I32);
 
-  Bound backward(routed(gradient_program(c, table)), threads, device);
-  load_weights(folder, model, table, targets_of(backward));
+  Runtime backward(routed(gradient_program(c, table)), threads, device);
+  load_weights(folder, model, table, backward.targets());
   write_all(backward, true);
-  backward.executor->run();
-  const double* loss = static_cast<const double*>(backward.executor->data("loss"));
+  backward.executor().run();
+  const double* loss = static_cast<const double*>(backward.executor().data("loss"));
   result.loss = loss[0] / loss[1];
   out.add_scalar("loss", result.loss);
   for (int64_t k = 0; k < c.model.num_mtp_layers; ++k) {
     const double* mtp =
-        static_cast<const double*>(backward.executor->data(fmt::format("L{}.mtp_loss", L + k)));
+        static_cast<const double*>(backward.executor().data(fmt::format("L{}.mtp_loss", L + k)));
     out.add_scalar(fmt::format("mtp_loss.{}", k + 1), mtp[0] / std::max(mtp[1], 1.0));
   }
   const model::AuxCoefficients aux = model::aux_coefficients(c);
@@ -269,26 +250,26 @@ ProbeResult probe(const ProbeOptions& o) {
     for (int64_t i = 0; i < config::num_all_layers(c); ++i)
       if (config::is_moe_layer(c, i))
         result.aux_loss +=
-            static_cast<const double*>(backward.executor->data(fmt::format("L{}.aux_losses", i)))[0];
+            static_cast<const double*>(backward.executor().data(fmt::format("L{}.aux_losses", i)))[0];
     out.add_scalar(aux.hf ? "aux_loss_hf" : "aux_loss", result.aux_loss);
   }
   if (o.gradients) {
     if (aux.any() && !o.aux_gradients) {
       // Once more with the auxiliary terms weighted by zero: the gradients of the token loss alone.
       write_all(backward, true);
-      double* norm = static_cast<double*>(backward.executor->data("norm"));
+      double* norm = static_cast<double*>(backward.executor().data("norm"));
       norm[1] = norm[2] = norm[3] = 0;
-      backward.executor->run();
+      backward.executor().run();
     }
     std::vector<Source> sources;
     for (size_t i = 0; i < table.size(); ++i) {
       if (!table[i].tied_to.empty()) continue;
-      const program::ValueId id = backward.executor->find(table[i].name + ".grad");
-      const program::Value& v = backward.program.values[static_cast<size_t>(id)];
+      const program::ValueId id = backward.executor().find(table[i].name + ".grad");
+      const program::Value& v = backward.program().values[static_cast<size_t>(id)];
       sources.push_back({table[i].name,
                          v.dtype,
                          v.shape,
-                         {static_cast<const std::byte*>(backward.executor->data(id)),
+                         {static_cast<const std::byte*>(backward.executor().data(id)),
                           static_cast<size_t>(program::num_bytes(v))}});
     }
     std::vector<std::byte> bytes;

@@ -118,10 +118,10 @@ void write_random_batch(interpret::Executor& executor, const config::Config& c, 
     for (int64_t t = 0; t < T; ++t) at("labels", int32_t{})[t] = t + 1 < T ? tokens[t + 1] : 0;
   }
   const int64_t n = c.train.num_microbatches * c.train.micro_batch;
-  write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n},
-             c.train.num_microbatches);
-  write_rng(executor, c.train.seed, step);
-  write_hyper(executor, learning_rate(c, step), step);
+  runtime::write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n},
+                      c.train.num_microbatches);
+  runtime::write_rng(executor, c.train.seed, step);
+  runtime::write_hyper(executor, learning_rate(c, step), step);
 }
 
 namespace {
@@ -138,7 +138,7 @@ double max_over_mean(const interpret::Executor& executor, const config::Config& 
 }
 
 // One SHA-256 of those of all tensors, in the order of their names. Hashed side by side: a large model has 100 GB.
-std::string digest_of(Programs& programs) {
+std::string digest_of(runtime::Programs& programs) {
   std::vector<checkpoint::TensorRef> tensors = programs.tensors();
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   std::vector<base::Sha256Digest> digests(tensors.size());
@@ -152,7 +152,7 @@ std::string digest_of(Programs& programs) {
 
 }  // namespace
 
-BenchResult bench_step(Programs& programs, const BenchOptions& options) {
+BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options) {
   interpret::Executor& executor = programs.train();
   const config::Config& c = programs.config();
   const bool gpu = programs.machine() != nullptr;

@@ -8,7 +8,7 @@
 
 #include "config/config.h"
 #include "interpret/trace/timeline.h"
-#include "train/programs.h"
+#include "runtime/programs.h"
 
 namespace pleat::train {
 
@@ -40,6 +40,6 @@ struct BenchResult {
   std::string digest;  // of every tensor of the state behind the timed steps, if asked for
 };
 
-BenchResult bench_step(Programs& programs, const BenchOptions& options);
+BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options);
 
 }  // namespace pleat::train

@@ -44,7 +44,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     base::fail("--ranks {} asks for threads, but {} started this process as rank {} of {}; leave one out",
                num_ranks, world.launcher, world.rank, world.size);
   const int size = num_ranks > 0 ? num_ranks : world.size;
-  rank_setup(resolved, size, num_ranks > 0 ? 0 : world.rank);  // throws what does not fit
+  runtime::rank_setup(resolved, size, num_ranks > 0 ? 0 : world.rank);  // throws what does not fit
   if (const std::string fault = carrier_fault(config, size); !fault.empty()) base::fail("{}", fault);
   if (config.comm.mpi_native && (num_ranks > 0 || size == 1))
     base::fail(
@@ -55,7 +55,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
         "processes over MPI move host memory only; on a GPU ranks are threads of one process (--ranks {})",
         size);
   if (size == 1) {
-    Crew alone(resolved);
+    runtime::Crew alone(resolved);
     rank_main(config, alone, "alone");
     return;
   }
@@ -63,7 +63,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     comm::LocalWorld ranks(size, comm_options(config, inject));
     comm::run_ranks(ranks, [&](int rank) {
       const std::unique_ptr<comm::Endpoint> endpoint = ranks.endpoint(rank);
-      Crew crew(resolved, *endpoint, threads_for(resolved, size));
+      runtime::Crew crew(resolved, *endpoint, threads_for(resolved, size));
       rank_main(config, crew, "threads of one process");
     });
     return;
@@ -75,7 +75,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
         world.launcher, world.rank, world.size,
         comm::mpi_is_built_in() ? "" : ", and this program was built without it", world.size, world.size);
   comm::run_mpi_rank(comm_options(config, inject), [&](comm::Endpoint& endpoint) {
-    Crew crew(resolved, endpoint, threads_for(resolved, world.local_size));
+    runtime::Crew crew(resolved, endpoint, threads_for(resolved, world.local_size));
     rank_main(config, crew, "processes over MPI, started by " + world.launcher);
   });
 }

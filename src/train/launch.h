@@ -6,13 +6,14 @@
 #include <string>
 
 #include "config/config.h"
-#include "train/crew.h"
+#include "runtime/crew.h"
 
 namespace pleat::train {
 
 // Called once per rank of this process, each on a thread of its own where there are several. `carrier`: what
 // the ranks are and talk over, for people.
-using RankMain = std::function<void(const config::Config& config, Crew& crew, const std::string& carrier)>;
+using RankMain =
+    std::function<void(const config::Config& config, runtime::Crew& crew, const std::string& carrier)>;
 
 // What keeps this many ranks from running, beyond what the model and the layout say: empty, or words for people.
 // It depends on what carries the ranks, not on the configuration, so that it may be planned and simulated.

@@ -19,6 +19,7 @@
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
 #include "device/cuda/cuda.h"
+#include "infer/generate.h"
 #include "kernels/cuda/choices.h"
 #include "report/console.h"
 #include "report/jsonl_log.h"
@@ -30,7 +31,6 @@
 #include "train/announce.h"
 #include "train/bigram.h"
 #include "train/checkpoint_owner.h"
-#include "train/generate.h"
 #include "train/launch.h"
 #include "train/matmul_choices.h"
 #include "train/memory.h"
@@ -57,7 +57,8 @@ double steady_now() {
 class Run {
  public:
   // `carrier` says what the ranks are, for people.
-  Run(const config::Config& config, const LoopOptions& options, Crew& crew, std::string carrier, Start start)
+  Run(const config::Config& config, const LoopOptions& options, runtime::Crew& crew, std::string carrier,
+      Start start)
       : options_(options),
         crew_(crew),
         carrier_(std::move(carrier)),
@@ -223,8 +224,8 @@ class Run {
     resume();
   }
 
-  ProgramChoice choice() const {
-    ProgramChoice c;
+  runtime::ProgramChoice choice() const {
+    runtime::ProgramChoice c;
     c.logits = crew_.alone();
     return c;
   }
@@ -413,7 +414,7 @@ class Run {
     out.summary_path = path("summary.json");
     if (!crew_.leads()) return out;
 
-    const Planned& planned = trainer_.programs().train_plan();
+    const runtime::Planned& planned = trainer_.programs().train_plan();
     const ArenaUse memory = arena_use();
     json owners = json::object();
     for (size_t i = 0; i < planned.plan.at_peak.size(); ++i)
@@ -506,7 +507,7 @@ class Run {
 
   std::string sample() {
     const std::shared_ptr<data::TextTokenizer> tokenizer = open_run_tokenizer(config_);
-    GenerateOptions o;
+    infer::GenerateOptions o;
     o.max_tokens = 240;
     o.seed = config_.train.seed;
     if (tokenizer->has_end_of_document()) o.stop_tokens = {tokenizer->end_of_document()};
@@ -518,7 +519,7 @@ class Run {
   base::Vfs& vfs() { return *start_.vfs; }
 
   LoopOptions options_;
-  Crew& crew_;
+  runtime::Crew& crew_;
   const std::string carrier_;
   Start start_;
   const Names in_use_;
@@ -549,7 +550,8 @@ void say_done(const LoopResult& done, const std::string& folder) {
 LoopResult run_training(const config::Config& config, const LoopOptions& options) {
   const StopSignal signal;  // first: a request during start-up counts as well
   LoopResult result;
-  const RankMain one_rank = [&](const config::Config& asked, Crew& crew, const std::string& carrier) {
+  const RankMain one_rank = [&](const config::Config& asked, runtime::Crew& crew,
+                                const std::string& carrier) {
     Start start = begin(asked, options, crew);
     LoopResult mine;
     if (start.done) {

@@ -43,7 +43,7 @@ std::vector<LogicalTensor> logical_tensors(const config::Config& c,
 }
 
 std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Parameter>& table,
-                           const LogicalTensor& t, const RankSetup& rank, Which which) {
+                           const LogicalTensor& t, const runtime::RankSetup& rank, Which which) {
   const int64_t size = tensor::size_of(t.dtype);
   if (t.kind == StateKind::Bias) {
     const bool first = rank.place.at(Group::TensorDataContext) == 0;
@@ -74,11 +74,11 @@ std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Par
   return out;
 }
 
-ShardedState::ShardedState(Programs& programs, const Crew& crew)
+ShardedState::ShardedState(runtime::Programs& programs, const runtime::Crew& crew)
     : programs_(programs), crew_(crew), tensors_(logical_tensors(programs.config(), programs.table())) {
   if (crew.leads() && !crew.alone())
     for (int r = 0; r < crew.setup().world(); ++r)
-      ranks_.push_back(rank_setup(programs.config(), crew.setup().world(), r));
+      ranks_.push_back(runtime::rank_setup(programs.config(), crew.setup().world(), r));
   else
     ranks_.push_back(crew.setup());
   int64_t offset = 0;
@@ -89,7 +89,7 @@ ShardedState::ShardedState(Programs& programs, const Crew& crew)
   offsets_.push_back(offset);
 }
 
-std::vector<ShardedState::Copy> ShardedState::copies(const RankSetup& rank, int64_t begin,
+std::vector<ShardedState::Copy> ShardedState::copies(const runtime::RankSetup& rank, int64_t begin,
                                                      int64_t count) const {
   std::vector<Copy> out;
   size_t i =

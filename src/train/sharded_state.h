@@ -12,8 +12,8 @@
 
 #include "checkpoint/load.h"
 #include "checkpoint/state.h"
-#include "train/crew.h"
-#include "train/programs.h"
+#include "runtime/crew.h"
+#include "runtime/programs.h"
 
 namespace pleat::train {
 
@@ -38,12 +38,13 @@ std::vector<LogicalTensor> logical_tensors(const config::Config& config,
 enum class Which : bool { Held, Owned };
 std::vector<checkpoint::Part> parts_on(const config::Config& config,
                                        const std::vector<model::Parameter>& table,
-                                       const LogicalTensor& tensor, const RankSetup& rank, Which which);
+                                       const LogicalTensor& tensor, const runtime::RankSetup& rank,
+                                       Which which);
 
 class ShardedState {
  public:
   // Both outlive this.
-  ShardedState(Programs& programs, const Crew& crew);
+  ShardedState(runtime::Programs& programs, const runtime::Crew& crew);
 
   // On the leader: calls `use` with the whole state, whose tensors are fetched from their owners piece by
   // piece as they are read, a few MiB at a time. On the others: answers until the leader is done. When `use`
@@ -60,18 +61,18 @@ class ShardedState {
     size_t tensor_idx = 0;
     int64_t value_begin = 0;  // in the rank's value
   };
-  std::vector<Copy> copies(const RankSetup& rank, int64_t begin, int64_t count) const;
+  std::vector<Copy> copies(const runtime::RankSetup& rank, int64_t begin, int64_t count) const;
 
   void lead(const std::function<void(std::vector<checkpoint::TensorRef>)>& use);
   void serve();
   void read(int64_t begin, std::span<std::byte> out);
   void fetch(int64_t begin, int64_t count);
 
-  Programs& programs_;
-  const Crew& crew_;
+  runtime::Programs& programs_;
+  const runtime::Crew& crew_;
   std::vector<LogicalTensor> tensors_;
-  std::vector<int64_t> offsets_;  // of the tensors in the stream of all, and its end
-  std::vector<RankSetup> ranks_;  // on the leader all, on others this one
+  std::vector<int64_t> offsets_;           // of the tensors in the stream of all, and its end
+  std::vector<runtime::RankSetup> ranks_;  // on the leader all, on others this one
   // The part of the stream that was fetched last: small tensors come many at a time.
   int64_t window_begin_ = 0;
   std::vector<std::byte> window_, buffer_;

@@ -159,7 +159,7 @@ void Start::require_places() const {
   if (checkpoint_lock) checkpoint_lock->require_kept();
 }
 
-Start begin(const config::Config& asked, const LoopOptions& options, const Crew& crew) {
+Start begin(const config::Config& asked, const LoopOptions& options, const runtime::Crew& crew) {
   Start out;
   out.vfs = std::make_unique<base::PosixVfs>();
   const config::Config used = config::resolve(asked);

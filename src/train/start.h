@@ -10,7 +10,7 @@
 #include "checkpoint/load.h"
 #include "run/lock.h"
 #include "run/place.h"
-#include "train/crew.h"
+#include "runtime/crew.h"
 #include "train/loop.h"
 
 namespace pleat::train {
@@ -34,7 +34,7 @@ struct Start {
 // All ranks call it. The leader takes the lock, reads and verifies the newest checkpoint, and judges what changed
 // since the run was asked last (Key::resume); the others then open what it found. Writes nothing. `asked`: not
 // prepared, not resolved.
-Start begin(const config::Config& asked, const LoopOptions& options, const Crew& crew);
+Start begin(const config::Config& asked, const LoopOptions& options, const runtime::Crew& crew);
 
 // What changed between what a run was asked before and now that needs --allow-change, one line each.
 std::vector<std::string> changes_that_need_the_flag(const config::Config& before, const config::Config& now);

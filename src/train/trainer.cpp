@@ -60,10 +60,11 @@ data::Mixture open_train_data(const config::Config& c) {
 
 }  // namespace
 
-Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, TrainerHooks hooks, Crew* crew)
+Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& choice, TrainerHooks hooks,
+                 runtime::Crew* crew)
     : config_(config),
       hooks_(std::move(hooks)),
-      own_crew_(crew ? nullptr : std::make_unique<Crew>(config)),
+      own_crew_(crew ? nullptr : std::make_unique<runtime::Crew>(config)),
       crew_(crew ? *crew : *own_crew_),
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
@@ -99,7 +100,7 @@ Trainer::Trainer(const config::Config& config, const ProgramChoice& choice, Trai
 }
 
 void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition& position,
-                           BatchCounts& counts) {
+                           runtime::BatchCounts& counts) {
   const Feed feed(train_data_, config_.train.micro_batch);
   const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
   for (int64_t mb = 0; mb < config_.train.num_microbatches; ++mb) {
@@ -115,9 +116,9 @@ void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition&
   crew_.sum("step.counts", sums);
   counts = {sums[0], sums[1], sums[2], sums[3]};
   const int64_t step = run_.step + 1;
-  write_norm(executor, counts, config_.train.num_microbatches);
-  write_rng(executor, config_.train.seed, step);
-  write_hyper(executor, learning_rate(config_, step), step - run_.refused_total);
+  runtime::write_norm(executor, counts, config_.train.num_microbatches);
+  runtime::write_rng(executor, config_.train.seed, step);
+  runtime::write_hyper(executor, learning_rate(config_, step), step - run_.refused_total);
   if (hooks_.before_run) hooks_.before_run(step, executor);
 }
 
@@ -133,10 +134,10 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   interpret::Executor& executor = programs_.train();
   const auto start = std::chrono::steady_clock::now();
   data::MixturePosition position = run_.data;
-  BatchCounts counts;
+  runtime::BatchCounts counts;
   write_inputs(executor, position, counts);
   interpret::RunOptions options = asked;
-  options.lanes_as_threads |= crew_.setup().mesh.has_link_lanes();
+  options.in_order |= config_.device.in_order;
   // One watch for the process: ranks that are threads would count each other. The clocks of a timed step need
   // memory on a GPU.
   const bool watch = crew_.alone() && !(options.timing && programs_.machine());
@@ -157,7 +158,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
     out.overflow = fault;
     ran = programs_.rerun();
     data::MixturePosition again = run_.data;
-    BatchCounts ignored;
+    runtime::BatchCounts ignored;
     write_inputs(*ran, again, ignored);
     ran->run(options);
   }
@@ -196,12 +197,11 @@ std::string Trainer::past_budget() {
 void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
   // The same inputs again (memory of the step may have been reused), with a look at every value.
   data::MixturePosition again = run_.data;
-  BatchCounts ignored;
+  runtime::BatchCounts ignored;
   write_inputs(executor, again, ignored);
   interpret::RunOptions look;
   look.find_non_finite = true;
   look.go_on = !crew_.alone();
-  look.lanes_as_threads = crew_.setup().mesh.has_link_lanes();
   executor.run(look);
   const std::optional<interpret::NonFinite>& bad = executor.non_finite();
   // Ranks that only received a bad number come after those that computed one; then the earliest stage.
@@ -302,8 +302,6 @@ EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& 
   // "byte" is also what is there when nobody said anything: other ids show that the text is no bytes.
   bool bytes = config_.data.tokenizer == "byte";
   const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
-  interpret::RunOptions options;
-  options.lanes_as_threads = crew_.setup().mesh.has_link_lanes();
   data::MixturePosition position = valid_data_->start();
   programs_.gather_weights();
   double sum = 0;
@@ -312,7 +310,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& 
     if (stop && stop()) return {.stopped = true};
     // A replica of its own for each; where there are no more, rows that count nowhere.
     for (int64_t i = begin; i < begin + dp; ++i) {
-      BatchCounts counts;
+      runtime::BatchCounts counts;
       if (i >= n) {
         if (i - begin == mine) feed.blank(microbatch_);
       } else if (i - begin == mine) {
@@ -322,12 +320,12 @@ EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& 
       }
     }
     rows_.write(executor, 0, microbatch_);
-    write_rng(executor, config_.train.seed, 0);
+    runtime::write_rng(executor, config_.train.seed, 0);
     for (size_t t = 0; bytes && t < microbatch_.labels.size(); ++t) {
       num_bytes += microbatch_.loss_mask[t] && microbatch_.labels[t] < data::ByteTokenizer::kEndOfDocument;
       bytes = microbatch_.labels[t] < data::ByteTokenizer::kVocabSize;
     }
-    executor.run(options);
+    executor.run();
     const double* loss = static_cast<const double*>(executor.data("loss"));
     sum += loss[0];
     tokens += static_cast<int64_t>(loss[1]);

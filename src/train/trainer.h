@@ -7,7 +7,7 @@
 // has room for stops the run, loses rows, or is run again by a program with room for all, as moe.overflow
 // says.
 //
-// With several ranks each has a trainer, and all make the same calls. Microbatch i dp + d of a step is the
+// With several ranks each has a trainer, and all make the same calls. runtime::Microbatch i dp + d of a step is the
 // i-th of data replica d; every rank moves its data position over all of them, so the position belongs to no
 // layout. Outcomes are the same on all ranks.
 #pragma once
@@ -19,8 +19,8 @@
 #include "base/alloc_watch.h"
 #include "data/mixture.h"
 #include "report/metrics.h"
+#include "runtime/programs.h"
 #include "train/feed.h"
-#include "train/programs.h"
 #include "train/sharded_state.h"
 
 namespace pleat::train {
@@ -63,8 +63,8 @@ class Trainer {
  public:
   // Opens the data, builds and plans the programs, initialises the weights. `config` must be resolved and its
   // data prepared (prefixes of .bin/.idx). The crew (none: one rank) outlives this.
-  Trainer(const config::Config& config, const ProgramChoice& choice = {}, TrainerHooks hooks = {},
-          Crew* crew = nullptr);
+  Trainer(const config::Config& config, const runtime::ProgramChoice& choice = {}, TrainerHooks hooks = {},
+          runtime::Crew* crew = nullptr);
 
   StepOutcome step(const interpret::RunOptions& options = {});
   // The first `num_batches` microbatches of the validation data in their order; 0: all of it, whole
@@ -97,9 +97,9 @@ class Trainer {
                                    OtherData other_data = OtherData::Refused);
 
   const RunState& run_state() const { return run_; }
-  Programs& programs() { return programs_; }
+  runtime::Programs& programs() { return programs_; }
   const config::Config& config() const { return config_; }
-  const Crew& crew() const { return crew_; }
+  const runtime::Crew& crew() const { return crew_; }
   int64_t tokens_per_step() const;
   double model_flops_per_step() const { return model_flops_; }
   double hardware_flops_per_step() const { return hardware_flops_; }  // of all ranks
@@ -114,7 +114,8 @@ class Trainer {
   const data::IndexedDataset* valid_data() const { return valid_data_ ? &valid_data_->dataset(0) : nullptr; }
 
  private:
-  void write_inputs(interpret::Executor& executor, data::MixturePosition& position, BatchCounts& counts);
+  void write_inputs(interpret::Executor& executor, data::MixturePosition& position,
+                    runtime::BatchCounts& counts);
   void read_results(interpret::Executor& executor, report::StepRecord& record);
   // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.
   std::string past_budget();
@@ -127,13 +128,13 @@ class Trainer {
 
   config::Config config_;
   TrainerHooks hooks_;
-  std::unique_ptr<Crew> own_crew_;
-  Crew& crew_;
+  std::unique_ptr<runtime::Crew> own_crew_;
+  runtime::Crew& crew_;
   data::Mixture train_data_;
   std::optional<data::Mixture> valid_data_;
-  Programs programs_;
-  InputRows rows_;
-  Microbatch microbatch_;
+  runtime::Programs programs_;
+  runtime::InputRows rows_;
+  runtime::Microbatch microbatch_;
   std::optional<ShardedState> sharded_;
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;

@@ -1,7 +1,7 @@
 #include "verify/batch.h"
 
 #include "base/rng.h"
-#include "train/feed.h"
+#include "runtime/step_inputs.h"
 #include "train/learning_rate.h"
 
 namespace pleat::verify {
@@ -10,7 +10,7 @@ Batch random_batch(const config::Config& c, uint64_t seed, int64_t step) {
   Batch batch;
   const int64_t length = c.train.seq_len, sequences = c.train.micro_batch;
   for (int64_t mb = 0; mb < c.train.num_microbatches; ++mb) {
-    Microbatch& out = batch.microbatches.emplace_back();
+    runtime::Microbatch& out = batch.microbatches.emplace_back();
     const base::RandomStream random(seed, base::RandomUse::Test, static_cast<uint64_t>(step),
                                     static_cast<uint32_t>(mb));
     uint64_t draw = 0;
@@ -40,7 +40,7 @@ Batch random_batch(const config::Config& c, uint64_t seed, int64_t step) {
 std::vector<int32_t> pieces_of(const config::Config& c, const model::Mesh& layout) {
   std::vector<int32_t> piece(static_cast<size_t>(c.train.micro_batch * c.train.seq_len));
   for (int64_t r = 0; r < layout.cp; ++r) {
-    const std::vector<int32_t> rows = train::context_rows(c, layout, r);
+    const std::vector<int32_t> rows = runtime::context_rows(c, layout, r);
     const size_t own = rows.size() / static_cast<size_t>(layout.tp);
     for (size_t i = 0; i < rows.size(); ++i)
       piece[static_cast<size_t>(rows[i])] =
@@ -50,17 +50,17 @@ std::vector<int32_t> pieces_of(const config::Config& c, const model::Mesh& layou
 }
 
 void write_batch(interpret::Executor& executor, const config::Config& c, const model::Mesh& mesh,
-                 const RankPlace& place, const Batch& batch, int64_t step) {
-  const train::InputRows rows(c, mesh, place);
+                 const runtime::RankPlace& place, const Batch& batch, int64_t step) {
+  const runtime::InputRows rows(c, mesh, place);
   for (int64_t i = 0; i < c.train.num_microbatches / mesh.dp; ++i)
     rows.write(executor, i, batch.microbatches[size_t(i * mesh.dp + place.at(program::Group::Data))]);
-  train::BatchCounts counts;
+  runtime::BatchCounts counts;
   counts.loss_tokens = batch.loss_tokens;
   counts.valid_tokens = batch.valid_tokens;
   counts.documents = batch.documents;
-  train::write_norm(executor, counts, c.train.num_microbatches);
-  train::write_rng(executor, c.train.seed, step);
-  train::write_hyper(executor, train::learning_rate(c, step), step);
+  runtime::write_norm(executor, counts, c.train.num_microbatches);
+  runtime::write_rng(executor, c.train.seed, step);
+  runtime::write_hyper(executor, train::learning_rate(c, step), step);
 }
 
 }  // namespace pleat::verify

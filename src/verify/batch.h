@@ -3,15 +3,12 @@
 
 #include "config/config.h"
 #include "interpret/run/executor.h"
-#include "train/input_rows.h"
-#include "verify/rank_place.h"
+#include "runtime/input_rows.h"
 
 namespace pleat::verify {
 
-using train::Microbatch;
-
 struct Batch {
-  std::vector<Microbatch> microbatches;
+  std::vector<runtime::Microbatch> microbatches;
   int64_t loss_tokens = 0, valid_tokens = 0, documents = 0;
 };
 
@@ -21,7 +18,7 @@ Batch random_batch(const config::Config& config, uint64_t seed, int64_t step);
 
 // Writes the inputs of the microbatches of this rank's data replica (every dp-th) and the step's numbers.
 void write_batch(interpret::Executor& executor, const config::Config& config, const model::Mesh& mesh,
-                 const RankPlace& place, const Batch& batch, int64_t step);
+                 const runtime::RankPlace& place, const Batch& batch, int64_t step);
 
 // For a one-rank program with mesh.pieces: which rank of `layout` owns each natural row of a microbatch.
 std::vector<int32_t> pieces_of(const config::Config& config, const model::Mesh& layout);

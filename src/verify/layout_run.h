@@ -10,6 +10,7 @@
 #include "config/config.h"
 #include "model/mesh.h"
 #include "model/parameters.h"
+#include "runtime/rank_setup.h"
 #include "schedule/build.h"
 #include "verify/batch.h"
 
@@ -50,7 +51,7 @@ struct RunOptions {
   std::function<double(const model::Parameter&, int64_t element, double initial)> weight;
   // Each rank's part of the gradients, element by element of its own tensor; with it the microbatches are
   // left out, and only what follows the last of them runs: reductions, norm, clip, update.
-  std::function<double(const model::Parameter&, const RankPlace&, int64_t element)> gradient;
+  std::function<double(const model::Parameter&, const runtime::RankPlace&, int64_t element)> gradient;
   bool weights_each_step = false;
   uint64_t delay_seed = 0;        // other than 0: lanes are threads that wait before each stage, as it says
   bool poison = false;            // memory that is not alive is overwritten, stage by stage

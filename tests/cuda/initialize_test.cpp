@@ -1,11 +1,11 @@
 // Initial weights drawn on the GPU are the CPU's, bit for bit.
-#include "train/initialize.h"
+#include "runtime/initialize.h"
 
 #include "cuda/cuda_support.h"
 #include "device/cuda/random.h"
 #include "model/parameters.h"
+#include "runtime/programs.h"
 #include "tensor/halves.h"
-#include "train/programs.h"
 
 namespace pleat::train {
 namespace {
@@ -58,19 +58,19 @@ TEST(InitializeCuda, EveryValueOfTheStateBeginsAsOnTheCpu) {
     c.device.kind = "cuda";
     c.model.dtype = dtype;
     config::validate(c);
-    ProgramChoice choice;
+    runtime::ProgramChoice choice;
     choice.evaluate = false;
-    Programs programs(config::resolve(c), choice);
+    runtime::Programs programs(config::resolve(c), choice);
     programs.initialize();
     device::Pool pool(1);
-    const RankSetup alone = rank_setup(config::resolve(c), 1, 0);
+    const runtime::RankSetup alone = runtime::rank_setup(config::resolve(c), 1, 0);
     int64_t random = 0;
     for (const checkpoint::TensorRef& t : programs.tensors()) {
       std::vector<std::byte> want(t.bytes.size());
-      initialize_state(t.name, programs.table(), static_cast<uint64_t>(c.train.seed), alone.mesh, alone.place,
-                       t.dtype, want, pool);
+      runtime::initialize_state(t.name, programs.table(), static_cast<uint64_t>(c.train.seed), alone.mesh,
+                                alone.place, t.dtype, want, pool);
       EXPECT_TRUE(std::equal(want.begin(), want.end(), t.bytes.begin())) << t.name << " " << dtype;
-      random += comes_from_seed(t.name, programs.table());
+      random += runtime::comes_from_seed(t.name, programs.table());
     }
     EXPECT_GT(random, 10);
   }

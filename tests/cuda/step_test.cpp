@@ -5,9 +5,9 @@
 #include "base/hash.h"
 #include "cuda/cuda_support.h"
 #include "kernels/cuda/choices.h"
+#include "runtime/programs.h"
 #include "train/bench_step.h"
 #include "train/matmul_choices.h"
-#include "train/programs.h"
 
 namespace pleat::train {
 namespace {
@@ -67,9 +67,9 @@ struct Trained {
 };
 
 Trained train(const config::Config& c, int steps) {
-  ProgramChoice choice;
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
-  Programs programs(c, choice);
+  runtime::Programs programs(c, choice);
   programs.initialize();
   Trained out;
   for (int step = 1; step <= steps; ++step) {
@@ -185,9 +185,9 @@ TEST(CudaStep, AnAlgorithmTheLibraryDoesNotKnowIsRefused) {
 TEST(CudaStep, NonFiniteNumbersAreFoundAtTheirStage) {
   PLEAT_NEEDS_GPU();
   const config::Config c = on(small_model("plain"), "cuda", "bfloat16");
-  ProgramChoice choice;
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
-  Programs programs(c, choice);
+  runtime::Programs programs(c, choice);
   programs.initialize();
   for (const checkpoint::Target& t : programs.targets())
     if (t.name == "layers.1.attn.qkv.weight") {

@@ -6,9 +6,9 @@
 
 #include "exchange/exchange_support.h"
 #include "exchange/model_source.h"
+#include "infer/next_token.h"
 #include "safetensors/convert.h"
 #include "safetensors/file.h"
-#include "train/next_token.h"
 
 namespace pleat::exchange::testing {
 namespace {
@@ -42,14 +42,14 @@ TEST_P(DecodeGolden, CachedLogitsEqualTheOtherImplementation) {
     EXPECT_FALSE(source.is_run);
     EXPECT_GE(source.max_context, S);
     for (int64_t rows : {int64_t{1}, int64_t{5}, S}) {
-      train::InferenceChoice choice;
+      infer::InferenceChoice choice;
       choice.num_sequences = B;
       choice.max_length = S;
       choice.prefill_rows = rows;
       choice.all_logits = true;
-      train::Inference model(source.config, choice);
+      infer::Inference model(source.config, choice);
       EXPECT_NE(source.load(model).find(GetParam()), std::string::npos);
-      const auto next = train::make_next_token(model);
+      const auto next = infer::make_next_token(model);
       double worst = 0;
       int64_t seen = 0;
       next->each_row = [&](int64_t b, int64_t position, std::span<const double> row) {

@@ -9,7 +9,7 @@
 #include "exchange/exchange_support.h"
 #include "exchange/import.h"
 #include "model/parameters.h"
-#include "train/programs.h"
+#include "runtime/programs.h"
 
 namespace pleat::exchange::testing {
 namespace {
@@ -90,7 +90,7 @@ TEST_F(Freeze, LeavesOutWhatNobodyNeeds) {
   import("llama");
   const auto stages = [&](const std::string& freeze) {
     const config::Config c = config::resolve(config::load(run() + "/config.toml", sets(freeze)));
-    return train::plan_training_step(c, model::make_parameters(c)).program.stages;
+    return runtime::plan_training_step(c, model::make_parameters(c)).program.stages;
   };
   const auto all = stages("[]"), head_only = stages("[\"embedding\", \"attention\", \"norm\", \"mlp\"]");
   const auto backward = [](const std::vector<program::Stage>& list) {

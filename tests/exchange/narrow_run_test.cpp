@@ -12,10 +12,10 @@
 #include "exchange/exchange_support.h"
 #include "exchange/export.h"
 #include "exchange/model_source.h"
+#include "infer/evaluate.h"
+#include "infer/generate.h"
 #include "safetensors/convert.h"
 #include "tensor/halves.h"
-#include "train/evaluate.h"
-#include "train/generate.h"
 #include "train/restore_state.h"
 #include "train/trainer.h"
 
@@ -158,12 +158,12 @@ TEST_F(NarrowRun, WeightsAreWidenedWhereTheyAreLoaded) {
     const ModelSource source = open_model_source(at("narrow"), one_thread(dtype));
     EXPECT_EQ(source.config.device.kind, "cpu");
     EXPECT_EQ(source.config.model.dtype, *dtype ? dtype : "float32");
-    train::InferenceChoice choice;
+    infer::InferenceChoice choice;
     choice.score_tokens = 32;
-    train::Inference model(source.config, choice);
+    infer::Inference model(source.config, choice);
     source.load(model);
     int num_weights = 0;
-    for (const checkpoint::Target& t : model.targets()) {
+    for (const checkpoint::Target& t : model.weights()) {
       Tensor want = wide_.at(t.name);
       if (is_weight(t.name)) want = in_type(half(want, Dtype::BF16), t.dtype), ++num_weights;
       ASSERT_EQ(t.dtype, want.dtype) << t.name;
@@ -179,20 +179,20 @@ TEST_F(NarrowRun, EvalAndGenerateGiveWhatItsWeightsGive) {
   std::vector<double> scores;
   for (const char* run : {"narrow", "rounded", "wide"}) {
     const ModelSource source = open_model_source(at(run), one_thread());
-    train::InferenceChoice choice;
+    infer::InferenceChoice choice;
     choice.num_sequences = 1;
     choice.max_length = 16;
-    train::Inference decoder(source.config, choice);
+    infer::Inference decoder(source.config, choice);
     source.load(decoder);
-    train::GenerateOptions options;
+    infer::GenerateOptions options;
     options.max_tokens = 12;
-    drawn.push_back(train::generate(*train::make_next_token(decoder), {{7, 11}}, options).at(0).tokens);
-    train::InferenceChoice scoring;
+    drawn.push_back(infer::generate(*infer::make_next_token(decoder), {{7, 11}}, options).at(0).tokens);
+    infer::InferenceChoice scoring;
     scoring.score_tokens = 32;
-    train::Inference scorer(source.config, scoring);
+    infer::Inference scorer(source.config, scoring);
     source.load(scorer);
-    const train::ScoreRequest request{text, 1};
-    scores.push_back(train::score(scorer, std::span(&request, 1)).at(0).log_likelihood);
+    const infer::ScoreRequest request{text, 1};
+    scores.push_back(infer::score(scorer, std::span(&request, 1)).at(0).log_likelihood);
   }
   EXPECT_EQ(drawn[0], drawn[1]);
   EXPECT_EQ(scores[0], scores[1]);

@@ -28,7 +28,7 @@ class LayoutRuns : public ::testing::Test {
     const config::Config config = testing::resolved_config(folder_, steps, sets);
     Ranks ranks(config, num_ranks);
     RunResult out;
-    ranks.each([&](Crew& crew) {
+    ranks.each([&](runtime::Crew& crew) {
       Trainer trainer(config, {}, {}, &crew);
       for (int s = 0; s < steps; ++s) {
         const StepOutcome step = trainer.step();

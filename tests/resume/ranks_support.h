@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/local/local_world.h"
-#include "train/crew.h"
+#include "runtime/crew.h"
 
 namespace pleat::train::testing {
 
@@ -18,13 +18,13 @@ class Ranks {
     for (int r = 0; r < num_ranks; ++r) endpoints_.push_back(world_.endpoint(r));
     comm::run_ranks(world_, [&](int r) {
       const size_t i = static_cast<size_t>(r);
-      crews_[i] = std::make_unique<Crew>(config, *endpoints_[i], 1);
+      crews_[i] = std::make_unique<runtime::Crew>(config, *endpoints_[i], 1);
     });
   }
 
   int size() const { return world_.size(); }
   // On a thread of each rank.
-  void each(const std::function<void(Crew& crew)>& fn) {
+  void each(const std::function<void(runtime::Crew& crew)>& fn) {
     comm::run_ranks(world_, [&](int r) { fn(*crews_[static_cast<size_t>(r)]); });
   }
 
@@ -37,7 +37,7 @@ class Ranks {
   }
   comm::LocalWorld world_;
   std::vector<std::unique_ptr<comm::Endpoint>> endpoints_;
-  std::vector<std::unique_ptr<Crew>> crews_;
+  std::vector<std::unique_ptr<runtime::Crew>> crews_;
 };
 
 }  // namespace pleat::train::testing

@@ -120,7 +120,7 @@ TEST_F(RankRuns, RefusedStepsAreRefusedByAll) {
   const config::Config config =
       resolved_config(folder_, 4, {"train.num_microbatches=4", "parallel.pp=2", "parallel.ep=2"});
   Ranks ranks(config, 4);
-  ranks.each([&](Crew& crew) {
+  ranks.each([&](runtime::Crew& crew) {
     // One replica's loss only.
     TrainerHooks hooks;
     if (crew.setup().rank() == 2) hooks = testing::faults_at({2});

@@ -57,17 +57,17 @@ class Holder {
   Holder(const config::Config& config, int num_ranks) : ranks_(config, num_ranks) {
     programs_.resize(static_cast<size_t>(num_ranks));
     states_.resize(static_cast<size_t>(num_ranks));
-    ranks_.each([&](Crew& crew) {
+    ranks_.each([&](runtime::Crew& crew) {
       const size_t r = static_cast<size_t>(crew.setup().rank());
-      ProgramChoice choice;
+      runtime::ProgramChoice choice;
       choice.train = false;
-      programs_[r] = std::make_unique<Programs>(config, choice, &crew);
+      programs_[r] = std::make_unique<runtime::Programs>(config, choice, &crew);
       states_[r] = std::make_unique<ShardedState>(*programs_[r], crew);
     });
   }
 
   void load(base::Vfs& vfs, const std::string& path) {
-    ranks_.each([&](Crew& crew) {
+    ranks_.each([&](runtime::Crew& crew) {
       const size_t r = static_cast<size_t>(crew.setup().rank());
       for (const checkpoint::Target& t : programs_[r]->targets())
         std::memset(t.bytes.data(), 0xA5, t.bytes.size());  // what was there must not matter
@@ -90,7 +90,7 @@ class Holder {
 
  private:
   void with_view(const std::function<void(const checkpoint::StateView&)>& use) {
-    ranks_.each([&](Crew& crew) {
+    ranks_.each([&](runtime::Crew& crew) {
       states_[static_cast<size_t>(crew.setup().rank())]->gather(
           [&](std::vector<checkpoint::TensorRef> tensors) {
             checkpoint::StateView view;
@@ -101,7 +101,7 @@ class Holder {
   }
 
   Ranks ranks_;
-  std::vector<std::unique_ptr<Programs>> programs_;
+  std::vector<std::unique_ptr<runtime::Programs>> programs_;
   std::vector<std::unique_ptr<ShardedState>> states_;
 };
 
@@ -165,7 +165,7 @@ TEST(Reshard, OneOwnerForEveryByte) {
       std::vector<int> owners(static_cast<size_t>(checkpoint::num_bytes_of(t.dtype, t.shape, t.name)), 0);
       for (int r = 0; r < c.ranks; ++r)
         for (const checkpoint::Part& p :
-             parts_on(config, table, t, rank_setup(config, c.ranks, r), Which::Owned))
+             parts_on(config, table, t, runtime::rank_setup(config, c.ranks, r), Which::Owned))
           for (int64_t i = 0; i < p.count; ++i) ++owners[static_cast<size_t>(p.tensor_begin + i)];
       EXPECT_EQ(std::count(owners.begin(), owners.end(), 1), static_cast<int64_t>(owners.size()))
           << t.name << " on " << c.ranks << " ranks";
@@ -188,7 +188,7 @@ TEST(Reshard, LogicalTensorsAreOneRanksState) {
     const std::vector<model::Parameter> table = model::make_parameters(config);
     std::map<std::string, std::pair<tensor::Dtype, std::vector<int64_t>>> logical, held;
     for (const LogicalTensor& t : logical_tensors(config, table)) logical[t.name] = {t.dtype, t.shape};
-    for (const program::Value& v : plan_training_step(config, table).program.values)
+    for (const program::Value& v : runtime::plan_training_step(config, table).program.values)
       if (v.life == program::Life::Persistent && v.owner != program::Owner::Inputs &&
           v.view_of == program::kNoValue)
         held[v.name] = {v.dtype, v.shape};
@@ -240,7 +240,7 @@ TEST(Reshard, ElasticChainUsesEverySampleOnce) {
   for (const Case& c : chain) {
     const config::Config config = config_for(folder, c, model);
     Ranks ranks(config, c.ranks);
-    ranks.each([&](Crew& crew) {
+    ranks.each([&](runtime::Crew& crew) {
       TrainerHooks hooks;
       hooks.before_run = [&](int64_t, interpret::Executor& e) {
         if (crew.setup().place.at(program::Group::Pipeline) != 0) return;

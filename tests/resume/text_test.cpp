@@ -7,13 +7,17 @@
 #include "data/byte_tokenizer.h"
 #include "data/indexed_dataset.h"
 #include "data/indexed_writer.h"
+#include "infer/generate.h"
 #include "resume/resume_support.h"
 #include "train/announce.h"
 #include "train/bigram.h"
-#include "train/generate.h"
 
 namespace pleat::train {
 namespace {
+
+using infer::choose_token;
+using infer::generate;
+using infer::GenerateOptions;
 
 // Probabilities 0.1, 0.4, 0.2, 0.3 at temperature 1; by likelihood: 1, 3, 2, 0.
 const std::vector<double> kLogits = {std::log(0.1) + 5, std::log(0.4) + 5, std::log(0.2) + 5,
@@ -70,14 +74,14 @@ TEST(ChooseToken, EndsOfTheInterval) {
 class Generate : public ::testing::Test {
  protected:
   static config::Config small() { return config::resolve(config::parse(testing::run_toml("x", "y", 10))); }
-  static ProgramChoice only_logits() {
-    ProgramChoice c;
+  static runtime::ProgramChoice only_logits() {
+    runtime::ProgramChoice c;
     c.train = c.evaluate = false;
     c.logits = true;
     return c;
   }
   Generate() : programs_(small(), only_logits()) { programs_.initialize(); }
-  Programs programs_;
+  runtime::Programs programs_;
 };
 
 TEST_F(Generate, SameSeedSameText) {

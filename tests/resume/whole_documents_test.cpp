@@ -185,7 +185,7 @@ TEST_F(WholeConversations, DataRanksChangeNothing) {
         "c", 3, with(kWide, {"train.seq_len=64", "train.num_microbatches=4", "moe.bias_update_rate=0.01"}));
     std::vector<double> out;
     testing::Ranks ranks(c, num_ranks);
-    ranks.each([&](Crew& crew) {
+    ranks.each([&](runtime::Crew& crew) {
       Trainer trainer(c, {}, {}, &crew);
       for (int i = 0; i < 3; ++i) {
         const StepOutcome step = trainer.step();

@@ -29,14 +29,14 @@ double error(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 Snapshot gradients_of(const config::Config& c, bool without_token_loss) {
-  Programs start(c, train_only());
+  runtime::Programs start(c, train_only());
   start.initialize();
-  Bound bound(with_gradients_kept(start.train_plan().program), 2);
+  Runtime bound(with_gradients_kept(start.train_plan().program), 2);
   copy_state(start, bound);
-  write_random_batch(*bound.executor, c, 1);
-  if (without_token_loss) static_cast<double*>(bound.executor->data("norm"))[0] = 0;
-  bound.executor->run();
-  return gradients(bound.program, *bound.executor);
+  write_random_batch(bound.executor(), c, 1);
+  if (without_token_loss) static_cast<double*>(bound.executor().data("norm"))[0] = 0;
+  bound.executor().run();
+  return gradients(bound.program(), bound.executor());
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ TEST(BiasBalancing, CountsOncePerTokenWhateverElseRuns) {
         std::vector<std::string> sets = base;
         sets.push_back(recompute);
         const config::Config c = split(micro, sets);
-        Programs programs(c);
+        runtime::Programs programs(c);
         programs.initialize();
         std::string seen;
         for (int step = 1; step <= 3; ++step) {
@@ -140,27 +140,27 @@ TEST(IdleExperts, ZeroGradientAndDecayStillApplies) {
   const config::Config c =
       small_config("", {"optimizer.lr=0.5", "optimizer.schedule=\"constant\"", "optimizer.weight_decay=0.25",
                         "optimizer.clip=0.0", "moe.load_balancing=[\"none\"]", "moe.aux_coef=[]"});
-  Programs start(c, train_only());
+  runtime::Programs start(c, train_only());
   start.initialize();
   for (const std::vector<int32_t>& used : {std::vector<int32_t>{0, 1}, {3, 4}, {1, 4}}) {
-    Bound bound(
+    Runtime bound(
         with_gradients_kept(schedule::build_training_step(c, start.table(), {model::RoutingUse::Replay})), 2);
     copy_state(start, bound);
     for (int step = 1; step <= 3; ++step) {
-      write_random_batch(*bound.executor, c, step);
-      for (const program::Value& v : bound.program.values)
+      write_random_batch(bound.executor(), c, step);
+      for (const program::Value& v : bound.program().values)
         if (v.name.ends_with(".routing"))
           for (int64_t t = 0; t < v.shape[0]; ++t)
             for (size_t k = 0; k < 2; ++k)
-              static_cast<int32_t*>(bound.executor->data(v.name))[t * 2 + static_cast<int64_t>(k)] = used[k];
+              static_cast<int32_t*>(bound.executor().data(v.name))[t * 2 + static_cast<int64_t>(k)] = used[k];
       const auto before = as_doubles(snapshot(bound).at("layers.1.experts.up.weight"));
       interpret::RunOptions options;
       options.poison = true;
-      bound.executor->run(options);
-      ASSERT_EQ(*static_cast<const int32_t*>(bound.executor->data("commit")), 1);
+      bound.executor().run(options);
+      ASSERT_EQ(*static_cast<const int32_t*>(bound.executor().data("commit")), 1);
       const auto after = as_doubles(snapshot(bound).at("layers.1.experts.up.weight"));
       const auto grad =
-          as_doubles(gradients(bound.program, *bound.executor).at("layers.1.experts.up.weight.grad"));
+          as_doubles(gradients(bound.program(), bound.executor()).at("layers.1.experts.up.weight.grad"));
       const size_t per_expert = grad.size() / 5;
       for (size_t i = 0; i < grad.size(); ++i) {
         const int32_t expert = static_cast<int32_t>(i / per_expert);

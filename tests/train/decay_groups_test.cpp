@@ -27,20 +27,20 @@ double decay_by_the_rules(const config::OptimizerConfig& o, const model::Paramet
 
 // The largest difference of any weight from the reference after two steps.
 double worst_difference(const config::Config& c, int& decayed_biases, int& kept_biases) {
-  Programs programs(c, train_only());
+  runtime::Programs programs(c, train_only());
   programs.initialize();
-  Bound bound(with_gradients_kept(schedule::build_training_step(c, programs.table())), 1);
+  Runtime bound(with_gradients_kept(schedule::build_training_step(c, programs.table())), 1);
   copy_state(programs, bound);
   std::map<std::string, std::vector<double>> m, v;
   double worst = 0;
   const config::OptimizerConfig& o = c.optimizer;
   for (int64_t step = 1; step <= 2; ++step) {
     const Snapshot before = snapshot(bound);
-    write_random_batch(*bound.executor, c, step);
-    write_hyper(*bound.executor, 0.05, step);
-    bound.executor->run();
-    const Snapshot after = snapshot(bound), grads = gradients(bound.program, *bound.executor);
-    const double scale = static_cast<const double*>(bound.executor->data("grad_scale"))[1];
+    write_random_batch(bound.executor(), c, step);
+    runtime::write_hyper(bound.executor(), 0.05, step);
+    bound.executor().run();
+    const Snapshot after = snapshot(bound), grads = gradients(bound.program(), bound.executor());
+    const double scale = static_cast<const double*>(bound.executor().data("grad_scale"))[1];
     for (const model::Parameter& p : programs.table()) {
       if (!p.tied_to.empty()) continue;
       const double decay = decay_by_the_rules(o, p);

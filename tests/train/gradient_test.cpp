@@ -30,48 +30,41 @@ double objective(const config::Config& c, interpret::Executor& e) {
   return total;
 }
 
-// Stages of the update are left out: the probe must not move the weights.
-program::Program without_update(program::Program p) {
-  std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
-  for (program::Value& v : p.values)
-    if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
-  return p;
-}
-
 void expect_gradients_right(const config::Config& c, int64_t max_probes = 24, double step = 1e-5) {
-  ProgramChoice choice;
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
-  Programs programs(c, choice);
+  runtime::Programs programs(c, choice);
   programs.initialize();
   const auto table = model::make_parameters(c);
 
   // One thread: thousands of tiny steps would only wait for each other's threads.
-  Bound record(without_update(schedule::build_training_step(c, table, {model::RoutingUse::Record})), 1);
-  Bound replay(without_update(
-                   with_gradients_kept(schedule::build_training_step(c, table, {model::RoutingUse::Replay}))),
-               1);
+  Runtime record(
+      runtime::without_update(schedule::build_training_step(c, table, {model::RoutingUse::Record})), 1);
+  Runtime replay(runtime::without_update(with_gradients_kept(
+                     schedule::build_training_step(c, table, {model::RoutingUse::Replay}))),
+                 1);
   copy_state(programs, record);
   copy_state(programs, replay);
-  write_random_batch(*record.executor, c, 1);
-  record.executor->run();
+  write_random_batch(record.executor(), c, 1);
+  record.executor().run();
   const auto write_inputs = [&] {
-    write_random_batch(*replay.executor, c, 1);
-    for (const program::Value& v : record.program.values)
+    write_random_batch(replay.executor(), c, 1);
+    for (const program::Value& v : record.program().values)
       if (v.name.ends_with(".routing"))
-        std::memcpy(replay.executor->data(v.name), record.executor->data(v.name),
+        std::memcpy(replay.executor().data(v.name), record.executor().data(v.name),
                     static_cast<size_t>(program::num_bytes(v)));
   };
   const auto value = [&] {
     write_inputs();
-    replay.executor->run();
-    return objective(c, *replay.executor);
+    replay.executor().run();
+    return objective(c, replay.executor());
   };
   value();
-  const Snapshot analytic = gradients(replay.program, *replay.executor);
+  const Snapshot analytic = gradients(replay.program(), replay.executor());
 
   for (const model::Parameter& p : table) {
     if (!p.tied_to.empty()) continue;
-    double* weight = static_cast<double*>(replay.executor->data(p.name));
+    double* weight = static_cast<double*>(replay.executor().data(p.name));
     const double* grad = reinterpret_cast<const double*>(analytic.at(p.name + ".grad").data());
     const int64_t n = model::num_elements(p);
     // Big tensors are probed at a fixed sample of elements; every tensor is probed.

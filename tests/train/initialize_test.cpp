@@ -1,6 +1,6 @@
 // Weights from the seed on every rank of a layout: narrow weights and the shares of their rests are one set
 // of floats, whatever the layout.
-#include "train/initialize.h"
+#include "runtime/initialize.h"
 
 #include <gtest/gtest.h>
 
@@ -41,14 +41,14 @@ config::Config config_of(const Layout& layout) {
   return testing::small_config("", sets);
 }
 
-// One value of the state; what initialize_state leaves alone would show.
+// One value of the state; what runtime::initialize_state leaves alone would show.
 template <class T>
 std::vector<T> value_of(const std::string& name, int64_t elements, const std::vector<model::Parameter>& table,
-                        const config::Config& c, const RankSetup& rank, tensor::Dtype dtype) {
+                        const config::Config& c, const runtime::RankSetup& rank, tensor::Dtype dtype) {
   device::Pool pool(1);
   std::vector<T> out(static_cast<size_t>(elements), T{77});
-  initialize_state(name, table, static_cast<uint64_t>(c.train.seed), rank.mesh, rank.place, dtype,
-                   std::as_writable_bytes(std::span(out)), pool);
+  runtime::initialize_state(name, table, static_cast<uint64_t>(c.train.seed), rank.mesh, rank.place, dtype,
+                            std::as_writable_bytes(std::span(out)), pool);
   return out;
 }
 
@@ -56,19 +56,19 @@ TEST(Initialize, NarrowWeightsAndTheSharesOfTheirRestsAreTheFloatsOfTheSeed) {
   for (const Layout& layout : layouts()) {
     const config::Config c = config_of(layout);
     const std::vector<model::Parameter> table = model::make_parameters(c);
-    const RankSetup alone = rank_setup(config_of({1, {}}), 1, 0);
+    const runtime::RankSetup alone = runtime::rank_setup(config_of({1, {}}), 1, 0);
     for (const model::Parameter& p : table) {
       if (!p.tied_to.empty()) continue;
       SCOPED_TRACE(fmt::format("{} ranks {} {}", layout.ranks,
                                layout.sets.empty() ? "data parallel" : layout.sets.front(), p.name));
-      EXPECT_TRUE(comes_from_seed(p.name, table));
-      EXPECT_TRUE(comes_from_seed(p.name + model::kRest, table));
-      EXPECT_FALSE(comes_from_seed(p.name + ".moment1", table));
+      EXPECT_TRUE(runtime::comes_from_seed(p.name, table));
+      EXPECT_TRUE(runtime::comes_from_seed(p.name + model::kRest, table));
+      EXPECT_FALSE(runtime::comes_from_seed(p.name + ".moment1", table));
       const std::vector<float> whole =
           value_of<float>(p.name, model::num_elements(p), table, c, alone, tensor::Dtype::F32);
       std::map<int64_t, int> owners;  // of logical elements, per group of owners
       for (int r = 0; r < layout.ranks; ++r) {
-        const RankSetup rank = rank_setup(c, layout.ranks, r);
+        const runtime::RankSetup rank = runtime::rank_setup(c, layout.ranks, r);
         const model::Ownership own = model::ownership(p, rank.mesh);
         const auto runs = model::local_runs(p, rank.mesh, rank.place.weights());
         const auto weight = value_of<uint16_t>(p.name, own.elements, table, c, rank, tensor::Dtype::BF16);

@@ -1,4 +1,4 @@
-// Planned memory is what a run touches: nothing more in the arena, nothing on the heap.
+// runtime::Planned memory is what a run touches: nothing more in the arena, nothing on the heap.
 #include <gtest/gtest.h>
 
 #include "base/alloc_watch.h"
@@ -11,7 +11,7 @@ namespace {
 
 // The end of what a step changed in an arena larger than the plan, relative to the plan's end.
 int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const config::Config& c,
-                  const Programs& start) {
+                  const runtime::Programs& start) {
   device::Pool pool(2);
   device::Arena arena(plan.arena_bytes + (1 << 16));
   arena.fill_pattern();
@@ -29,7 +29,7 @@ TEST(Memory, MeasuredPeakEqualsThePlanUpToAlignment) {
   for (const char* recompute : {"recompute.modules=[]", "recompute.modules=[\"layer\"]",
                                 "recompute.modules=[\"activation\",\"norm\"]"}) {
     const config::Config c = small_config("", {"model.dtype=\"float32\"", recompute});
-    Programs programs(c, train_only());
+    runtime::Programs programs(c, train_only());
     programs.initialize();
     const int64_t over = overshoot(programs.train_plan().program, programs.train_plan().plan, c, programs);
     EXPECT_LE(over, 0) << recompute;
@@ -39,7 +39,7 @@ TEST(Memory, MeasuredPeakEqualsThePlanUpToAlignment) {
 
 TEST(Memory, AValueOneByteTooShortIsFound) {
   const config::Config c = small_config("", {"model.dtype=\"float32\""});
-  Programs programs(c, train_only());
+  runtime::Programs programs(c, train_only());
   programs.initialize();
   const program::Program& p = programs.train_plan().program;
   interpret::Plan plan = programs.train_plan().plan;
@@ -59,7 +59,7 @@ TEST(Memory, AStepOfATinyModelAllocatesNothingLarge) {
       const config::Config c =
           small_config("", {fmt::format("model.dtype=\"{}\"", dtype), "model.vocab_size=700",
                             fmt::format("model.hidden_size={}", hidden)});
-      Programs programs(c, train_only());
+      runtime::Programs programs(c, train_only());
       programs.initialize();
       write_random_batch(programs.train(), c, 1);
       programs.train().run();
@@ -74,7 +74,7 @@ TEST(Memory, AStepOfATinyModelAllocatesNothingLarge) {
 TEST(Memory, AStepAllocatesNothingLarge) {
   const config::Config c =
       small_config("", {"model.dtype=\"float32\"", "model.vocab_size=2000", "model.hidden_size=64"});
-  Programs programs(c, train_only());
+  runtime::Programs programs(c, train_only());
   programs.initialize();
   write_random_batch(programs.train(), c, 1);
   programs.train().run();  // the first call of a thread may set up its BLAS buffers

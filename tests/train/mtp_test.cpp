@@ -155,23 +155,16 @@ std::pair<double, int64_t> loss_by_hand(const config::Config& c, interpret::Exec
   return {sum, counted};
 }
 
-ProgramChoice train_only() {
-  ProgramChoice choice;
+runtime::ProgramChoice train_only() {
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
   return choice;
 }
 
-std::unique_ptr<Programs> initialized(const config::Config& c) {
-  auto programs = std::make_unique<Programs>(c, train_only());
+std::unique_ptr<runtime::Programs> initialized(const config::Config& c) {
+  auto programs = std::make_unique<runtime::Programs>(c, train_only());
   programs->initialize();
   return programs;
-}
-
-program::Program without_update(program::Program p) {
-  std::erase_if(p.stages, [](const program::Stage& s) { return s.phase == program::Phase::Update; });
-  for (program::Value& v : p.values)
-    if (v.name == "grad_scale" || v.name == "commit") v.life = program::Life::Step;
-  return p;
 }
 
 }  // namespace
@@ -179,18 +172,19 @@ program::Program without_update(program::Program p) {
 TEST(Mtp, LossOfDepthOneIsTheOneWrittenOut) {
   const config::Config c = mtp_config({"train.num_microbatches=1"});
   const auto programs = initialized(c);
-  Bound bound(interpret::with_results(without_update(schedule::build_training_step(c, programs->table())),
-                                      [](const program::Value& v) { return v.name == "mb0.final_normed"; }),
-              2);
+  Runtime bound(
+      runtime::with_results(runtime::without_update(schedule::build_training_step(c, programs->table())),
+                            [](const program::Value& v) { return v.name == "mb0.final_normed"; }),
+      2);
   copy_state(*programs, bound);
-  write_documents(*bound.executor, c, 1);
+  write_documents(bound.executor(), c, 1);
   // Inputs may be overwritten once they are dead.
-  const auto* input = static_cast<const int32_t*>(bound.executor->data("mb0.tokens"));
+  const auto* input = static_cast<const int32_t*>(bound.executor().data("mb0.tokens"));
   const std::vector<int32_t> tokens(input, input + c.train.micro_batch * c.train.seq_len);
-  bound.executor->run();
-  const auto* loss = static_cast<const double*>(bound.executor->data("L2.mtp_loss"));
+  bound.executor().run();
+  const auto* loss = static_cast<const double*>(bound.executor().data("L2.mtp_loss"));
   const double sum = loss[0], count = loss[1];
-  const auto [expected, expected_count] = loss_by_hand(c, *bound.executor, tokens);
+  const auto [expected, expected_count] = loss_by_hand(c, bound.executor(), tokens);
   // Documents of 3 and 4 predict 1 and 2 tokens; the last one, of 2, has one more label behind it.
   EXPECT_EQ(expected_count, 2 * (1 + 2 + 1));
   EXPECT_EQ(count, double(expected_count));
@@ -203,14 +197,15 @@ TEST(Mtp, NothingCrossesADocument) {
                                        "model.num_mtp_layers=2", "moe.load_balancing=[\"none\"]"});
   const auto programs = initialized(c);
   const auto gradient = [&](int32_t first_token) {
-    Bound bound(with_gradients_kept(without_update(schedule::build_training_step(c, programs->table()))), 2);
+    Runtime bound(
+        with_gradients_kept(runtime::without_update(schedule::build_training_step(c, programs->table()))), 2);
     copy_state(*programs, bound);
-    write_documents(*bound.executor, c, 1);
-    auto* tokens = static_cast<int32_t*>(bound.executor->data("mb0.tokens"));
-    auto* mask = static_cast<uint8_t*>(bound.executor->data("mb0.loss_mask"));
+    write_documents(bound.executor(), c, 1);
+    auto* tokens = static_cast<int32_t*>(bound.executor().data("mb0.tokens"));
+    auto* mask = static_cast<uint8_t*>(bound.executor().data("mb0.loss_mask"));
     for (int j = 0; j < 3; ++j) tokens[j] = first_token, mask[j] = 0;
-    bound.executor->run();
-    return gradients(bound.program, *bound.executor).at("layers.2.mtp.embed_proj.weight.grad");
+    bound.executor().run();
+    return gradients(bound.program(), bound.executor()).at("layers.2.mtp.embed_proj.weight.grad");
   };
   EXPECT_EQ(gradient(1), gradient(2));
 }
@@ -222,11 +217,12 @@ TEST(Mtp, MicrobatchesAddUpToOneBatch) {
                                          "train.num_microbatches=1", "train.micro_batch=4"});
   const auto programs = initialized(two);
   const auto run = [&](const config::Config& c) {
-    Bound bound(with_gradients_kept(without_update(schedule::build_training_step(c, programs->table()))), 2);
+    Runtime bound(
+        with_gradients_kept(runtime::without_update(schedule::build_training_step(c, programs->table()))), 2);
     copy_state(*programs, bound);
-    write_documents(*bound.executor, c, 1);
-    bound.executor->run();
-    return gradients(bound.program, *bound.executor);
+    write_documents(bound.executor(), c, 1);
+    bound.executor().run();
+    return gradients(bound.program(), bound.executor());
   };
   const Snapshot a = run(two), b = run(one);
   for (const auto& [name, bytes] : a) {

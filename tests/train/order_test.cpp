@@ -47,15 +47,15 @@ program::Program in_order(const program::Program& p, const std::vector<StageId>&
 }
 
 // Every bit of a step's outcome: gradients and updated state.
-std::string outcome(const program::Program& p, const config::Config& c, const Programs& start,
+std::string outcome(const program::Program& p, const config::Config& c, const runtime::Programs& start,
                     const interpret::RunOptions& options = {}, int num_steps = 1, int threads = 2) {
-  Bound bound(with_gradients_kept(p), threads);
+  Runtime bound(with_gradients_kept(p), threads);
   copy_state(start, bound);
   std::string all;
   for (int step = 1; step <= num_steps; ++step) {
-    write_random_batch(*bound.executor, c, step);
-    bound.executor->run(options);
-    all += digest(gradients(bound.program, *bound.executor));
+    write_random_batch(bound.executor(), c, step);
+    bound.executor().run(options);
+    all += digest(gradients(bound.program(), bound.executor()));
   }
   return all + digest(snapshot(bound));
 }
@@ -70,11 +70,11 @@ config::Config rich_config() {
 
 struct Start {
   config::Config config = rich_config();
-  Programs programs;
+  runtime::Programs programs;
   program::Program program;
   Start() : programs(config, choice()), program(programs.train_plan().program) { programs.initialize(); }
-  static ProgramChoice choice() {
-    ProgramChoice c;
+  static runtime::ProgramChoice choice() {
+    runtime::ProgramChoice c;
     c.evaluate = false;
     return c;
   }
@@ -132,7 +132,7 @@ TEST(Shuffle, APlantedMissingEdgeIsCaught) {
 TEST(Shuffle, ReorderedAccumulationChangesBits) {
   config::Config c = rich_config();
   c.train.num_microbatches = 3;
-  Programs programs(c, Start::choice());
+  runtime::Programs programs(c, Start::choice());
   programs.initialize();
   program::Program moved = programs.train_plan().program;
   const std::string expected = outcome(moved, c, programs);
@@ -152,11 +152,14 @@ TEST(Shuffle, ReorderedAccumulationChangesBits) {
 TEST(Poison, DeadMemoryAndLaneThreadsChangeNothing) {
   Start start;
   ASSERT_GE(start.program.lanes.size(), 2u);
-  const std::string expected = outcome(start.program, start.config, start.programs, {}, 3);
   interpret::RunOptions options;
+  options.in_order = true;
+  const std::string expected = outcome(start.program, start.config, start.programs, options, 3);
+  EXPECT_EQ(outcome(start.program, start.config, start.programs, {}, 3), expected);
   options.poison = true;
   EXPECT_EQ(outcome(start.program, start.config, start.programs, options, 3), expected);
-  options.lanes_as_threads = true;
+  options.in_order = false;
+  EXPECT_EQ(outcome(start.program, start.config, start.programs, options, 3), expected);
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     options.delay_seed = seed;
     EXPECT_EQ(outcome(start.program, start.config, start.programs, options, 3), expected) << "seed " << seed;

@@ -10,10 +10,10 @@
 #include "config/schema.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
+#include "runtime/programs.h"
 #include "schedule/ranks.h"
 #include "train/feed.h"
 #include "train/launch.h"
-#include "train/programs.h"
 
 namespace pleat::train {
 namespace {
@@ -172,7 +172,7 @@ std::string plan_says(const Asked& a) {
   });
 }
 
-void random_microbatch(const config::Config& c, int64_t number, Microbatch& out) {
+void random_microbatch(const config::Config& c, int64_t number, runtime::Microbatch& out) {
   const base::RandomStream random(3, base::RandomUse::Test, static_cast<uint64_t>(number), 0);
   const int64_t rows = c.train.micro_batch * c.train.seq_len;
   out.resize(static_cast<size_t>(rows));
@@ -190,16 +190,14 @@ void random_microbatch(const config::Config& c, int64_t number, Microbatch& out)
 }
 
 // Two steps of this rank, as Trainer::step runs them.
-void train_two_steps(const config::Config& c, Crew& crew) {
-  ProgramChoice choice;
+void train_two_steps(const config::Config& c, runtime::Crew& crew) {
+  runtime::ProgramChoice choice;
   choice.evaluate = true;
-  Programs programs(c, choice, &crew);
+  runtime::Programs programs(c, choice, &crew);
   programs.initialize();
-  const RankSetup& setup = crew.setup();
-  const InputRows rows(c, setup.mesh, setup.place);
-  interpret::RunOptions options;
-  options.lanes_as_threads = setup.mesh.has_link_lanes();
-  Microbatch microbatch;
+  const runtime::RankSetup& setup = crew.setup();
+  const runtime::InputRows rows(c, setup.mesh, setup.place);
+  runtime::Microbatch microbatch;
   const int64_t tokens = c.train.micro_batch * c.train.seq_len * c.train.num_microbatches;
   for (int64_t step = 1; step <= 2; ++step) {
     interpret::Executor& e = programs.train();
@@ -208,18 +206,18 @@ void train_two_steps(const config::Config& c, Crew& crew) {
       random_microbatch(c, mb, microbatch);
       rows.write(e, mb / setup.mesh.dp, microbatch);
     }
-    write_norm(e, {tokens, tokens, tokens, c.train.micro_batch * c.train.num_microbatches},
-               c.train.num_microbatches);
-    write_rng(e, c.train.seed, step);
-    write_hyper(e, 1e-3, step);
-    e.run(options);
+    runtime::write_norm(e, {tokens, tokens, tokens, c.train.micro_batch * c.train.num_microbatches},
+                        c.train.num_microbatches);
+    runtime::write_rng(e, c.train.seed, step);
+    runtime::write_hyper(e, 1e-3, step);
+    e.run();
   }
 }
 
 std::string train_says(const Asked& a) {
   return refusal_of([&] {
     const config::Config c = config::parse(a.text, a.sets, "test.toml");
-    launch(c, a.ranks, [](const config::Config& asked, Crew& crew, const std::string&) {
+    launch(c, a.ranks, [](const config::Config& asked, runtime::Crew& crew, const std::string&) {
       train_two_steps(config::resolve(asked), crew);
     });
   });

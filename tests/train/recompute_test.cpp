@@ -10,17 +10,18 @@ namespace {
 
 const char* const kModules[] = {"norm", "activation", "core_attention", "experts", "shared_experts", "layer"};
 
-std::string run(const program::Program& p, const config::Config& c, const Programs& start, int num_steps) {
-  Bound bound(p, 2);
+std::string run(const program::Program& p, const config::Config& c, const runtime::Programs& start,
+                int num_steps) {
+  Runtime bound(p, 2);
   copy_state(start, bound);
   for (int step = 1; step <= num_steps; ++step) {
-    write_random_batch(*bound.executor, c, step);
-    bound.executor->run();
+    write_random_batch(bound.executor(), c, step);
+    bound.executor().run();
   }
   std::string all = digest(snapshot(bound));
   for (int layer = 0; layer < c.model.num_layers; ++layer)
     if (config::is_moe_layer(c, layer)) {
-      const auto* load = static_cast<const int64_t*>(bound.executor->data(fmt::format("L{}.load", layer)));
+      const auto* load = static_cast<const int64_t*>(bound.executor().data(fmt::format("L{}.load", layer)));
       for (int64_t e = 0; e < c.moe.num_experts; ++e)
         all += fmt::format(" {}", load[e]);  // counted once, replay or not
     }
@@ -35,9 +36,9 @@ TEST(Recompute, All64CombinationsAreBitwiseEqualOverTenSteps) {
                         "model.ffn_hidden_size=20", "model.qk_norm=true", "moe.shared_ffn_hidden_size=8",
                         "moe.score=\"sigmoid\"", "moe.load_balancing=[\"aux\",\"bias\"]",
                         "moe.aux_coef=[0.01]", "moe.input_jitter=0.05"});
-  ProgramChoice choice;
+  runtime::ProgramChoice choice;
   choice.evaluate = false;
-  Programs start(c, choice);
+  runtime::Programs start(c, choice);
   start.initialize();
   const program::Program plain = schedule::build_training_step(c, start.table());
   const std::string expected = run(plain, c, start, 10);

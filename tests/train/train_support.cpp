@@ -4,8 +4,8 @@
 
 namespace pleat::train::testing {
 
-ProgramChoice train_only() {
-  ProgramChoice c;
+runtime::ProgramChoice train_only() {
+  runtime::ProgramChoice c;
   c.evaluate = false;
   return c;
 }
@@ -35,7 +35,7 @@ threads = 2
   return config::resolve(config::parse(text, sets));
 }
 
-Snapshot snapshot(const Programs& programs) {
+Snapshot snapshot(const runtime::Programs& programs) {
   Snapshot out;
   for (const checkpoint::TensorRef& t : programs.tensors())
     out[t.name].assign(t.bytes.begin(), t.bytes.end());
@@ -48,30 +48,30 @@ std::string digest(const Snapshot& s) {
   return sha.hex();
 }
 
-void copy_state(const Programs& from, Bound& to) {
+void copy_state(const runtime::Programs& from, Runtime& to) {
   for (const checkpoint::TensorRef& t : from.tensors())
-    std::memcpy(to.executor->data(t.name), t.bytes.data(), t.bytes.size());
+    std::memcpy(to.executor().data(t.name), t.bytes.data(), t.bytes.size());
   const program::Program& p = from.train_plan().program;
   for (size_t i = 0; i < p.values.size(); ++i)
     if (p.values[i].name == "rope.inv_freq")
-      std::memcpy(to.executor->data("rope.inv_freq"), from.arena().data() + from.train_plan().plan.offset[i],
+      std::memcpy(to.executor().data("rope.inv_freq"), from.arena().data() + from.train_plan().plan.offset[i],
                   static_cast<size_t>(program::num_bytes(p.values[i])));
 }
 
-Snapshot snapshot(const Bound& bound) {
+Snapshot snapshot(const Runtime& bound) {
   Snapshot out;
-  for (size_t i = 0; i < bound.program.values.size(); ++i) {
-    const program::Value& v = bound.program.values[i];
+  for (size_t i = 0; i < bound.program().values.size(); ++i) {
+    const program::Value& v = bound.program().values[i];
     if (v.life != program::Life::Persistent) continue;
-    const auto* data = static_cast<const std::byte*>(bound.executor->data(static_cast<program::ValueId>(i)));
+    const auto* data = static_cast<const std::byte*>(bound.executor().data(static_cast<program::ValueId>(i)));
     out[v.name].assign(data, data + program::num_bytes(v));
   }
   return out;
 }
 
 program::Program with_gradients_kept(program::Program p) {
-  return interpret::with_results(
-      std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
+  return runtime::with_results(std::move(p),
+                               [](const program::Value& v) { return v.owner == program::Owner::Gradients; });
 }
 
 Snapshot gradients(const program::Program& p, interpret::Executor& executor) {

@@ -8,9 +8,10 @@
 #include <vector>
 
 #include "config/config.h"
-#include "interpret/run/bound.h"
+#include "runtime/keep.h"
+#include "runtime/programs.h"
+#include "runtime/runtime.h"
 #include "train/bench_step.h"
-#include "train/programs.h"
 
 namespace pleat::train::testing {
 
@@ -18,18 +19,18 @@ namespace pleat::train::testing {
 // 1e-3\n").
 config::Config small_config(const std::string& extra = "", const std::vector<std::string>& sets = {});
 
-ProgramChoice train_only();  // no program for evaluation
+runtime::ProgramChoice train_only();  // no program for evaluation
 
 // Weights and everything else that persists, by name.
 using Snapshot = std::map<std::string, std::vector<std::byte>>;
-Snapshot snapshot(const Programs& programs);
+Snapshot snapshot(const runtime::Programs& programs);
 std::string digest(const Snapshot& snapshot);
 
-using interpret::Bound;
+using runtime::Runtime;
 
 // Copies the persistent state of `from` into `to`, by name.
-void copy_state(const Programs& from, Bound& to);
-Snapshot snapshot(const Bound& bound);
+void copy_state(const runtime::Programs& from, Runtime& to);
+Snapshot snapshot(const Runtime& bound);
 // Gradients by parameter name, read off after a run in which they are results.
 Snapshot gradients(const program::Program& program, interpret::Executor& executor);
 // Keeps gradients to the end of the step, so that they can be read.

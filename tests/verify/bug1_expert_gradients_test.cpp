@@ -26,7 +26,7 @@ TEST(Bug1a, NormCountsEveryDistinctScalarOnce) {
           SCOPED_TRACE(text_of(mesh));
           RunOptions options;
           options.num_steps = 1;
-          options.gradient = [&](const model::Parameter& p, const RankPlace&, int64_t i) {
+          options.gradient = [&](const model::Parameter& p, const runtime::RankPlace&, int64_t i) {
             return one_if_chosen(mesh, p, i);
           };
           const StepResults step = run_on(c, mesh, options).steps[0];
@@ -45,7 +45,7 @@ TEST(Bug1a, SkippedNormIsNoticed) {
   const model::Mesh mesh = mesh_of({2, 1, 1, 1, 2, 1});
   RunOptions options;
   options.num_steps = 1;
-  options.gradient = [&](const model::Parameter& p, const RankPlace&, int64_t i) {
+  options.gradient = [&](const model::Parameter& p, const runtime::RankPlace&, int64_t i) {
     return i == 0 ? 1.0 / static_cast<double>(mesh.size(model::ownership(p, mesh).reduction)) : 0;
   };
   const double whole = run_on(small_model(), mesh, options).steps[0].norm;

@@ -81,8 +81,8 @@ TEST(Bug2, AuxGradientDoesNotDependOnTheSplit) {
         Batch batch = one_by_one;
         batch.microbatches.assign(size_t(microbatches), {});
         for (int i = 0; i < 4; ++i) {
-          const Microbatch& from = one_by_one.microbatches[size_t(i)];
-          Microbatch& to = batch.microbatches[size_t(i / together)];
+          const runtime::Microbatch& from = one_by_one.microbatches[size_t(i)];
+          runtime::Microbatch& to = batch.microbatches[size_t(i / together)];
           const auto append = [](auto& a, const auto& b) { a.insert(a.end(), b.begin(), b.end()); };
           const int32_t begin = static_cast<int32_t>(to.tokens.size());
           append(to.tokens, from.tokens), append(to.labels, from.labels);

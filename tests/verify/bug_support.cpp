@@ -61,7 +61,7 @@ Batch packed_batch(const config::Config& c, const std::vector<Packing>& packings
   const int64_t length = c.train.seq_len;
   int64_t index = 0;
   for (const Packing& packing : packings) {
-    Microbatch& m = batch.microbatches.emplace_back();
+    runtime::Microbatch& m = batch.microbatches.emplace_back();
     const auto row = [&](int32_t token, int32_t label, int32_t start, bool valid, bool counts) {
       const int32_t t = static_cast<int32_t>(m.tokens.size());
       m.tokens.push_back(token);
@@ -91,7 +91,8 @@ Batch packed_batch(const config::Config& c, const std::vector<Packing>& packings
 }
 
 Batch without_loss(Batch batch) {
-  for (Microbatch& m : batch.microbatches) std::fill(m.loss_mask.begin(), m.loss_mask.end(), uint8_t{0});
+  for (runtime::Microbatch& m : batch.microbatches)
+    std::fill(m.loss_mask.begin(), m.loss_mask.end(), uint8_t{0});
   batch.loss_tokens = 0;
   return batch;
 }

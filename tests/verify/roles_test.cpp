@@ -9,9 +9,9 @@
 #include "interpret/check/check_network.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/simulate.h"
+#include "runtime/rank_setup.h"
 #include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
-#include "train/rank_setup.h"
 #include "verify/grid.h"
 
 namespace pleat::verify {
@@ -32,7 +32,7 @@ Both build(const config::Config& config, int64_t world) {
   Both out{schedule::build_ranks(config, world), {}, {}};
   const auto table = model::make_parameters(config);
   for (int r = 0; r < world; ++r) {
-    const train::RankSetup setup = train::rank_setup(config, static_cast<int>(world), r);
+    const runtime::RankSetup setup = runtime::rank_setup(config, static_cast<int>(world), r);
     out.ranks.push_back(schedule::apply_passes(
         schedule::build_training_step(config, table, {model::RoutingUse::Choose, setup.mesh, setup.role}),
         config));

@@ -35,7 +35,7 @@ RunOptions skewed_run(const config::Config& c) {
   options.taps = {"x_out", "x_mid"};
   for (int s = 0; s < 3; ++s) {
     Batch batch = packed_batch(c, {{{16}, {s + 1}}, {{16}, {s + 4}}});
-    for (Microbatch& m : batch.microbatches)
+    for (runtime::Microbatch& m : batch.microbatches)
       for (int t = 0; t < kTokens; ++t) m.tokens[size_t(t)] = t % 4 == 3;
     options.batches.push_back(batch);
   }

@@ -224,6 +224,11 @@ struct CudaExecutor::State {
     if (stage.event) stage.lane->record(*stage.event);
   }
 
+  // Streams overlap by themselves; a lane whose stages wait on the host for other ranks must not hold up the others.
+  bool lanes_need_threads(const RunOptions& how) const {
+    return meets_ranks && lanes.size() > 1 && how.lanes_run();
+  }
+
   // A thread per lane: an event is waited for once the thread of its lane has recorded it.
   void run_lane_threads(uint64_t delay_seed, const AtStage& before, const AtStage& after) {
     if (!threads) threads.emplace(program);
@@ -244,7 +249,7 @@ struct CudaExecutor::State {
     Event& start = joins[lanes.size()];
     first.record(start);
     for (size_t l = 1; l < lanes.size(); ++l) lanes[l]->wait(start);
-    if (how.lanes_as_threads) {
+    if (lanes_need_threads(how)) {
       run_lane_threads(how.delay_seed, before, after);
     } else {
       for (size_t s = 0; s < stages.size(); ++s) run_stage(s, before, after);
@@ -280,7 +285,7 @@ struct CudaExecutor::State {
       enqueue(how, {}, [&](size_t s) {
         stages[s].lane->synchronize();
         look(s);
-        if (!how.go_on && !how.lanes_as_threads && bad) throw Stop{};
+        if (!how.go_on && bad) throw Stop{};
       });
     } catch (const Stop&) {
     }
@@ -379,7 +384,7 @@ void CudaExecutor::run(const RunOptions& options) {
   s.bad.reset();
   if (options.poison) base::fail("poisoned memory is a check of the CPU; device.kind = \"cpu\" has it");
   // Ranks meet on the host, which a graph knows nothing of.
-  const bool as_graph = !options.find_non_finite && !options.timing && !options.lanes_as_threads &&
+  const bool as_graph = !options.find_non_finite && !options.timing && options.lanes_run() &&
                         s.options.graph && !s.meets_ranks && s.runs > 0;
   if (as_graph && !s.graph.ready())
     s.graph.capture(*s.lanes[0], [&] {

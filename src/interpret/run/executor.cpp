@@ -67,7 +67,7 @@ struct Executor::State {
   std::vector<int> uses_total;
 
   LaneThreads lanes;
-  std::mutex mutex;  // of what lanes as threads share here
+  std::mutex mutex;  // of what lanes share here
 
   FindGroup groups;
   HostMemory memory;
@@ -215,7 +215,7 @@ void Executor::run(const RunOptions& options) {
     s.uses_left = s.uses_total;
     s.prepared.assign(s.program.values.size(), 0);
   }
-  if (!options.lanes_as_threads) {
+  if (s.lanes.num_lanes() <= 1 || !options.lanes_run()) {
     for (size_t i = 0; i < s.program.stages.size(); ++i) {
       s.run_stage(static_cast<StageId>(i), options);
       if (s.bad && !options.go_on) return;

@@ -19,17 +19,19 @@
 namespace pleat::interpret {
 
 struct RunOptions {
-  // Off: stages run in list order on the calling thread. On: every lane is a thread of its own, ordered only
-  // by the data edges of the program, with random pauses drawn from delay_seed (0: none).
-  bool lanes_as_threads = false;
-  uint64_t delay_seed = 0;
+  // Lanes run side by side, ordered by the data edges of the program alone; in_order: all stages one after the other,
+  // in list order, for debugging. Messages that wait for each other on several lanes need lanes that run.
+  bool in_order = false;
+  uint64_t delay_seed = 0;  // random pauses before stages (0: none)
   // Overwrite memory the moment the program says it is dead, and before its first write: nothing may notice.
   bool poison = false;
-  // Look at every float a stage wrote; stop at the first that is not finite, unless other ranks wait for the
-  // rest (go_on) or lanes are threads.
+  // Look at every float a stage wrote; stop at the first that is not finite, which means in_order, unless other ranks
+  // wait for the rest (go_on).
   bool find_non_finite = false;
   bool go_on = false;
   bool timing = false;
+
+  bool lanes_run() const { return !in_order && !(find_non_finite && !go_on); }
 };
 
 struct NonFinite {

@@ -1,8 +1,7 @@
 #include "interpret/run/lane_threads.h"
 
-#include <algorithm>
 #include <chrono>
-#include <thread>
+#include <limits>
 
 #include "base/rng.h"
 #include "program/order.h"
@@ -11,67 +10,125 @@ namespace pleat::interpret {
 
 using program::StageId;
 
-struct LaneThreads::Work {
-  uint64_t delay_seed;
-  const std::function<void(StageId)>& run_stage;
-  const std::function<void(const std::string&)>& failed;
-};
+namespace {
+constexpr int64_t kEnded = std::numeric_limits<int64_t>::max();  // of a lane that returns nothing any more
+}
 
-LaneThreads::LaneThreads(const program::Program& p) : program_(p), waits_(program::data_edges(p)) {
-  for (size_t s = 0; s < waits_.size(); ++s)
-    std::erase_if(waits_[s],
-                  [&](StageId w) { return p.stages[static_cast<size_t>(w)].lane == p.stages[s].lane; });
+LaneThreads::LaneThreads(const program::Program& p) {
+  std::vector<size_t> used(p.lanes.size(), p.lanes.size());  // lane of the program -> lane here
+  for (const program::Stage& s : p.stages) used[static_cast<size_t>(s.lane)] = 0;
+  for (size_t& lane : used) {
+    if (lane != 0) continue;
+    lane = lanes_.size();
+    lanes_.push_back(std::make_unique<Lane>());
+  }
+  const program::EdgeList edges = program::edge_list(p);
+  std::vector<int64_t> position(p.stages.size());
+  // What a lane has waited for so far holds for all its later stages.
+  std::vector<std::vector<int64_t>> seen(lanes_.size(), std::vector<int64_t>(lanes_.size(), 0));
+  for (size_t s = 0; s < p.stages.size(); ++s) {
+    const size_t lane = used[static_cast<size_t>(p.stages[s].lane)];
+    LaneStage stage;
+    stage.id = static_cast<StageId>(s);
+    for (const StageId before : edges[s]) {
+      const size_t other = used[static_cast<size_t>(p.stages[static_cast<size_t>(before)].lane)];
+      const int64_t count = position[static_cast<size_t>(before)] + 1;
+      if (other == lane || seen[lane][other] >= count) continue;
+      seen[lane][other] = count;
+      std::erase_if(stage.waits, [&](const Wait& w) { return w.lane == other; });
+      stage.waits.push_back({other, count});
+    }
+    position[s] = static_cast<int64_t>(lanes_[lane]->stages.size());
+    lanes_[lane]->stages.push_back(std::move(stage));
+  }
+}
+
+LaneThreads::~LaneThreads() {
+  stop_ = true;
+  ++round_;
+  round_.notify_all();
+  for (const auto& lane : lanes_)
+    if (lane->thread.joinable()) lane->thread.join();
+}
+
+void LaneThreads::start() {
+  for (size_t lane = 1; lane < lanes_.size(); ++lane)
+    if (!lanes_[lane]->thread.joinable())
+      lanes_[lane]->thread = std::thread([this, lane] { wait_for_work(lane); });
+}
+
+void LaneThreads::wait_for_work(size_t lane) {
+  for (int64_t round = 0;;) {
+    round_.wait(round);
+    round = round_;
+    if (stop_) return;
+    run_lane(lane);
+  }
 }
 
 void LaneThreads::run(uint64_t delay_seed, const std::function<void(StageId)>& run_stage,
                       const std::function<void(const std::string& why)>& failed) {
-  done_.assign(program_.stages.size(), 0);
-  failure_ = nullptr;
   const Work work{delay_seed, run_stage, failed};
-  std::vector<std::thread> threads;
-  for (int lane = 0; lane < static_cast<int>(program_.lanes.size()); ++lane)
-    threads.emplace_back([this, &work, lane] { run_lane(lane, work); });
-  for (std::thread& t : threads) t.join();
+  start();
+  for (const auto& lane : lanes_) lane->returned = 0;
+  failure_ = nullptr;
+  has_failed_ = false;
+  work_ = &work;
+  running_ = num_lanes();
+  ++round_;
+  round_.notify_all();
+  if (!lanes_.empty()) run_lane(0);
+  for (int64_t left = running_; left > 0; left = running_) running_.wait(left);
+  work_ = nullptr;
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void LaneThreads::lane_failed(const std::string& why, const Work& work) {
+void LaneThreads::run_lane(size_t lane) {
+  if (!run_stages(lane)) {
+    // Whoever waits for this lane shall look up and see that the run has failed.
+    lanes_[lane]->returned = kEnded;
+    lanes_[lane]->returned.notify_all();
+  }
+  if (--running_ == 0) running_.notify_all();
+}
+
+void LaneThreads::lane_failed(const std::string& why) {
   {
     std::lock_guard lock(mutex_);
     if (failure_) return;
     failure_ = std::current_exception();
+    has_failed_ = true;
   }
-  progress_.notify_all();
-  work.failed(why);
+  work_->failed(why);
 }
 
-void LaneThreads::run_lane(int lane, const Work& work) {
-  const base::RandomStream random(work.delay_seed, base::RandomUse::Test, 0, static_cast<uint32_t>(lane));
-  for (size_t s = 0; s < program_.stages.size(); ++s) {
-    if (program_.stages[s].lane != lane) continue;
-    {
-      std::unique_lock lock(mutex_);
-      progress_.wait(lock, [&] {
-        return failure_ || std::all_of(waits_[s].begin(), waits_[s].end(),
-                                       [&](StageId p) { return done_[static_cast<size_t>(p)]; });
-      });
-      if (failure_) return;
+// False when this lane or another failed.
+bool LaneThreads::run_stages(size_t lane_idx) {
+  Lane& lane = *lanes_[lane_idx];
+  const base::RandomStream random(work_->delay_seed, base::RandomUse::Test, 0,
+                                  static_cast<uint32_t>(lane_idx));
+  for (const LaneStage& stage : lane.stages) {
+    for (const Wait& wait : stage.waits) {
+      std::atomic<int64_t>& returned = lanes_[wait.lane]->returned;
+      for (int64_t now = returned; now < wait.count; now = returned) returned.wait(now);
     }
-    if (work.delay_seed)
-      std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int>(random.uniform(s) * 150.0)));
+    if (has_failed_) return false;
+    if (work_->delay_seed)
+      std::this_thread::sleep_for(std::chrono::microseconds(
+          static_cast<int>(random.uniform(static_cast<uint64_t>(stage.id)) * 150.0)));
     try {
-      work.run_stage(static_cast<StageId>(s));
+      work_->run_stage(stage.id);
     } catch (const std::exception& e) {
-      return lane_failed(e.what(), work);
+      lane_failed(e.what());
+      return false;
     } catch (...) {
-      return lane_failed("an error of unknown kind", work);
+      lane_failed("an error of unknown kind");
+      return false;
     }
-    {
-      std::lock_guard lock(mutex_);
-      done_[s] = 1;
-    }
-    progress_.notify_all();
+    ++lane.returned;
+    lane.returned.notify_all();
   }
+  return true;
 }
 
 }  // namespace pleat::interpret

@@ -1,0 +1,59 @@
+// One rank among the ranks of a run: who it is, the groups its programs talk over, and the few words the
+// loop itself exchanges. Alone, every call is the answer for one rank.
+//
+// All ranks make the same calls in the same order. Groups are made in one fixed order on every rank: over MPI
+// making one waits for its members.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "comm/communicator.h"
+#include "runtime/rank_setup.h"
+
+namespace pleat::runtime {
+
+class Crew {
+ public:
+  explicit Crew(const config::Config& config);  // alone, with device.threads workers
+  // `endpoint` outlives this. `num_threads`: workers of this rank.
+  Crew(const config::Config& config, comm::Endpoint& endpoint, int num_threads);
+  Crew(RankSetup setup, comm::Endpoint& endpoint, int num_threads);
+
+  const RankSetup& setup() const { return setup_; }
+  bool alone() const { return !endpoint_; }
+  bool leads() const { return setup_.rank() == 0; }
+  int num_threads() const { return num_threads_; }
+
+  using Lane = std::pair<program::Group, std::string>;
+  // Makes what is missing, for buffers that lie there; then `group` finds it.
+  void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers);
+  comm::Communicator* group(program::Group group, const std::string& lane) const;
+
+  void sum(const char* stage, std::span<int64_t> values) const;
+  void sum(const char* stage, std::span<double> values) const;
+  // Over the stages of this rank's pipeline.
+  void sum_stages(const char* stage, std::span<double> values) const;
+  int64_t smallest(const char* stage, int64_t value) const;
+  bool any(const char* stage, bool mine) const;
+  void tell(const char* stage, std::span<int64_t> values, int from = 0) const;
+  std::string tell(const char* stage, const std::string& text, int from = 0) const;
+  void wait_for_all(const char* stage) const;
+
+  // Bytes to and from the leader.
+  void send_to_leader(const char* stage, std::span<const std::byte> bytes) const;
+  void receive_from(const char* stage, int rank, std::span<std::byte> bytes) const;
+
+ private:
+  comm::Endpoint* endpoint_ = nullptr;
+  RankSetup setup_;
+  int num_threads_ = 1;
+  std::unique_ptr<comm::Communicator> world_, pipeline_;
+  std::map<Lane, std::unique_ptr<comm::Communicator>> groups_;
+};
+
+}  // namespace pleat::runtime

@@ -1,0 +1,143 @@
+#include "runtime/initialize.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "device/cuda/random.h"
+#include "model/parameters.h"
+#include "tensor/halves.h"
+
+namespace pleat::runtime {
+namespace {
+
+uint64_t seed_of(uint64_t seed, const std::string& name) {
+  const base::Sha256Digest digest = base::sha256(name);
+  uint64_t mix = 0;
+  std::memcpy(&mix, digest.data(), sizeof(mix));
+  return seed ^ mix;
+}
+
+base::RandomStream stream_of(const model::Parameter& p, uint64_t seed) {
+  return {seed_of(seed, p.name), base::RandomUse::Init, 0, 0};
+}
+
+// Calls put(place in the rank's part, number) for every number of the parameter in `runs`.
+template <class Put>
+void draw(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, device::Pool& pool,
+          Put put) {
+  const base::RandomStream stream = stream_of(p, seed);
+  constexpr int64_t kTile = 16384;
+  const bool random = p.init == model::Init::Normal;
+  const double same = p.init == model::Init::Ones ? 1.0 : 0.0;
+  for (const model::Run& run : runs)
+    pool.for_each_tile((run.count + kTile - 1) / kTile, [&](int64_t tile) {
+      for (int64_t i = tile * kTile; i < std::min(run.count, (tile + 1) * kTile); ++i)
+        put(run.local_begin + i,
+            random ? p.init_std * stream.normal(static_cast<uint64_t>(run.logical_begin + i)) : same);
+    });
+}
+
+template <class T>
+void initialize(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs, T* out,
+                device::Pool& pool) {
+  draw(p, seed, runs, pool, [out](int64_t i, double x) {
+    if constexpr (std::is_same_v<T, uint16_t>)
+      out[i] = tensor::split(static_cast<float>(x)).high;
+    else if constexpr (std::is_same_v<T, int16_t>)
+      out[i] = tensor::split(static_cast<float>(x)).rest;
+    else
+      out[i] = static_cast<T>(x);
+  });
+}
+
+}  // namespace
+
+void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vector<model::Run>& runs,
+                      tensor::Dtype dtype, std::byte* out, device::Pool& pool) {
+  if (dtype == tensor::Dtype::F64) {
+    initialize(p, seed, runs, reinterpret_cast<double*>(out), pool);
+  } else if (dtype == tensor::Dtype::BF16) {
+    initialize(p, seed, runs, reinterpret_cast<uint16_t*>(out), pool);
+  } else if (dtype == tensor::Dtype::I16) {
+    initialize(p, seed, runs, reinterpret_cast<int16_t*>(out), pool);
+  } else {
+    initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
+  }
+}
+
+namespace {
+
+struct Seeded {
+  int parameter_idx = -1;
+  bool rest = false;  // what its owners keep beside the weight
+};
+
+Seeded seeded(const std::string& name, const std::vector<model::Parameter>& table) {
+  constexpr std::string_view kRest = model::kRest;
+  const bool rest = name.ends_with(kRest);
+  return {model::find_parameter(table, rest ? name.substr(0, name.size() - kRest.size()) : name), rest};
+}
+
+// What the rank holds of a weight, or of its rest, of which it may own a share.
+std::vector<model::Run> held_runs(const model::Parameter& p, bool rest, const model::Mesh& mesh,
+                                  const RankPlace& place) {
+  const std::vector<model::Run> runs = model::local_runs(p, mesh, place.weights());
+  const model::Ownership own = model::ownership(p, mesh);
+  return rest && own.num_owners > 1 ? model::share_runs(runs, own, place.at(own.inside)) : runs;
+}
+
+}  // namespace
+
+bool comes_from_seed(const std::string& name, const std::vector<model::Parameter>& table) {
+  return seeded(name, table).parameter_idx >= 0;
+}
+
+void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                      const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                      std::span<std::byte> out, device::Pool& pool) {
+  std::memset(out.data(), 0, out.size());
+  const Seeded what = seeded(name, table);
+  if (what.parameter_idx < 0) return;
+  const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
+  initialize_slice(p, seed, held_runs(p, what.rest, mesh, place), dtype, out.data(), pool);
+}
+
+bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes) {
+  const Seeded what = seeded(name, table);
+  if (what.parameter_idx < 0) return false;
+  const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
+  if (p.init != model::Init::Normal) return false;
+  machine.fill(offset, 0, num_bytes);
+  std::vector<device::cuda::Drawn> pieces;
+  for (const model::Run& run : held_runs(p, what.rest, mesh, place))
+    pieces.push_back({run.logical_begin, run.local_begin, run.count});
+  device::cuda::fill_normal(machine.lane("compute"), machine.arena() + offset, dtype, stream_of(p, seed),
+                            p.init_std, pieces);
+  return true;
+}
+
+void initialize_weights(Runtime& runtime, const config::Config& config,
+                        const std::vector<model::Parameter>& table, const RankSetup& setup) {
+  const uint64_t seed = static_cast<uint64_t>(config.train.seed);
+  interpret::CudaMachine* machine = runtime.machine();
+  for (const checkpoint::Target& t : runtime.targets()) {
+    const int64_t offset = t.bytes.data() - runtime.arena().data(),
+                  count = static_cast<int64_t>(t.bytes.size());
+    if (machine && !comes_from_seed(t.name, table)) {
+      machine->fill(offset, 0, count);
+      continue;
+    }
+    if (machine &&
+        draw_on_gpu(t.name, table, seed, setup.mesh, setup.place, t.dtype, *machine, offset, count))
+      continue;
+    initialize_state(t.name, table, seed, setup.mesh, setup.place, t.dtype, t.bytes, runtime.pool());
+    if (machine) machine->write(offset, t.bytes.data(), count);
+  }
+}
+
+}  // namespace pleat::runtime

@@ -1,0 +1,99 @@
+#include "runtime/programs.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/overflow.h"
+#include "runtime/constants.h"
+#include "runtime/initialize.h"
+#include "schedule/pass/pass.h"
+
+namespace pleat::runtime {
+namespace {
+
+// Whether a step can ask for more rows than there are, and is then to be run again.
+bool may_rerun(const config::Config& config, const program::Program& program) {
+  return config.moe.overflow == "rerun" &&
+         std::any_of(program.values.begin(), program.values.end(),
+                     [](const program::Value& v) { return v.name == "overflow"; });
+}
+
+}  // namespace
+
+Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
+                           const ProgramChoice& choice) {
+  program::Program step = schedule::apply_passes(schedule::build_training_step(config, table, choice.build),
+                                                 config, choice.disabled_passes);
+  return planned(choice.edit ? choice.edit(std::move(step)) : std::move(step));
+}
+
+// Everything that is known before memory is taken.
+struct Programs::Built {
+  config::Config config;
+  RankSetup setup;
+  std::vector<model::Parameter> table;
+  Options options;
+  std::vector<Planned> programs;
+  size_t train = kNone, rerun = kNone, evaluate = kNone, logits = kNone, gather = kNone;
+
+  size_t add(Planned p) {
+    programs.push_back(std::move(p));
+    return programs.size() - 1;
+  }
+};
+
+Programs::Built Programs::build(const config::Config& config, const ProgramChoice& asked, Crew* crew) {
+  if (crew && crew->alone()) crew = nullptr;
+  Built b;
+  b.config = config;
+  b.table = model::make_parameters(config);
+  ProgramChoice choice = asked;
+  b.options.device = device_of(config.device.kind);
+  b.options.graph = config.device.graph;
+  b.options.nan_memory = choice.nan_memory;
+  b.options.num_threads = crew ? crew->num_threads() : static_cast<int>(config.device.threads);
+  if (crew) {
+    PLEAT_CHECK(!choice.logits, "logits are for one rank");
+    b.setup = crew->setup();
+    choice.build.mesh = b.setup.mesh;
+    choice.build.role = b.setup.role;
+    b.options.groups = {
+        [crew](const auto& lanes, comm::Buffers buffers) { crew->open_groups(lanes, buffers); },
+        [crew](program::Group group, const std::string& lane) { return crew->group(group, lane); }};
+  }
+  if (choice.train) {
+    b.train = b.add(plan_training_step(config, b.table, choice));
+    if (may_rerun(config, b.programs[b.train].program))
+      b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));
+  }
+  if (choice.evaluate)
+    b.evaluate = b.add(runtime::planned(schedule::build_evaluation(config, b.table, choice.build)));
+  if (choice.logits) b.logits = b.add(runtime::planned(schedule::build_logits(config, b.table)));
+  if (choice.train && crew)
+    b.gather = b.add(runtime::planned(schedule::build_gather(config, b.table, choice.build)));
+  return b;
+}
+
+Programs::Programs(const config::Config& config, const ProgramChoice& choice, Crew* crew)
+    : Programs(build(config, choice, crew)) {}
+
+Programs::Programs(Built b)
+    : Runtime(std::move(b.programs), b.options),
+      config_(std::move(b.config)),
+      setup_(std::move(b.setup)),
+      table_(std::move(b.table)),
+      train_(b.train),
+      rerun_(b.rerun),
+      evaluate_(b.evaluate),
+      logits_(b.logits),
+      gather_(b.gather) {
+  write_constants(*this, config_.model, setup_.place);
+}
+
+void Programs::initialize() { initialize_weights(*this, config_, table_, setup_); }
+
+void Programs::gather_weights() {
+  if (gather_ != kNone) executor(gather_).run();
+}
+
+}  // namespace pleat::runtime

@@ -1,0 +1,169 @@
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "interpret/check/check.h"
+
+namespace pleat::runtime {
+
+using program::kNoValue;
+using program::Life;
+using program::Value;
+
+Planned planned(program::Program program) {
+  Planned out;
+  out.program = std::move(program);
+  interpret::require_ok(interpret::check(out.program), "program " + out.program.name);
+  out.plan = interpret::plan(out.program);
+  interpret::require_ok(interpret::check_plan(out.program, out.plan), "plan of program " + out.program.name);
+  return out;
+}
+
+Device device_of(const std::string& kind) { return kind == "cuda" ? Device::Cuda : Device::Cpu; }
+
+Runtime::Runtime(std::vector<Planned> programs, const Options& options)
+    : programs_(std::move(programs)), pool_(options.num_threads) {
+  PLEAT_CHECK(!programs_.empty(), "nothing to run: no program");
+  require_same_state();
+  int64_t bytes = 0;
+  for (const Planned& p : programs_) bytes = std::max(bytes, p.plan.arena_bytes);
+  if (options.device == Device::Cuda) {
+    machine_ = std::make_unique<interpret::CudaMachine>(bytes);
+    if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
+    arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
+  } else {
+    arena_ = std::make_unique<device::Arena>(bytes);
+    if (options.nan_memory)
+      std::memset(arena_->data(), 0xFF, static_cast<size_t>(bytes));
+    else
+      arena_->fill_pattern();
+  }
+  bind(options);
+  for (checkpoint::Target& t : targets()) {
+    std::string name = t.name;
+    targets_.emplace(std::move(name), std::move(t));
+  }
+}
+
+Runtime::Runtime(program::Program program, int num_threads, Device device)
+    : Runtime(
+          [&] {
+            std::vector<Planned> one;
+            one.push_back(runtime::planned(std::move(program)));
+            return one;
+          }(),
+          {.device = device, .num_threads = num_threads}) {}
+
+void Runtime::bind(const Options& options) {
+  if (options.groups.open) {
+    std::set<GroupLane> lanes;
+    for (const Planned& p : programs_)
+      for (const program::Stage& s : p.program.stages) {
+        const program::OpClass kind = class_of(s.op);
+        if (kind == program::OpClass::Transfer)
+          lanes.emplace(s.group, "messages");
+        else if (kind == program::OpClass::Collective)
+          lanes.emplace(s.group, p.program.lanes[static_cast<size_t>(s.lane)].name);
+      }
+    options.groups.open(lanes, machine_ ? comm::Buffers::Device : comm::Buffers::Host);
+  }
+  for (const Planned& p : programs_) {
+    if (machine_)
+      executors_.push_back(std::make_unique<interpret::CudaExecutor>(
+          p.program, p.plan, *machine_, interpret::CudaOptions{.graph = options.graph}, options.groups.find));
+    else
+      executors_.push_back(std::make_unique<interpret::Executor>(p.program, p.plan, arena_->data(), pool_,
+                                                                 options.groups.find));
+  }
+}
+
+void Runtime::require_same_state() const {
+  std::map<std::string_view, int64_t> offsets;
+  for (size_t i = 0; i < program().values.size(); ++i)
+    if (program().values[i].life == Life::Persistent) offsets[program().values[i].name] = plan().offset[i];
+  for (size_t p = 1; p < programs_.size(); ++p)
+    for (size_t i = 0; i < program(p).values.size(); ++i) {
+      const Value& v = program(p).values[i];
+      if (v.life != Life::Persistent || v.view_of != kNoValue) continue;
+      const auto first = offsets.find(v.name);
+      if (first == offsets.end() || first->second != plan(p).offset[i])
+        base::fail_with(base::ExitCode::Internal, "'{}' lies elsewhere in program {} than in program {}",
+                        v.name, program(p).name, program().name);
+    }
+}
+
+std::byte* Runtime::host(program::ValueId value, size_t program) const {
+  const int64_t offset = plan(program).offset[static_cast<size_t>(value)];
+  PLEAT_CHECK(offset >= 0 && offset < plan(program).persistent_bytes, "'{}' does not live across steps",
+              this->program(program).values[static_cast<size_t>(value)].name);
+  return arena_->data() + offset;
+}
+
+void Runtime::push(program::ValueId value, size_t program) {
+  if (!machine_) return;
+  machine_->write(plan(program).offset[static_cast<size_t>(value)], host(value, program),
+                  program::num_bytes(this->program(program).values[static_cast<size_t>(value)]));
+}
+
+void Runtime::push_all() {
+  if (machine_) machine_->write(0, arena_->data(), plan().persistent_bytes);
+}
+
+void Runtime::pull_all() const {
+  if (machine_) machine_->read(0, arena_->data(), plan().persistent_bytes);
+}
+
+std::vector<checkpoint::Target> Runtime::targets() const {
+  std::vector<checkpoint::Target> out;
+  for (size_t i = 0; i < program().values.size(); ++i) {
+    const Value& v = program().values[i];
+    // Constants follow from the config; a view would say its value's numbers twice.
+    if (v.life != Life::Persistent || v.owner == program::Owner::Inputs || v.view_of != kNoValue ||
+        plan().offset[i] < 0)
+      continue;
+    out.push_back({v.name,
+                   v.dtype,
+                   v.shape,
+                   {arena_->data() + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
+  }
+  return out;
+}
+
+const checkpoint::Target& Runtime::target(const std::string& name) const {
+  const auto found = targets_.find(name);
+  PLEAT_CHECK(found != targets_.end(), "this rank has no '{}'", name);
+  return found->second;
+}
+
+void Runtime::push_state() {
+  if (!machine_) return;
+  for (const auto& [name, t] : targets_)
+    machine_->write(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
+}
+
+void Runtime::pull_state() const {
+  if (!machine_) return;
+  for (const auto& [name, t] : targets_)
+    machine_->read(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
+}
+
+std::vector<checkpoint::TensorRef> Runtime::tensors() const {
+  pull_state();
+  std::vector<checkpoint::TensorRef> out;
+  for (checkpoint::Target& t : targets())
+    out.push_back({std::move(t.name), t.dtype, std::move(t.shape), t.bytes});
+  return out;
+}
+
+void Runtime::read(const std::string& name, std::span<std::byte> to) const {
+  const checkpoint::Target& t = target(name);
+  PLEAT_CHECK(to.size() == t.bytes.size(), "'{}' has {} bytes, room for {}", name, t.bytes.size(), to.size());
+  if (machine_)
+    machine_->read(offset_of(t), to.data(), static_cast<int64_t>(to.size()));
+  else
+    std::memcpy(to.data(), t.bytes.data(), to.size());
+}
+
+}  // namespace pleat::runtime

@@ -1,0 +1,105 @@
+// What runs programs: a rank's programs over one set of values that lives across them, the memory both lie in, and
+// the executor of each on the rank's device. Whoever runs programs (training, evaluation, generation, verification,
+// probes, benchmarks) drives one of these.
+//
+// All programs declare the same persistent values first, so each of these lies at one place whoever reads it. The
+// memory is exactly the largest plan.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/load.h"
+#include "checkpoint/state.h"
+#include "device/cpu/arena.h"
+#include "device/cpu/pool.h"
+#include "interpret/plan/plan.h"
+#include "interpret/run/cuda_executor.h"
+#include "interpret/run/executor.h"
+#include "program/program.h"
+
+namespace pleat::runtime {
+
+// A program with its plan, both checked.
+struct Planned {
+  program::Program program;
+  interpret::Plan plan;
+};
+Planned planned(program::Program program);
+
+enum class Device : uint8_t { Cpu, Cuda };
+Device device_of(const std::string& kind);  // "cpu", "cuda": device.kind
+
+// The groups that stages of one lane meet others in.
+using GroupLane = std::pair<program::Group, std::string>;
+// How a rank among several finds them: `open` is called once with all of them, before `find`.
+struct Groups {
+  std::function<void(const std::set<GroupLane>&, comm::Buffers)> open;
+  interpret::FindGroup find;
+};
+
+struct Options {
+  Device device = Device::Cpu;
+  int num_threads = 1;
+  bool graph = true;  // on a GPU: a step becomes a graph
+  bool nan_memory =
+      false;  // memory begins as NaN, which nothing may read, instead of a pattern that shows changes
+  Groups groups = {};
+};
+
+class Runtime {
+ public:
+  // Allocates, fills memory with a pattern, binds every kernel. Values that live across steps are not initialised.
+  Runtime(std::vector<Planned> programs, const Options& options);
+  Runtime(program::Program program, int num_threads, Device device = Device::Cpu);
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  size_t size() const { return programs_.size(); }
+  interpret::Executor& executor(size_t program = 0) { return *executors_[program]; }
+  const interpret::Executor& executor(size_t program = 0) const { return *executors_[program]; }
+  const Planned& planned(size_t program = 0) const { return programs_[program]; }
+  const program::Program& program(size_t program = 0) const { return programs_[program].program; }
+  const interpret::Plan& plan(size_t program = 0) const { return programs_[program].plan; }
+  device::Pool& pool() { return pool_; }
+  const device::Arena& arena() const { return *arena_; }
+  interpret::CudaMachine* machine() { return machine_.get(); }  // nullptr: the CPU
+  const interpret::CudaMachine* machine() const { return machine_.get(); }
+
+  // A persistent value of the first program, or of any: they lie alike. On a GPU the host has a copy of all of them,
+  // which `host` shows: push sends it to the device, pull fetches it; on the CPU there is one copy and both do
+  // nothing.
+  std::byte* host(program::ValueId value, size_t program = 0) const;
+  void push(program::ValueId value, size_t program = 0);
+  void push_all();
+  void pull_all() const;
+
+  // The state: every persistent value that is no constant, as this rank holds it.
+  std::vector<checkpoint::Target> targets() const;
+  const checkpoint::Target& target(const std::string& name) const;
+  void push_state();
+  void pull_state() const;
+  std::vector<checkpoint::TensorRef> tensors() const;  // after pull_state
+  // One of them as it is now, wherever it lies.
+  void read(const std::string& name, std::span<std::byte> to) const;
+
+ private:
+  void bind(const Options& options);
+  void require_same_state() const;
+  int64_t offset_of(const checkpoint::Target& target) const { return target.bytes.data() - arena_->data(); }
+
+  std::vector<Planned> programs_;
+  device::Pool pool_;
+  std::unique_ptr<interpret::CudaMachine> machine_;
+  std::unique_ptr<device::Arena> arena_;  // everything; on a GPU the host's copy of what is persistent
+  std::vector<std::unique_ptr<interpret::Executor>> executors_;
+  std::map<std::string, checkpoint::Target> targets_;
+};
+
+}  // namespace pleat::runtime

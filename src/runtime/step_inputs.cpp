@@ -1,0 +1,29 @@
+#include "runtime/step_inputs.h"
+
+#include <algorithm>
+
+namespace pleat::runtime {
+
+void write_norm(interpret::Executor& executor, const BatchCounts& c, int64_t num_microbatches) {
+  double* norm = static_cast<double*>(executor.data("norm"));
+  const auto inverse = [](int64_t n) { return 1.0 / static_cast<double>(std::max<int64_t>(n, 1)); };
+  norm[0] = inverse(c.loss_tokens);
+  norm[1] = inverse(num_microbatches);
+  norm[2] = inverse(c.documents);
+  norm[3] = inverse(c.valid_tokens);
+}
+
+void write_rng(interpret::Executor& executor, int64_t seed, int64_t step) {
+  int64_t* rng = static_cast<int64_t*>(executor.data("rng"));
+  rng[0] = seed;
+  rng[1] = step;
+}
+
+void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step) {
+  double* hyper = static_cast<double*>(executor.data("hyper"));
+  hyper[0] = learning_rate;
+  hyper[1] = static_cast<double>(adam_step);
+  hyper[2] = hyper[3] = 0;
+}
+
+}  // namespace pleat::runtime
