@@ -4,7 +4,7 @@
 #include "base/rng.h"
 #include "infer/generate.h"
 #include "tensor/bf16.h"
-#include "train/feed.h"
+#include "runtime/step_inputs.h"
 
 namespace pleat::infer {
 namespace {
