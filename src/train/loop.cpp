@@ -31,6 +31,7 @@
 #include "train/announce.h"
 #include "train/bigram.h"
 #include "train/checkpoint_owner.h"
+#include "train/choices_cache.h"
 #include "train/launch.h"
 #include "train/matmul_choices.h"
 #include "train/memory.h"
@@ -85,8 +86,7 @@ class Run {
     for (const std::string& fault : log_->faults()) fmt::print(stderr, "{}\n", fault);
     if (config_.log.tensorboard) tensorboard_.emplace(path("tensorboard"), trainer_.run_state().step);
     if (trainer_.run_state().step > 0) recall();
-    if (trainer_.programs().machine())
-      base::replace_file(path(kMatmulChoicesFile), to_json(current_choices()));
+    keep_choices();
     tidy();
   }
 
@@ -270,11 +270,34 @@ class Run {
     else if (where = config_.device.matmul_choices; !where.empty())
       text = base::read_file(vfs(), where, kMaxMatmulChoicesBytes), asked = true;
     else
-      return {};
+      return read_kept_choices();
     TakenChoices taken = take(choices_from_json(text, where), matmul_machine(), where);
     if (asked && taken.use.empty()) base::fail("device.matmul_choices: {}", taken.line);
     kernels::use_matmul_choices(taken.use);
     return taken.line;
+  }
+
+  // Those that earlier runs on this machine have measured.
+  static std::string read_kept_choices() {
+    const std::string folder = cache_folder();
+    if (folder.empty()) return {};
+    std::string line;
+    const std::string file = choices_cache_path(folder, matmul_machine());
+    const SavedChoices kept = read_choices_cache(file, matmul_machine(), line);
+    if (kept.choices.empty()) return line;
+    kernels::use_matmul_choices(kept.choices);
+    return fmt::format("{} algorithms of dense products known from {}; others are measured",
+                       kept.choices.size(), file);
+  }
+
+  void keep_choices() {
+    if (!trainer_.programs().machine()) return;
+    const SavedChoices now = current_choices();
+    base::replace_file(path(kMatmulChoicesFile), to_json(now));
+    const std::string folder = cache_folder();
+    if (folder.empty()) return;
+    const std::string line = add_to_choices_cache(choices_cache_path(folder, now.machine), now);
+    if (!line.empty() && !options_.quiet) fmt::print(stderr, "gpu: {}\n", line);
   }
 
   void resume() {

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "device/gpu_fault.h"
 #include "program/builder.h"
 
 namespace pleat::runtime {
@@ -85,6 +86,17 @@ TEST(Runtime, AProgramWithAFaultIsNotBound) {
   program::Program p = product("bad", 2);
   p.stages[0].uses[1].value = program::kNoValue;
   EXPECT_THROW(Runtime(std::move(p), 1), base::Error);
+}
+
+TEST(Runtime, AGpuOfAnotherMakeIsRefusedByName) {
+  device::cuda::Facts facts;
+  facts.name = "NVIDIA A100-SXM4-80GB", facts.major = 8;
+  EXPECT_NE(device::gpu_fault(facts).find("NVIDIA A100-SXM4-80GB with compute capability 8.0; needed is 9.0"),
+            std::string::npos);
+  facts.name = "NVIDIA B200", facts.major = 10;
+  EXPECT_NE(device::gpu_fault(facts).find("10.0; needed is 9.0"), std::string::npos);
+  facts.name = "NVIDIA H200", facts.major = 9;
+  EXPECT_EQ(device::gpu_fault(facts), "");
 }
 
 }  // namespace

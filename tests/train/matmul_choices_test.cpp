@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "base/error.h"
+#include "train/choices_cache.h"
 
 namespace pleat::train {
 namespace {
@@ -147,6 +151,54 @@ TEST(MatmulChoices, TheFastestThatWorks) {
   EXPECT_EQ(fastest(Seconds{}), std::nullopt);
   EXPECT_EQ(fastest(Seconds{std::nullopt, std::nullopt}), std::nullopt);
   EXPECT_EQ(fastest(Seconds{std::nullopt, 3.0, 2.0, std::nullopt, 2.0, 5.0}), 2u);
+}
+
+class ChoicesCache : public ::testing::Test {
+ protected:
+  ChoicesCache() { std::filesystem::remove_all(folder_); }
+  ~ChoicesCache() override { std::filesystem::remove_all(folder_); }
+  const std::string folder_ = ::testing::TempDir() + "pleat_choices_cache";
+  const std::string path_ = choices_cache_path(folder_, example().machine);
+  std::string line_;
+};
+
+TEST_F(ChoicesCache, WhatOneRunMeasuredTheNextKnows) {
+  EXPECT_TRUE(read_choices_cache(path_, example().machine, line_).choices.empty());
+  SavedChoices first = example(), second = example();
+  first.choices.pop_back();
+  EXPECT_EQ(add_to_choices_cache(path_, first), "");
+  EXPECT_EQ(read_choices_cache(path_, first.machine, line_), first);
+  second.choices[0].workspace = 1;  // known already: what was kept stays
+  EXPECT_EQ(add_to_choices_cache(path_, second), "");
+  EXPECT_EQ(read_choices_cache(path_, first.machine, line_), example());
+  EXPECT_EQ(line_, "");
+}
+
+TEST_F(ChoicesCache, AnotherGpuOrLibraryHasAFileOfItsOwn) {
+  kernels::MatmulMachine other = example().machine;
+  other.cublas += 1;
+  EXPECT_NE(choices_cache_path(folder_, other), path_);
+  add_to_choices_cache(path_, example());
+  EXPECT_TRUE(read_choices_cache(path_, other, line_).choices.empty());
+  EXPECT_NE(line_.find("of another machine"), std::string::npos);
+}
+
+TEST_F(ChoicesCache, ABrokenFileIsPassedOverAndReplaced) {
+  add_to_choices_cache(path_, example());
+  std::ofstream(path_) << "{";
+  EXPECT_TRUE(read_choices_cache(path_, example().machine, line_).choices.empty());
+  EXPECT_NE(line_.find("passed over"), std::string::npos);
+  EXPECT_EQ(add_to_choices_cache(path_, example()), "");
+  line_.clear();
+  EXPECT_EQ(read_choices_cache(path_, example().machine, line_), example());
+}
+
+TEST_F(ChoicesCache, AFolderThatCannotBeWrittenIsNoFault) {
+  std::ofstream(folder_ + ".file") << "x";
+  const std::string line =
+      add_to_choices_cache(choices_cache_path(folder_ + ".file", example().machine), example());
+  EXPECT_NE(line.find("are not kept for other runs"), std::string::npos);
+  std::filesystem::remove(folder_ + ".file");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "device/cuda/graph_clock.h"
+#include "device/gpu_fault.h"
 #include "interpret/run/lane_threads.h"
 #include "kernels/cuda/bind.h"
 #include "program/order.h"
@@ -26,10 +27,16 @@ double gemm_rate_once() {
   static const double rate = device::cuda::measure_gemm_rate();
   return rate;
 }
+// Of a GPU the kernels are made for; nothing else runs on it before this is known.
+double fitting_gemm_rate() {
+  if (const std::string fault = device::gpu_fault(device::cuda::facts()); !fault.empty())
+    base::fail_with(base::ExitCode::Hardware, "{}", fault);
+  return gemm_rate_once();
+}
 constexpr unsigned char kUntouched = 0xA7;
 }  // namespace
 
-CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(gemm_rate_once()), memory_(arena_bytes) {
+CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(fitting_gemm_rate()), memory_(arena_bytes) {
   fill(0, kUntouched, arena_bytes);
 }
 
