@@ -2,7 +2,7 @@
 // the rows. A missing row is an error when a program is bound, not when the stage is reached.
 #pragma once
 
-#include "kernels/invocation.h"
+#include "kernels/contract.h"
 
 namespace pleat::kernels {
 
@@ -24,11 +24,6 @@ Kernel select_float(tensor::Dtype dtype) {
       return nullptr;
   }
 }
-
-// Throws "[op] argument 'name' is [a, b], needed [c, d]" unless the shape matches.
-void require_shape(std::string_view kernel, std::string_view argument, const Arg& arg,
-                   std::initializer_list<int64_t> shape);
-void require_dtype(std::string_view kernel, std::string_view argument, const Arg& arg, tensor::Dtype dtype);
 
 // One function per folder.
 std::span<const Binding> embedding_bindings();

@@ -48,13 +48,16 @@ inline void require_output(std::string_view kernel, std::string_view name, const
 template <class T>
 struct BackwardSinks {
   static void run(const Invocation& in) {
-    attention_backward_sinks<T>(shape_of(in, in[0].dim(0)), in[0].as<T>(), in[1].as<T>(), in[2].as<T>(),
-                                in[3].as<T>(), in[4].into(), in[4].as<T>(), *in.pool);
+    const signature::attention::BackwardWeight args(in.args);
+    attention_backward_sinks<T>(shape_of(in, args.dout.dim(0)), args.dout.as<T>(), args.out.as<T>(),
+                                args.lse.as<T>(), args.sinks.as<T>(), args.dsinks.into(), args.dsinks.as<T>(),
+                                *in.pool);
   }
 };
 
 inline Kernel resolve_sinks(std::string_view kernel, const Invocation& in) {
-  const Arg &dout = in[0], &out = in[1], &lse = in[2], &sinks = in[3], &dsinks = in[4];
+  const signature::attention::BackwardWeight args(in.args);
+  const Arg &dout = args.dout, &out = args.out, &lse = args.lse, &sinks = args.sinks, &dsinks = args.dsinks;
   const AttentionShape s = checked_attributes(kernel, in, dout, "dout");
   require_shape(kernel, "dout", dout, {s.rows, s.out_width()});
   require_shape(kernel, "out", out, {s.rows, s.out_width()});

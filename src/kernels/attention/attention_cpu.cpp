@@ -11,16 +11,19 @@ using namespace attention;
 template <class T>
 struct Forward {
   static void run(const Invocation& in) {
-    attention_forward<T>(shape_of(in, in[0].dim(0)), in[0].as<T>(), in[1].as<int32_t>(), in[2].as<T>(),
-                         in[3].as<T>(), in[4].as<T>(), *in.pool);
+    const signature::attention::Forward args(in.args);
+    attention_forward<T>(shape_of(in, args.qkv.dim(0)), args.qkv.as<T>(), args.doc_start.as<int32_t>(),
+                         args.sinks.as<T>(), args.out.as<T>(), args.lse.as<T>(), *in.pool);
   }
 };
 
 template <class T>
 struct Backward {
   static void run(const Invocation& in) {
-    attention_backward<T>(shape_of(in, in[1].dim(0)), in[0].as<T>(), in[1].as<T>(), in[2].as<T>(),
-                          in[3].as<T>(), in[4].as<int32_t>(), in[5].as<T>(), *in.pool);
+    const signature::attention::BackwardInput args(in.args);
+    attention_backward<T>(shape_of(in, args.qkv.dim(0)), args.dout.as<T>(), args.qkv.as<T>(),
+                          args.out.as<T>(), args.lse.as<T>(), args.doc_start.as<int32_t>(), args.dqkv.as<T>(),
+                          *in.pool);
   }
 };
 
@@ -31,7 +34,9 @@ AttentionShape checked_shape(const Invocation& in, const Arg& qkv) {
 }
 
 Kernel resolve_forward(const Invocation& in) {
-  const Arg &qkv = in[0], &doc_start = in[1], &sinks = in[2], &out = in[3], &lse = in[4];
+  const signature::attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &doc_start = args.doc_start, &sinks = args.sinks, &out = args.out,
+            &lse = args.lse;
   const AttentionShape s = checked_shape(in, qkv);
   require_shape("attention", "doc_start", doc_start, {s.rows});
   require_shape("attention", "sinks", sinks, {s.heads});
@@ -47,7 +52,9 @@ Kernel resolve_forward(const Invocation& in) {
 }
 
 Kernel resolve_backward(const Invocation& in) {
-  const Arg &dout = in[0], &qkv = in[1], &out = in[2], &lse = in[3], &doc_start = in[4], &dqkv = in[5];
+  const signature::attention::BackwardInput args(in.args);
+  const Arg &dout = args.dout, &qkv = args.qkv, &out = args.out, &lse = args.lse, &doc_start = args.doc_start,
+            &dqkv = args.dqkv;
   const AttentionShape s = checked_shape(in, qkv);
   require_shape("attention", "dout", dout, {s.rows, s.out_width()});
   require_shape("attention", "out", out, {s.rows, s.out_width()});

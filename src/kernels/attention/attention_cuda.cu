@@ -37,7 +37,10 @@ Facts facts_of(const Invocation& in, const AttentionShape& s) {
 }
 
 // Arguments by phase.
-const Arg& qkv_of(const Invocation& in, Phase phase) { return in[phase == Phase::Forward ? 0 : 1]; }
+const Arg& qkv_of(const Invocation& in, Phase phase) {
+  const signature::attention::BackwardInput args(in.args);
+  return in[phase == Phase::Forward ? 0 : 1];
+}
 
 struct Choice {
   std::shared_ptr<const CudnnAttention> cudnn;  // nullptr: own
@@ -136,7 +139,9 @@ CudaLaunch attend_documents(const AttentionShape& s, const Facts& f,
 }
 
 CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &doc_start = in[1], &sinks = in[2], &out = in[3], &lse = in[4];
+  const signature::attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &doc_start = args.doc_start, &sinks = args.sinks, &out = args.out,
+            &lse = args.lse;
   const AttentionShape s = checked(in, qkv, out, lse, doc_start);
   require_shape(kName, "sinks", sinks, {s.heads});
   require_dtype(kName, "sinks", sinks, qkv.dtype);
@@ -171,7 +176,9 @@ CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &qkv = in[1], &out = in[2], &lse = in[3], &doc_start = in[4], &dqkv = in[5];
+  const signature::attention::BackwardInput args(in.args);
+  const Arg &dout = args.dout, &qkv = args.qkv, &out = args.out, &lse = args.lse, &doc_start = args.doc_start,
+            &dqkv = args.dqkv;
   const AttentionShape s = checked(in, qkv, out, lse, doc_start);
   require_shape(kName, "dout", dout, {s.rows, s.out_width()});
   require_shape(kName, "dqkv", dqkv, {s.rows, s.width()});
@@ -209,7 +216,8 @@ CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_sinks(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &out = in[1], &lse = in[2], &sinks = in[3], &dsinks = in[4];
+  const signature::attention::BackwardWeight args(in.args);
+  const Arg &dout = args.dout, &out = args.out, &lse = args.lse, &sinks = args.sinks, &dsinks = args.dsinks;
   const AttentionShape s = checked_attributes(kName, in, dout, "dout");
   require_shape(kName, "dout", dout, {s.rows, s.out_width()});
   require_shape(kName, "out", out, {s.rows, s.out_width()});
@@ -249,8 +257,9 @@ OwnArguments checked_context(const Invocation& in, const Arg& qkv, const Arg& kv
 }
 
 CudaLaunch prepare_context_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &sinks = in[4], &out = in[5], &lse = in[6];
-  OwnArguments a = checked_context(in, qkv, in[1], in[2], in[3], out, lse);
+  const signature::context_attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &sinks = args.sinks, &out = args.out, &lse = args.lse;
+  OwnArguments a = checked_context(in, qkv, args.kv, args.row, args.doc_start, out, lse);
   require_shape(kContext, "sinks", sinks, {a.heads});
   require_dtype(kContext, "sinks", sinks, qkv.dtype);
   require_output(kContext, "out", out);
@@ -261,8 +270,10 @@ CudaLaunch prepare_context_forward(const Invocation& in, device::cuda::Lane& lan
 }
 
 CudaLaunch prepare_context_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &qkv = in[1], &kv = in[2], &out = in[3], &lse = in[4], &dq = in[7], &dkv = in[8];
-  OwnArguments a = checked_context(in, qkv, kv, in[5], in[6], out, lse);
+  const signature::context_attention::BackwardInput args(in.args);
+  const Arg &dout = args.dout, &qkv = args.qkv, &kv = args.kv, &out = args.out, &lse = args.lse,
+            &dq = args.dq, &dkv = args.dkv;
+  OwnArguments a = checked_context(in, qkv, kv, args.row, args.doc_start, out, lse);
   const int64_t q_width = static_cast<int64_t>(a.heads) * a.d;
   require_shape(kContext, "dout", dout, {qkv.dim(0), a.out_row});
   require_shape(kContext, "dq", dq, {qkv.dim(0), q_width});

@@ -13,19 +13,22 @@ constexpr std::string_view kName = "context_attention";
 template <class T>
 struct Forward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[2].as<int32_t>(), in[2].dim(0)};
-    context_attention_forward<T>(shape_of(in, in[1].dim(0)), queries, in[0].as<T>(), in[1].as<T>(),
-                                 in[3].as<int32_t>(), in[4].as<T>(), in[5].as<T>(), in[6].as<T>(), *in.pool);
+    const signature::context_attention::Forward args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    context_attention_forward<T>(shape_of(in, args.kv.dim(0)), queries, args.qkv.as<T>(), args.kv.as<T>(),
+                                 args.doc_start.as<int32_t>(), args.sinks.as<T>(), args.out.as<T>(),
+                                 args.lse.as<T>(), *in.pool);
   }
 };
 
 template <class T>
 struct Backward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[5].as<int32_t>(), in[5].dim(0)};
-    context_attention_backward<T>(shape_of(in, in[2].dim(0)), queries, in[0].as<T>(), in[1].as<T>(),
-                                  in[2].as<T>(), in[3].as<T>(), in[4].as<T>(), in[6].as<int32_t>(),
-                                  in[7].as<T>(), in[8].as<T>(), *in.pool);
+    const signature::context_attention::BackwardInput args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    context_attention_backward<T>(shape_of(in, args.kv.dim(0)), queries, args.dout.as<T>(), args.qkv.as<T>(),
+                                  args.kv.as<T>(), args.out.as<T>(), args.lse.as<T>(),
+                                  args.doc_start.as<int32_t>(), args.dq.as<T>(), args.dkv.as<T>(), *in.pool);
   }
 };
 
@@ -47,8 +50,9 @@ AttentionShape check_inputs(const Invocation& in, const Arg& qkv, const Arg& kv,
 }  // namespace
 
 Kernel resolve_context_forward(const Invocation& in) {
-  const Arg &qkv = in[0], &sinks = in[4], &out = in[5], &lse = in[6];
-  const AttentionShape s = check_inputs(in, qkv, in[1], in[2], in[3]);
+  const signature::context_attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &sinks = args.sinks, &out = args.out, &lse = args.lse;
+  const AttentionShape s = check_inputs(in, qkv, args.kv, args.row, args.doc_start);
   require_shape(kName, "sinks", sinks, {s.heads});
   require_shape(kName, "out", out, {qkv.dim(0), s.out_width()});
   require_shape(kName, "lse", lse, {qkv.dim(0), s.heads});
@@ -61,8 +65,10 @@ Kernel resolve_context_forward(const Invocation& in) {
 }
 
 Kernel resolve_context_backward(const Invocation& in) {
-  const Arg &dout = in[0], &qkv = in[1], &out = in[3], &lse = in[4], &dq = in[7], &dkv = in[8];
-  const AttentionShape s = check_inputs(in, qkv, in[2], in[5], in[6]);
+  const signature::context_attention::BackwardInput args(in.args);
+  const Arg &dout = args.dout, &qkv = args.qkv, &out = args.out, &lse = args.lse, &dq = args.dq,
+            &dkv = args.dkv;
+  const AttentionShape s = check_inputs(in, qkv, args.kv, args.row, args.doc_start);
   const int64_t own = qkv.dim(0);
   require_shape(kName, "dout", dout, {own, s.out_width()});
   require_shape(kName, "out", out, {own, s.out_width()});

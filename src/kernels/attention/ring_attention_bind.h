@@ -34,8 +34,11 @@ inline AttentionShape check_ring_inputs(const Invocation& in, const Arg& qkv, co
 }
 
 inline AttentionShape check_ring_forward(const Invocation& in) {
-  const Arg &qkv = in[0], &prior_out = in[1], &prior_lse = in[2], &sinks = in[8], &out = in[9], &lse = in[10];
-  const AttentionShape s = check_ring_inputs(in, qkv, in[3], in[4], in[5], in[6], in[7]);
+  const signature::ring_attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &prior_out = args.prior_out, &prior_lse = args.prior_lse, &sinks = args.sinks,
+            &out = args.out, &lse = args.lse;
+  const AttentionShape s =
+      check_ring_inputs(in, qkv, args.kv, args.row, args.key_row, args.doc_start, args.coords);
   const int64_t own = qkv.dim(0), step = in.integer("step");
   if (prior_out.present != prior_lse.present || prior_out.present == (step == 0))
     base::fail("[{}] step {} has {}'prior_out' and {}'prior_lse': needed both behind the first step", kRing,
@@ -53,8 +56,11 @@ inline AttentionShape check_ring_forward(const Invocation& in) {
 }
 
 inline AttentionShape check_ring_backward(const Invocation& in) {
-  const Arg &dout = in[0], &qkv = in[1], &kv = in[2], &out = in[3], &lse = in[4], &dq = in[9], &dkv = in[10];
-  const AttentionShape s = check_ring_inputs(in, qkv, kv, in[5], in[6], in[7], in[8]);
+  const signature::ring_attention::BackwardInput args(in.args);
+  const Arg &dout = args.dout, &qkv = args.qkv, &kv = args.kv, &out = args.out, &lse = args.lse,
+            &dq = args.dq, &dkv = args.dkv;
+  const AttentionShape s =
+      check_ring_inputs(in, qkv, kv, args.row, args.key_row, args.doc_start, args.coords);
   const int64_t own = qkv.dim(0);
   require_shape(kRing, "dout", dout, {own, s.out_width()});
   require_shape(kRing, "out", out, {own, s.out_width()});

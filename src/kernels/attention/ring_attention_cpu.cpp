@@ -19,39 +19,45 @@ ContextRows keys_of(const Invocation& in, const Arg& kv, const Arg& key_row, con
 template <class T>
 struct Forward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[4].as<int32_t>(), in[4].dim(0)};
-    ring_attention_forward<T>(shape_of(in, in[6].dim(0)), queries, keys_of(in, in[3], in[5], in[7]),
-                              in[0].as<T>(), in[3].as<T>(), in[6].as<int32_t>(), in[8].as<T>(), in[1].as<T>(),
-                              in[2].as<T>(), in[9].as<T>(), in[10].as<T>(), *in.pool);
+    const signature::ring_attention::Forward args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    ring_attention_forward<T>(
+        shape_of(in, args.doc_start.dim(0)), queries, keys_of(in, args.kv, args.key_row, args.coords),
+        args.qkv.as<T>(), args.kv.as<T>(), args.doc_start.as<int32_t>(), args.sinks.as<T>(),
+        args.prior_out.as<T>(), args.prior_lse.as<T>(), args.out.as<T>(), args.lse.as<T>(), *in.pool);
   }
 };
 
 template <class T>
 struct Backward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[5].as<int32_t>(), in[5].dim(0)};
-    ring_attention_backward<T>(shape_of(in, in[7].dim(0)), queries, keys_of(in, in[2], in[6], in[8]),
-                               in[0].as<T>(), in[1].as<T>(), in[2].as<T>(), in[3].as<T>(), in[4].as<T>(),
-                               in[7].as<int32_t>(), in[9].into(), in[9].as<T>(), in[10].as<T>(), *in.pool);
+    const signature::ring_attention::BackwardInput args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    ring_attention_backward<T>(
+        shape_of(in, args.doc_start.dim(0)), queries, keys_of(in, args.kv, args.key_row, args.coords),
+        args.dout.as<T>(), args.qkv.as<T>(), args.kv.as<T>(), args.out.as<T>(), args.lse.as<T>(),
+        args.doc_start.as<int32_t>(), args.dq.into(), args.dq.as<T>(), args.dkv.as<T>(), *in.pool);
   }
 };
 
 }  // namespace
 
 Kernel resolve_ring_forward(const Invocation& in) {
+  const signature::ring_attention::Forward args(in.args);
   check_ring_forward(in);
-  const tensor::Dtype dtype = in[0].dtype;
-  require_dtype(kRing, "prior_out", in[1], dtype);
-  require_dtype(kRing, "prior_lse", in[2], dtype);
-  require_dtype(kRing, "out", in[9], dtype);
-  require_dtype(kRing, "lse", in[10], dtype);
+  const tensor::Dtype dtype = args.qkv.dtype;
+  require_dtype(kRing, "prior_out", args.prior_out, dtype);
+  require_dtype(kRing, "prior_lse", args.prior_lse, dtype);
+  require_dtype(kRing, "out", args.out, dtype);
+  require_dtype(kRing, "lse", args.lse, dtype);
   return select_float<Forward>(dtype);
 }
 
 Kernel resolve_ring_backward(const Invocation& in) {
+  const signature::ring_attention::BackwardInput args(in.args);
   check_ring_backward(in);
-  require_dtype(kRing, "lse", in[4], in[1].dtype);
-  return select_float<Backward>(in[1].dtype);
+  require_dtype(kRing, "lse", args.lse, args.qkv.dtype);
+  return select_float<Backward>(args.qkv.dtype);
 }
 
 Kernel resolve_ring_backward_sinks(const Invocation& in) { return resolve_sinks(kRing, in); }

@@ -220,10 +220,11 @@ dim3 grid_of(int64_t num_rows, int heads) {
 
 template <class T, class O>
 CudaLaunch launch_forward(const RingArguments& a, const Invocation& in, device::cuda::Lane& lane) {
+  const signature::ring_attention::Forward args(in.args);
   const dim3 grid = grid_of(a.num_queries, a.heads);
-  return [=, qkv = in[0].as<T>(), prior_out = in[1].as<float>(), prior_lse = in[2].as<float>(),
-          kv = in[3].as<T>(), sinks = in[8].as<T>(), out = in[9].as<O>(), lse = in[10].as<float>(),
-          stream = lane.stream()] {
+  return [=, qkv = args.qkv.as<T>(), prior_out = args.prior_out.as<float>(),
+          prior_lse = args.prior_lse.as<float>(), kv = args.kv.as<T>(), sinks = args.sinks.as<T>(),
+          out = args.out.as<O>(), lse = args.lse.as<float>(), stream = lane.stream()] {
     if (grid.x == 0) return;
     forward<T, O><<<grid, kThreads, 0, stream>>>(a, qkv, kv, sinks, prior_out, prior_lse, out, lse);
     PLEAT_CUDA_LAUNCHED();
@@ -232,10 +233,12 @@ CudaLaunch launch_forward(const RingArguments& a, const Invocation& in, device::
 
 template <class T>
 CudaLaunch launch_backward(const RingArguments& a, const Invocation& in, device::cuda::Lane& lane) {
+  const signature::ring_attention::BackwardInput args(in.args);
   const dim3 queries = grid_of(a.num_queries, a.heads), keys = grid_of(a.num_keys, a.kv_heads);
   lane.need_scratch(a.num_queries * a.heads * static_cast<int64_t>(sizeof(float)));
-  return [=, &lane, dout = in[0].as<T>(), qkv = in[1].as<T>(), kv = in[2].as<T>(), out = in[3].as<T>(),
-          lse = in[4].as<float>(), dq = in[9].as<T>(), into = in[9].into(), dkv = in[10].as<T>()] {
+  return [=, &lane, dout = args.dout.as<T>(), qkv = args.qkv.as<T>(), kv = args.kv.as<T>(),
+          out = args.out.as<T>(), lse = args.lse.as<float>(), dq = args.dq.as<T>(), into = args.dq.into(),
+          dkv = args.dkv.as<T>()] {
     auto* dots = reinterpret_cast<float*>(lane.scratch());
     if (queries.x > 0) {
       row_dots<T><<<queries, kThreads, 0, lane.stream()>>>(a, dout, out, dots);
@@ -253,11 +256,13 @@ CudaLaunch launch_backward(const RingArguments& a, const Invocation& in, device:
 }  // namespace
 
 CudaLaunch prepare_ring_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &out = in[9];
-  const RingArguments a = arguments_of(check_ring_forward(in), in, qkv, in[3], in[4], in[5], in[6], in[7]);
-  require_dtype(kRing, "prior_lse", in[2], Dtype::F32);
-  require_dtype(kRing, "lse", in[10], Dtype::F32);
-  require_dtype(kRing, "prior_out", in[1], Dtype::F32);  // what is gone on with is wide
+  const signature::ring_attention::Forward args(in.args);
+  const Arg &qkv = args.qkv, &out = args.out;
+  const RingArguments a = arguments_of(check_ring_forward(in), in, qkv, args.kv, args.row, args.key_row,
+                                       args.doc_start, args.coords);
+  require_dtype(kRing, "prior_lse", args.prior_lse, Dtype::F32);
+  require_dtype(kRing, "lse", args.lse, Dtype::F32);
+  require_dtype(kRing, "prior_out", args.prior_out, Dtype::F32);  // what is gone on with is wide
   if (out.dtype != Dtype::F32) require_dtype(kRing, "out", out, qkv.dtype);
   if (qkv.dtype == Dtype::F32) return launch_forward<float, float>(a, in, lane);
   if (qkv.dtype != Dtype::BF16) return {};
@@ -266,9 +271,11 @@ CudaLaunch prepare_ring_forward(const Invocation& in, device::cuda::Lane& lane) 
 }
 
 CudaLaunch prepare_ring_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg& qkv = in[1];
-  const RingArguments a = arguments_of(check_ring_backward(in), in, qkv, in[2], in[5], in[6], in[7], in[8]);
-  require_dtype(kRing, "lse", in[4], Dtype::F32);
+  const signature::ring_attention::BackwardInput args(in.args);
+  const Arg& qkv = args.qkv;
+  const RingArguments a = arguments_of(check_ring_backward(in), in, qkv, args.kv, args.row, args.key_row,
+                                       args.doc_start, args.coords);
+  require_dtype(kRing, "lse", args.lse, Dtype::F32);
   CudaLaunch out;
   with_float(qkv.dtype, [&](auto zero) { out = launch_backward<decltype(zero)>(a, in, lane); });
   return out;

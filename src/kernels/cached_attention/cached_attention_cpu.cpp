@@ -29,34 +29,37 @@ CacheShape cache_shape(std::string_view kernel, const Invocation& call, const Ar
 }
 
 CachedAttentionShape attention_shape(const Invocation& call) {
+  const signature::cached_attention::Forward args(call.args);
   constexpr std::string_view kName = "cached_attention";
   CachedAttentionShape s;
-  s.cache = cache_shape(kName, call, call[1], call[2]);
+  s.cache = cache_shape(kName, call, args.rows, args.cache);
   s.heads = static_cast<int>(call.integer("heads"));
   s.kv_heads = static_cast<int>(call.integer("kv_heads"));
   s.head_dim = static_cast<int>(call.integer("head_dim"));
   s.v_head_dim = static_cast<int>(call.integer("v_head_dim"));
   s.v_column = call.integer("v_column");
   s.scale = call.attr("scale");
-  require_rank(kName, "q", call[0], 2);
-  s.q_stride = call[0].dim(1);
+  require_rank(kName, "q", args.q, 2);
+  s.q_stride = args.q.dim(1);
   return s;
 }
 
 template <class T>
 struct Attend {
   static void run(const Invocation& call) {
-    cached_attention(attention_shape(call), call[0].as<T>(), call[1].as<T>(), call[2].as<T>(),
-                     call[3].as<int32_t>(), call[4].as<int32_t>(), call[5].as<T>(), call[6].as<T>(),
-                     *call.pool);
+    const signature::cached_attention::Forward args(call.args);
+    cached_attention(attention_shape(call), args.q.as<T>(), args.rows.as<T>(), args.cache.as<T>(),
+                     args.lengths.as<int32_t>(), args.num_new.as<int32_t>(), args.sinks.as<T>(),
+                     args.out.as<T>(), *call.pool);
   }
 };
 
 template <class T>
 struct Append {
   static void run(const Invocation& call) {
-    cache_append(cache_shape("cache_append", call, call[0], call[3]), call[0].as<T>(), call[1].as<int32_t>(),
-                 call[2].as<int32_t>(), call[3].as<T>(), *call.pool);
+    const signature::cache_append::Update args(call.args);
+    cache_append(cache_shape("cache_append", call, args.rows, args.cache), args.rows.as<T>(),
+                 args.lengths.as<int32_t>(), args.num_new.as<int32_t>(), args.cache.as<T>(), *call.pool);
   }
 };
 
@@ -68,6 +71,7 @@ void require_counts(std::string_view kernel, const Arg& lengths, const Arg& num_
 }
 
 Kernel resolve_attention(const Invocation& call) {
+  const signature::cached_attention::Forward args(call.args);
   constexpr std::string_view kName = "cached_attention";
   const CachedAttentionShape s = attention_shape(call);
   const int64_t d = s.head_dim, dv = s.v_head_dim, rows = s.cache.num_sequences * s.cache.num_rows;
@@ -77,23 +81,24 @@ Kernel resolve_attention(const Invocation& call) {
     base::fail("[{}] head widths {} and {}, needed 1 to {}", kName, d, dv, kMaxCachedWidth);
   if (s.kv_heads * d > s.cache.width || s.v_column < 0 || s.v_column + s.kv_heads * dv > s.cache.width)
     base::fail("[{}] keys and values leave a cache row of {}", kName, s.cache.width);
-  if (s.q_stride < s.heads * d || call[0].dim(0) != rows)
-    base::fail("[{}] argument 'q' is [{}, {}], needed {} rows of at least {}", kName, call[0].dim(0),
+  if (s.q_stride < s.heads * d || args.q.dim(0) != rows)
+    base::fail("[{}] argument 'q' is [{}, {}], needed {} rows of at least {}", kName, args.q.dim(0),
                s.q_stride, rows, s.heads * d);
-  require_counts(kName, call[3], call[4], s.cache.num_sequences);
-  require_shape(kName, "sinks", call[5], {s.heads});
-  require_shape(kName, "out", call[6], {rows, s.heads * dv});
+  require_counts(kName, args.lengths, args.num_new, s.cache.num_sequences);
+  require_shape(kName, "sinks", args.sinks, {s.heads});
+  require_shape(kName, "out", args.out, {rows, s.heads * dv});
   require_same_dtype(kName, call, {"q", "rows", "cache", "", "", "sinks", "out"});
-  return select_float<Attend>(call[0].dtype);
+  return select_float<Attend>(args.q.dtype);
 }
 
 Kernel resolve_append(const Invocation& call) {
+  const signature::cache_append::Update args(call.args);
   constexpr std::string_view kName = "cache_append";
-  const CacheShape s = cache_shape(kName, call, call[0], call[3]);
-  require_counts(kName, call[1], call[2], s.num_sequences);
-  require_in_place(kName, "cache", call[3]);
+  const CacheShape s = cache_shape(kName, call, args.rows, args.cache);
+  require_counts(kName, args.lengths, args.num_new, s.num_sequences);
+  require_in_place(kName, "cache", args.cache);
   require_same_dtype(kName, call, {"rows", "", "", "cache"});
-  return select_float<Append>(call[0].dtype);
+  return select_float<Append>(args.rows.dtype);
 }
 
 }  // namespace

@@ -187,18 +187,19 @@ CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, device::cud
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("cross_entropy", "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-  require_labels("cross_entropy", call[1], call[2], call[3], rows);
-  require_shape("cross_entropy", "token_loss", call[4], {rows});
+  const signature::cross_entropy::Forward args(call.args);
+  require_rank(args.logits, 2);
+  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+  require_labels("cross_entropy", args.labels, args.mask, args.loss, rows);
+  require_shape(args.token_loss, {rows});
   CudaLaunch out;
-  if (call[4].present && !is_stored(call[4].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return out;
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{call[0].as<T>(), call[1].as<int32_t>(), call[2].as<uint8_t>(), nullptr, columns,
-                        columns};
-    LossTarget to{p.mask, rows, call[3].as<double>(), call[3].into() == Into::Accumulate};
-    if (call[4].present) to.token_loss = call[4].data, to.token_dtype = call[4].dtype;
+    const LossArgs<T> p{
+        args.logits.as<T>(), args.labels.as<int32_t>(), args.mask.as<uint8_t>(), nullptr, columns, columns};
+    LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
+    if (args.token_loss.present) to.token_loss = args.token_loss.data, to.token_dtype = args.token_loss.dtype;
     out = loss_launch(
         [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, rows, row_loss); }, to,
         lane);
@@ -207,40 +208,42 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("cross_entropy", "logits", call[3], 2);
-  const int64_t rows = call[3].dim(0), columns = call[3].dim(1);
-  require_labels("cross_entropy", call[0], call[1], call[4], rows);
-  require_norm("cross_entropy", call[2]);
-  require_in_place("cross_entropy", "logits", call[3]);
+  const signature::cross_entropy::BackwardInput args(call.args);
+  require_rank(args.logits, 2);
+  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+  require_labels("cross_entropy", args.labels, args.mask, args.loss, rows);
+  require_norm("cross_entropy", args.norm);
+  require_in_place(args.logits);
   CudaLaunch out;
-  with_float(call[3].dtype, [&](auto zero) {
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{call[3].as<T>(), call[0].as<int32_t>(), call[1].as<uint8_t>(), nullptr, columns,
-                        columns};
-    const LossTarget to{p.mask, rows, call[4].as<double>(), call[4].into() == Into::Accumulate};
-    out = loss_launch(plan_gradient(p, rows, call[2].as<double>()), to, lane);
+    const LossArgs<T> p{
+        args.logits.as<T>(), args.labels.as<int32_t>(), args.mask.as<uint8_t>(), nullptr, columns, columns};
+    const LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
+    out = loss_launch(plan_gradient(p, rows, args.norm.as<double>()), to, lane);
   });
   return out;
 }
 
 CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_stats", "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-  require_labels("vocab_stats", call[1], call[2], {}, rows);
-  require_coords("vocab_stats", call, call[3]);
-  require_shape("vocab_stats", "stats", call[4], {rows, 3});
-  require_dtype("vocab_stats", "stats", call[4], tensor::Dtype::F64);
+  const signature::vocab_stats::Forward args(call.args);
+  require_rank(args.logits, 2);
+  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+  require_labels("vocab_stats", args.labels, args.mask, {}, rows);
+  require_coords("vocab_stats", call, args.coords);
+  require_shape(args.stats, {rows, 3});
+  require_type(args.stats, tensor::Dtype::F64);
   const int64_t vocabulary = call.integer("vocabulary");
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{call[0].as<T>(),
-                        call[1].as<int32_t>(),
-                        call[2].as<uint8_t>(),
-                        call[3].as<int64_t>() + call.integer("group"),
+    const LossArgs<T> p{args.logits.as<T>(),
+                        args.labels.as<int32_t>(),
+                        args.mask.as<uint8_t>(),
+                        args.coords.as<int64_t>() + call.integer("group"),
                         columns,
                         vocabulary};
-    out = [=, stats = call[4].as<double>(), stream = lane.stream()] {
+    out = [=, stats = args.stats.as<double>(), stream = lane.stream()] {
       launch_sums<true>(stream, p, rows, stats);
     };
   });

@@ -45,12 +45,13 @@ int64_t ranks_of(const Arg& all_stats, int64_t num_rows) {
 template <class T>
 struct Stats {
   static void run(const Invocation& call) {
-    const T* logits = call[0].as<T>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    double* stats = call[4].as<double>();
-    const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-    const int64_t first = columns * coordinate("vocab_stats", call, call[3]);
+    const signature::vocab_stats::Forward args(call.args);
+    const T* logits = args.logits.as<T>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    double* stats = args.stats.as<double>();
+    const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+    const int64_t first = columns * coordinate("vocab_stats", call, args.coords);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_stats", labels, mask, rows, call.integer("vocabulary"));
     const Tiling tiling = loss_tiling(rows);
@@ -75,12 +76,13 @@ struct Stats {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const double* all_stats = call[0].as<double>();
-    const uint8_t* mask = call[1].as<uint8_t>();
-    T* token_loss = call[3].as<T>();
-    const int64_t rows = call[1].dim(0), num_ranks = ranks_of(call[0], rows);
+    const signature::vocab_loss::Forward args(call.args);
+    const double* all_stats = args.all_stats.as<double>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    T* token_loss = args.token_loss.as<T>();
+    const int64_t rows = args.mask.dim(0), num_ranks = ranks_of(args.all_stats, rows);
     sum_rows(
-        call, mask, rows, call[2],
+        call, mask, rows, args.loss,
         [&](int64_t t) {
           const double value = combine(all_stats, num_ranks, rows, t).loss();
           if (token_loss) token_loss[t] = static_cast<T>(value);
@@ -95,17 +97,19 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const double* all_stats = call[0].as<double>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    const double norm = *call[3].as<double>();
-    T* logits = call[5].as<T>();
-    const int64_t rows = call[5].dim(0), columns = call[5].dim(1), num_ranks = ranks_of(call[0], rows);
-    const int64_t first = columns * coordinate("vocab_loss", call, call[4]);
+    const signature::vocab_loss::BackwardInput args(call.args);
+    const double* all_stats = args.all_stats.as<double>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    const double norm = *args.norm.as<double>();
+    T* logits = args.logits.as<T>();
+    const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1),
+                  num_ranks = ranks_of(args.all_stats, rows);
+    const int64_t first = columns * coordinate("vocab_loss", call, args.coords);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_loss", labels, mask, rows, call.integer("vocabulary"));
     sum_rows(
-        call, mask, rows, call[6],
+        call, mask, rows, args.loss,
         [&](int64_t t) {
           const WholeRow whole = combine(all_stats, num_ranks, rows, t);
           T* __restrict row = logits + t * columns;
@@ -137,31 +141,34 @@ void require_all_stats(const Arg& all_stats, int64_t rows) {
 }  // namespace
 
 Kernel resolve_vocab_stats(const Invocation& call) {
-  require_rank("vocab_stats", "logits", call[0], 2);
-  require_labels("vocab_stats", call[1], call[2], {}, call[0].dim(0));
-  require_coords("vocab_stats", call, call[3]);
-  require_shape("vocab_stats", "stats", call[4], {call[0].dim(0), kNumStats});
-  require_dtype("vocab_stats", "stats", call[4], tensor::Dtype::F64);
-  return select_float<Stats>(call[0].dtype);
+  const signature::vocab_stats::Forward args(call.args);
+  require_rank(args.logits, 2);
+  require_labels("vocab_stats", args.labels, args.mask, {}, args.logits.dim(0));
+  require_coords("vocab_stats", call, args.coords);
+  require_shape(args.stats, {args.logits.dim(0), kNumStats});
+  require_type(args.stats, tensor::Dtype::F64);
+  return select_float<Stats>(args.logits.dtype);
 }
 
 Kernel resolve_vocab_loss_forward(const Invocation& call) {
-  require_rank("vocab_loss", "mask", call[1], 1);
-  require_labels("vocab_loss", {}, call[1], call[2], call[1].dim(0));
-  require_all_stats(call[0], call[1].dim(0));
-  require_shape("vocab_loss", "token_loss", call[3], {call[1].dim(0)});
-  require_same_dtype("vocab_loss", call, {"", "", "", "token_loss"});
-  return select_float<Forward>(call[3].dtype);
+  const signature::vocab_loss::Forward args(call.args);
+  require_rank(args.mask, 1);
+  require_labels("vocab_loss", {}, args.mask, args.loss, args.mask.dim(0));
+  require_all_stats(args.all_stats, args.mask.dim(0));
+  require_shape(args.token_loss, {args.mask.dim(0)});
+  require_same_type({&args.token_loss});
+  return select_float<Forward>(args.token_loss.dtype);
 }
 
 Kernel resolve_vocab_loss_backward_input(const Invocation& call) {
-  require_rank("vocab_loss", "logits", call[5], 2);
-  require_labels("vocab_loss", call[1], call[2], call[6], call[5].dim(0));
-  require_all_stats(call[0], call[5].dim(0));
-  require_norm("vocab_loss", call[3]);
-  require_coords("vocab_loss", call, call[4]);
-  require_in_place("vocab_loss", "logits", call[5]);
-  return select_float<BackwardInput>(call[5].dtype);
+  const signature::vocab_loss::BackwardInput args(call.args);
+  require_rank(args.logits, 2);
+  require_labels("vocab_loss", args.labels, args.mask, args.loss, args.logits.dim(0));
+  require_all_stats(args.all_stats, args.logits.dim(0));
+  require_norm("vocab_loss", args.norm);
+  require_coords("vocab_loss", call, args.coords);
+  require_in_place(args.logits);
+  return select_float<BackwardInput>(args.logits.dtype);
 }
 
 }  // namespace pleat::kernels

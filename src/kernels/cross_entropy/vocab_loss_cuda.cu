@@ -106,16 +106,17 @@ int ranks_of(const Arg& all_stats, int64_t rows) {
 }  // namespace
 
 CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_loss", "mask", call[1], 1);
-  const int64_t rows = call[1].dim(0);
-  require_labels("vocab_loss", {}, call[1], call[2], rows);
-  require_shape("vocab_loss", "token_loss", call[3], {rows});
-  const int num_ranks = ranks_of(call[0], rows);
-  if (call[3].present && !is_stored(call[3].dtype)) return {};
-  LossTarget to{call[1].as<uint8_t>(), rows, call[2].as<double>(), call[2].into() == Into::Accumulate};
-  if (call[3].present) to.token_loss = call[3].data, to.token_dtype = call[3].dtype;
+  const signature::vocab_loss::Forward args(call.args);
+  require_rank(args.mask, 1);
+  const int64_t rows = args.mask.dim(0);
+  require_labels("vocab_loss", {}, args.mask, args.loss, rows);
+  require_shape(args.token_loss, {rows});
+  const int num_ranks = ranks_of(args.all_stats, rows);
+  if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return {};
+  LossTarget to{args.mask.as<uint8_t>(), rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
+  if (args.token_loss.present) to.token_loss = args.token_loss.data, to.token_dtype = args.token_loss.dtype;
   lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
-  return [=, &lane, all_stats = call[0].as<double>()] {
+  return [=, &lane, all_stats = args.all_stats.as<double>()] {
     auto* row_loss = reinterpret_cast<double*>(lane.scratch());
     if (rows > 0) {
       losses<<<static_cast<unsigned>(ceil_div(rows, 256)), 256, 0, lane.stream()>>>(all_stats, num_ranks,
@@ -127,26 +128,27 @@ CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane
 }
 
 CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_loss", "logits", call[5], 2);
-  const int64_t rows = call[5].dim(0), columns = call[5].dim(1);
-  require_labels("vocab_loss", call[1], call[2], call[6], rows);
-  require_norm("vocab_loss", call[3]);
-  require_coords("vocab_loss", call, call[4]);
-  require_in_place("vocab_loss", "logits", call[5]);
-  const int num_ranks = ranks_of(call[0], rows);
+  const signature::vocab_loss::BackwardInput args(call.args);
+  require_rank(args.logits, 2);
+  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+  require_labels("vocab_loss", args.labels, args.mask, args.loss, rows);
+  require_norm("vocab_loss", args.norm);
+  require_coords("vocab_loss", call, args.coords);
+  require_in_place(args.logits);
+  const int num_ranks = ranks_of(args.all_stats, rows);
   CudaLaunch out;
-  with_float(call[5].dtype, [&](auto zero) {
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{call[5].as<T>(),
-                        call[1].as<int32_t>(),
-                        call[2].as<uint8_t>(),
-                        call[4].as<int64_t>() + call.integer("group"),
+    const LossArgs<T> p{args.logits.as<T>(),
+                        args.labels.as<int32_t>(),
+                        args.mask.as<uint8_t>(),
+                        args.coords.as<int64_t>() + call.integer("group"),
                         columns,
                         call.integer("vocabulary")};
-    const LossTarget to{p.mask, rows, call[6].as<double>(), call[6].into() == Into::Accumulate};
+    const LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
     const bool wide = columns % kWide<T> == 0 && all_aligned({p.logits});
     lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
-    out = [=, &lane, all_stats = call[0].as<double>(), norm = call[3].as<double>()] {
+    out = [=, &lane, all_stats = args.all_stats.as<double>(), norm = args.norm.as<double>()] {
       auto* row_loss = reinterpret_cast<double*>(lane.scratch());
       const auto blocks = static_cast<unsigned>(rows);
       if (blocks > 0) {

@@ -129,20 +129,22 @@ void sum_over_ranks(const Invocation& call, const ReturnedRows& returned, const 
 template <class C>
 struct CombineRanks {
   static void run(const Invocation& call) {
-    const ReturnedRows returned(call, call[2], call[0].dim(0));
-    sum_over_ranks(call, returned, call[0].as<C>(), call[1], call[3]);
+    const signature::combine_ranks::Forward args(call.args);
+    const ReturnedRows returned(call, args.offsets, args.rows.dim(0));
+    sum_over_ranks(call, returned, args.rows.as<C>(), args.token_row, args.y);
   }
 };
 
 template <class C, class R>
 struct PermuteRanks {
   static void run(const Invocation& call) {
-    const ReturnedRows returned(call, call[3], call[0].dim(0));
-    sum_over_ranks(call, returned, call[0].as<C>(), call[2], call[4]);
-    const R* drow_probs = call[1].as<R>();
-    const int32_t* token_row = call[2].as<int32_t>();
-    R* dprobs = call[5].as<R>();
-    const int64_t num_choices = call[2].size(), tile_size = 16 * kTileRows;
+    const signature::permute_ranks::BackwardInput args(call.args);
+    const ReturnedRows returned(call, args.offsets, args.drows.dim(0));
+    sum_over_ranks(call, returned, args.drows.as<C>(), args.token_row, args.dx);
+    const R* drow_probs = args.drow_probs.as<R>();
+    const int32_t* token_row = args.token_row.as<int32_t>();
+    R* dprobs = args.dprobs.as<R>();
+    const int64_t num_choices = args.token_row.size(), tile_size = 16 * kTileRows;
     call.pool->for_each_tile(base::ceil_div(num_choices, tile_size), [&](int64_t tile) {
       for (int64_t i = tile * tile_size; i < std::min(num_choices, (tile + 1) * tile_size); ++i) {
         if (token_row[i] < 0) {
@@ -178,23 +180,25 @@ void check_returned(std::string_view kernel, const Invocation& call, const Arg& 
 }  // namespace
 
 Kernel resolve_combine_ranks(const Invocation& call) {
+  const signature::combine_ranks::Forward args(call.args);
   constexpr std::string_view kName = "combine_ranks";
-  check_returned(kName, call, call[0], call[1], call[2]);
-  require_dtype(kName, "y", call[3], call[0].dtype);
-  require_shape(kName, "y", call[3], {call[1].dim(0), call[0].dim(1)});
-  if (call[3].into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
-  return select_float<CombineRanks>(call[0].dtype);
+  check_returned(kName, call, args.rows, args.token_row, args.offsets);
+  require_dtype(kName, "y", args.y, args.rows.dtype);
+  require_shape(kName, "y", args.y, {args.token_row.dim(0), args.rows.dim(1)});
+  if (args.y.into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
+  return select_float<CombineRanks>(args.rows.dtype);
 }
 
 Kernel resolve_permute_ranks(const Invocation& call) {
+  const signature::permute_ranks::BackwardInput args(call.args);
   constexpr std::string_view kName = "permute_ranks";
-  check_returned(kName, call, call[0], call[2], call[3]);
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "dx", call[4], call[0].dtype);
-  require_shape(kName, "dx", call[4], {call[2].dim(0), call[0].dim(1)});
-  require_dtype(kName, "dprobs", call[5], call[1].dtype);
-  require_shape(kName, "dprobs", call[5], {call[2].dim(0), call[2].dim(1)});
-  return select_pair<PermuteRanks>(kName, call[0].dtype, call[1].dtype);
+  check_returned(kName, call, args.drows, args.token_row, args.offsets);
+  require_shape(kName, "drow_probs", args.drow_probs, {args.drows.dim(0)});
+  require_dtype(kName, "dx", args.dx, args.drows.dtype);
+  require_shape(kName, "dx", args.dx, {args.token_row.dim(0), args.drows.dim(1)});
+  require_dtype(kName, "dprobs", args.dprobs, args.drow_probs.dtype);
+  require_shape(kName, "dprobs", args.dprobs, {args.token_row.dim(0), args.token_row.dim(1)});
+  return select_pair<PermuteRanks>(kName, args.drows.dtype, args.drow_probs.dtype);
 }
 
 }  // namespace pleat::kernels

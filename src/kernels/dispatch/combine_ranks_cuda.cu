@@ -268,17 +268,21 @@ const Arg kAbsent{};
 }  // namespace
 
 CudaLaunch prepare_combine_ranks(const Invocation& call, device::cuda::Lane& lane) {
-  if (call[3].into() != Into::Overwrite) base::fail("[combine_ranks] output 'y' can only be overwritten");
-  return prepare("combine_ranks", call, call[0], call[1], call[2], call[3], kAbsent, kAbsent, lane);
+  const signature::combine_ranks::Forward args(call.args);
+  if (args.y.into() != Into::Overwrite) base::fail("[combine_ranks] output 'y' can only be overwritten");
+  return prepare("combine_ranks", call, args.rows, args.token_row, args.offsets, args.y, kAbsent, kAbsent,
+                 lane);
 }
 
 CudaLaunch prepare_permute_ranks(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::permute_ranks::BackwardInput args(call.args);
   constexpr std::string_view kName = "permute_ranks";
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "dprobs", call[5], tensor::Dtype::F32);
-  require_shape(kName, "dprobs", call[5], {call[2].dim(0), call[2].dim(1)});
-  return prepare(kName, call, call[0], call[2], call[3], call[4], call[1], call[5], lane);
+  require_shape(kName, "drow_probs", args.drow_probs, {args.drows.dim(0)});
+  require_dtype(kName, "drow_probs", args.drow_probs, tensor::Dtype::F32);
+  require_dtype(kName, "dprobs", args.dprobs, tensor::Dtype::F32);
+  require_shape(kName, "dprobs", args.dprobs, {args.token_row.dim(0), args.token_row.dim(1)});
+  return prepare(kName, call, args.drows, args.token_row, args.offsets, args.dx, args.drow_probs, args.dprobs,
+                 lane);
 }
 
 }  // namespace pleat::kernels

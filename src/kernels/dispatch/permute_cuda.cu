@@ -272,69 +272,78 @@ const Arg kAbsent{};
 }  // namespace
 
 CudaLaunch prepare_permute_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::permute::Forward args(call.args);
   constexpr std::string_view kName = "permute";
-  check_rank(kName, "x", call[0], 2);
-  check_rank(kName, "probs", call[1], 2);
-  check_offsets(kName, call[2]);
-  check_rank(kName, "rows", call[6], 2);
-  const int64_t R = call[6].dim(0);
-  require_shape(kName, "probs", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "row_token", call[3], tensor::Dtype::I32);
-  require_shape(kName, "row_token", call[3], {R});
-  require_dtype(kName, "row_slot", call[4], tensor::Dtype::I32);
-  require_shape(kName, "row_slot", call[4], {R});
-  require_dtype(kName, "token_row", call[5], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[5], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "rows", call[6], call[0].dtype);
-  require_shape(kName, "rows", call[6], {R, call[0].dim(1)});
-  require_dtype(kName, "row_probs", call[7], tensor::Dtype::F32);
-  require_shape(kName, "row_probs", call[7], {R});
-  return prepare_scatter(kName, {call[0], call[1], call[2], call[3], call[5], call[6], call[7]}, lane);
+  check_rank(kName, "x", args.x, 2);
+  check_rank(kName, "probs", args.probs, 2);
+  check_offsets(kName, args.offsets);
+  check_rank(kName, "rows", args.rows, 2);
+  const int64_t R = args.rows.dim(0);
+  require_shape(kName, "probs", args.probs, {args.x.dim(0), args.probs.dim(1)});
+  require_dtype(kName, "probs", args.probs, tensor::Dtype::F32);
+  require_dtype(kName, "row_token", args.row_token, tensor::Dtype::I32);
+  require_shape(kName, "row_token", args.row_token, {R});
+  require_dtype(kName, "row_slot", args.row_slot, tensor::Dtype::I32);
+  require_shape(kName, "row_slot", args.row_slot, {R});
+  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
+  require_shape(kName, "token_row", args.token_row, {args.x.dim(0), args.probs.dim(1)});
+  require_dtype(kName, "rows", args.rows, args.x.dtype);
+  require_shape(kName, "rows", args.rows, {R, args.x.dim(1)});
+  require_dtype(kName, "row_probs", args.row_probs, tensor::Dtype::F32);
+  require_shape(kName, "row_probs", args.row_probs, {R});
+  return prepare_scatter(
+      kName, {args.x, args.probs, args.offsets, args.row_token, args.token_row, args.rows, args.row_probs},
+      lane);
 }
 
 CudaLaunch prepare_permute_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::permute::BackwardInput args(call.args);
   constexpr std::string_view kName = "permute";
-  check_rank(kName, "drows", call[0], 2);
-  check_rank(kName, "token_row", call[2], 2);
-  check_rank(kName, "dx", call[3], 2);
-  const int64_t T = call[2].dim(0), k = call[2].dim(1);
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "dx", call[3], call[0].dtype);
-  require_shape(kName, "dx", call[3], {T, call[0].dim(1)});
-  require_dtype(kName, "dprobs", call[4], tensor::Dtype::F32);
-  require_shape(kName, "dprobs", call[4], {T, k});
-  return prepare_sum(kName, {call[0], call[2], kAbsent, kAbsent, call[3], call[1], call[4]}, lane);
+  check_rank(kName, "drows", args.drows, 2);
+  check_rank(kName, "token_row", args.token_row, 2);
+  check_rank(kName, "dx", args.dx, 2);
+  const int64_t T = args.token_row.dim(0), k = args.token_row.dim(1);
+  require_shape(kName, "drow_probs", args.drow_probs, {args.drows.dim(0)});
+  require_dtype(kName, "drow_probs", args.drow_probs, tensor::Dtype::F32);
+  require_dtype(kName, "dx", args.dx, args.drows.dtype);
+  require_shape(kName, "dx", args.dx, {T, args.drows.dim(1)});
+  require_dtype(kName, "dprobs", args.dprobs, tensor::Dtype::F32);
+  require_shape(kName, "dprobs", args.dprobs, {T, k});
+  return prepare_sum(
+      kName, {args.drows, args.token_row, kAbsent, kAbsent, args.dx, args.drow_probs, args.dprobs}, lane);
 }
 
 CudaLaunch prepare_combine_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::combine::Forward args(call.args);
   constexpr std::string_view kName = "combine";
-  check_rank(kName, "rows", call[0], 2);
-  check_rank(kName, "token_row", call[1], 2);
-  const int64_t T = call[1].dim(0), h = call[0].dim(1);
-  require_shape(kName, "residual", call[2], {T, h});
-  require_dtype(kName, "residual", call[2], call[0].dtype);
-  require_shape(kName, "shared", call[3], {T, h});
-  require_dtype(kName, "shared", call[3], call[0].dtype);
-  require_shape(kName, "y", call[4], {T, h});
-  require_dtype(kName, "y", call[4], call[0].dtype);
-  if (call[4].into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
-  return prepare_sum(kName, {call[0], call[1], call[3], call[2], call[4], kAbsent, kAbsent}, lane);
+  check_rank(kName, "rows", args.rows, 2);
+  check_rank(kName, "token_row", args.token_row, 2);
+  const int64_t T = args.token_row.dim(0), h = args.rows.dim(1);
+  require_shape(kName, "residual", args.residual, {T, h});
+  require_dtype(kName, "residual", args.residual, args.rows.dtype);
+  require_shape(kName, "shared", args.shared, {T, h});
+  require_dtype(kName, "shared", args.shared, args.rows.dtype);
+  require_shape(kName, "y", args.y, {T, h});
+  require_dtype(kName, "y", args.y, args.rows.dtype);
+  if (args.y.into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
+  return prepare_sum(kName, {args.rows, args.token_row, args.shared, args.residual, args.y, kAbsent, kAbsent},
+                     lane);
 }
 
 CudaLaunch prepare_combine_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::combine::BackwardInput args(call.args);
   constexpr std::string_view kName = "combine";
-  check_rank(kName, "dy", call[0], 2);
-  check_rank(kName, "row_token", call[1], 1);
-  check_offsets(kName, call[2]);
-  require_dtype(kName, "row_token", call[1], tensor::Dtype::I32);
-  check_rank(kName, "token_row", call[3], 2);
-  require_dtype(kName, "token_row", call[3], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[3], {call[0].dim(0), call[3].dim(1)});
-  require_dtype(kName, "drows", call[4], call[0].dtype);
-  require_shape(kName, "drows", call[4], {call[1].dim(0), call[0].dim(1)});
-  return prepare_scatter(kName, {call[0], kAbsent, call[2], call[1], call[3], call[4], kAbsent}, lane);
+  check_rank(kName, "dy", args.dy, 2);
+  check_rank(kName, "row_token", args.row_token, 1);
+  check_offsets(kName, args.offsets);
+  require_dtype(kName, "row_token", args.row_token, tensor::Dtype::I32);
+  check_rank(kName, "token_row", args.token_row, 2);
+  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
+  require_shape(kName, "token_row", args.token_row, {args.dy.dim(0), args.token_row.dim(1)});
+  require_dtype(kName, "drows", args.drows, args.dy.dtype);
+  require_shape(kName, "drows", args.drows, {args.row_token.dim(0), args.dy.dim(1)});
+  return prepare_scatter(
+      kName, {args.dy, kAbsent, args.offsets, args.row_token, args.token_row, args.drows, kAbsent}, lane);
 }
 
 }  // namespace pleat::kernels

@@ -94,22 +94,23 @@ const int64_t* place_of(const Arg& coords) {
 }  // namespace
 
 CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::gather_plan::Forward args(call.args);
   constexpr std::string_view kName = "gather_plan";
   const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity");
   checked_experts(kName, call, ranks);
   const bool pad = call.integer("pad") != 0;
   if (pad && capacity < 1) base::fail("[{}] padding needs a capacity, got {}", kName, capacity);
-  check_rank(kName, "idx", call[0], 2);
-  check_rank(kName, "row_token", call[4], 1);
-  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), R = call[4].dim(0);
+  check_rank(kName, "idx", args.idx, 2);
+  check_rank(kName, "row_token", args.row_token, 1);
+  const int64_t num_tokens = args.idx.dim(0), k = args.idx.dim(1), R = args.row_token.dim(0);
   const int64_t El = call.integer("experts_per_rank");
   if (num_tokens % ranks != 0)
     base::fail("[{}] {} tokens of {} ranks: needed a multiple", kName, num_tokens, ranks);
-  check_coords(kName, call[2]);
-  require_shape(kName, "kept", call[1], {num_tokens, k});
-  require_shape(kName, "offsets", call[3], {El + 1});
-  require_shape(kName, "row_slot", call[5], {R});
-  require_shape(kName, "token_row", call[6], {num_tokens, k});
+  check_coords(kName, args.coords);
+  require_shape(kName, "kept", args.kept, {num_tokens, k});
+  require_shape(kName, "offsets", args.offsets, {El + 1});
+  require_shape(kName, "row_slot", args.row_slot, {R});
+  require_shape(kName, "token_row", args.token_row, {num_tokens, k});
   for (size_t i : {0, 1, 3, 4, 5, 6})
     require_dtype(kName,
                   program::arguments_of(program::KernelKind::gather_plan, program::Phase::Forward)[i].name,
@@ -120,9 +121,9 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
                ranks, kMaxExperts);
 
   LocalChoices choices{};
-  choices.idx = call[0].as<int32_t>();
-  choices.kept = call[1].as<int32_t>();
-  choices.place = place_of(call[2]);
+  choices.idx = args.idx.as<int32_t>();
+  choices.kept = args.kept.as<int32_t>();
+  choices.place = place_of(args.coords);
   choices.num_choices = num_tokens * k;
   choices.choices_per_source = std::max<int64_t>(1, num_tokens / ranks * k);
   choices.top_k = static_cast<int>(k);
@@ -130,8 +131,8 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
   choices.copies = static_cast<int>(call.integer("copies"));
   choices.ranks = static_cast<int>(ranks);
   choices.pad = pad;
-  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+  int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+          *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
   const int64_t buckets = choices.num_buckets();
   const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
   check_counts(kName, chunks, buckets);
@@ -158,24 +159,26 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
 }
 
 CudaLaunch prepare_receive_plan(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::receive_plan::Forward args(call.args);
   constexpr std::string_view kName = "receive_plan";
-  check_rank(kName, "all_offsets", call[0], 2);
-  check_rank(kName, "source_row", call[3], 1);
-  const int64_t ranks = call[0].dim(0), R = call[3].dim(0), El = call.integer("experts_per_rank");
+  check_rank(kName, "all_offsets", args.all_offsets, 2);
+  check_rank(kName, "source_row", args.source_row, 1);
+  const int64_t ranks = args.all_offsets.dim(0), R = args.source_row.dim(0),
+                El = call.integer("experts_per_rank");
   const int64_t E = checked_experts(kName, call, ranks);
-  require_shape(kName, "all_offsets", call[0], {ranks, E + 1});
-  check_coords(kName, call[1]);
-  require_shape(kName, "offsets", call[2], {El + 1});
-  require_shape(kName, "sorted_row", call[4], {R});
+  require_shape(kName, "all_offsets", args.all_offsets, {ranks, E + 1});
+  check_coords(kName, args.coords);
+  require_shape(kName, "offsets", args.offsets, {El + 1});
+  require_shape(kName, "sorted_row", args.sorted_row, {R});
   for (size_t i : {0, 2, 3, 4})
     require_dtype(kName,
                   program::arguments_of(program::KernelKind::receive_plan, program::Phase::Forward)[i].name,
                   call[i], tensor::Dtype::I32);
   check_index_range(kName, 0, R);
-  const int32_t* all_offsets = call[0].as<int32_t>();
-  const int64_t* place = place_of(call[1]);
-  int32_t *offsets = call[2].as<int32_t>(), *source_row = call[3].as<int32_t>(),
-          *sorted_row = call[4].as<int32_t>();
+  const int32_t* all_offsets = args.all_offsets.as<int32_t>();
+  const int64_t* place = place_of(args.coords);
+  int32_t *offsets = args.offsets.as<int32_t>(), *source_row = args.source_row.as<int32_t>(),
+          *sorted_row = args.sorted_row.as<int32_t>();
   const int copies = static_cast<int>(call.integer("copies"));
   return [=, stream = lane.stream()] {
     place_received<<<static_cast<unsigned>(El * ranks), kThreads, 0, stream>>>(

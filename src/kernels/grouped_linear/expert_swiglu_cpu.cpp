@@ -45,10 +45,11 @@ struct Kernels {
   template <class C, class R>
   struct Forward {
     static void run(const Invocation& call) {
-      const C* gu = call[0].as<C>();
-      const R* row_probs = call[1].as<R>();
-      C* a = call[3].as<C>();
-      const int64_t f = call[3].dim(1), num_rows = call[2].as<int32_t>()[call[2].dim(0) - 1];
+      const signature::expert_swiglu::Forward args(call.args);
+      const C* gu = args.gu.as<C>();
+      const R* row_probs = args.row_probs.as<R>();
+      C* a = args.a.as<C>();
+      const int64_t f = args.a.dim(1), num_rows = args.offsets.as<int32_t>()[args.offsets.dim(0) - 1];
       const ActivationFor<C> activation(call);
       call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&, activation](int64_t tile) {
         for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
@@ -84,12 +85,13 @@ struct Kernels {
     }
 
     static void run(const Invocation& call) {
-      const C *da = call[0].as<C>(), *gu = call[1].as<C>();
-      const R* row_probs = call[2].as<R>();
-      C* dgu = call[4].as<C>();
-      R* drow_probs = call[5].as<R>();
-      const bool add = call[5].into() == Into::Accumulate;
-      const int64_t f = call[0].dim(1), num_rows = call[3].as<int32_t>()[call[3].dim(0) - 1];
+      const signature::expert_swiglu::BackwardInput args(call.args);
+      const C *da = args.da.as<C>(), *gu = args.gu.as<C>();
+      const R* row_probs = args.row_probs.as<R>();
+      C* dgu = args.dgu.as<C>();
+      R* drow_probs = args.drow_probs.as<R>();
+      const bool add = args.drow_probs.into() == Into::Accumulate;
+      const int64_t f = args.da.dim(1), num_rows = args.offsets.as<int32_t>()[args.offsets.dim(0) - 1];
       const ActivationFor<C> activation(call);
       call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
         for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
@@ -121,20 +123,22 @@ void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_vi
 }  // namespace
 
 Kernel resolve_expert_swiglu_forward(const Invocation& call) {
-  check(call[0], "gu", call[3], "a", call[1], call[2]);
+  const signature::expert_swiglu::Forward args(call.args);
+  check(args.gu, "gu", args.a, "a", args.row_probs, args.offsets);
   return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::Forward>(kName, call[3].dtype, call[1].dtype)
-             : select_pair<Kernels<ClampedRow>::Forward>(kName, call[3].dtype, call[1].dtype);
+             ? select_pair<Kernels<SiluRow>::Forward>(kName, args.a.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::Forward>(kName, args.a.dtype, args.row_probs.dtype);
 }
 
 Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
-  check(call[1], "gu", call[0], "da", call[2], call[3]);
-  check(call[4], "dgu", call[0], "da", call[2], call[3]);
-  require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[5], call[2].dtype);
+  const signature::expert_swiglu::BackwardInput args(call.args);
+  check(args.gu, "gu", args.da, "da", args.row_probs, args.offsets);
+  check(args.dgu, "dgu", args.da, "da", args.row_probs, args.offsets);
+  require_shape(kName, "drow_probs", args.drow_probs, {args.da.dim(0)});
+  require_dtype(kName, "drow_probs", args.drow_probs, args.row_probs.dtype);
   return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype)
-             : select_pair<Kernels<ClampedRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype);
+             ? select_pair<Kernels<SiluRow>::BackwardInput>(kName, args.da.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::BackwardInput>(kName, args.da.dtype, args.row_probs.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -70,13 +70,14 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <class T, int N, class F>
 CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T* gu = call[0].as<T>();
-  const float* row_probs = call[1].as<float>();
-  const int32_t* num_rows = call[2].as<int32_t>() + call[2].dim(0) - 1;
-  T* a = call[3].as<T>();
-  const int64_t vectors = call[3].size() / N, width = call[3].dim(1);
+  const signature::expert_swiglu::Forward args(call.args);
+  const T* gu = args.gu.as<T>();
+  const float* row_probs = args.row_probs.as<float>();
+  const int32_t* num_rows = args.offsets.as<int32_t>() + args.offsets.dim(0) - 1;
+  T* a = args.a.as<T>();
+  const int64_t vectors = args.a.size() / N, width = args.a.dim(1);
   if (vectors > program::kMaxGpuVectors)
-    base::fail("[{}] {} rows of {} are too many for one launch", kName, call[3].dim(0), width);
+    base::fail("[{}] {} rows of {} are too many for one launch", kName, args.a.dim(0), width);
   return [=, stream = lane.stream()] {
     if (vectors == 0) return;
     forward<T, N, F><<<static_cast<unsigned>(ceil_div(vectors, kThreads)), kThreads, 0, stream>>>(
@@ -87,13 +88,14 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
 
 template <class T, int N, int kPerRow, class F>
 CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T *da = call[0].as<T>(), *gu = call[1].as<T>();
-  const float* row_probs = call[2].as<float>();
-  const int32_t* num_rows = call[3].as<int32_t>() + call[3].dim(0) - 1;
-  T* dgu = call[4].as<T>();
-  float* drow_probs = call[5].as<float>();
-  const bool add = call[5].into() == Into::Accumulate;
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const signature::expert_swiglu::BackwardInput args(call.args);
+  const T *da = args.da.as<T>(), *gu = args.gu.as<T>();
+  const float* row_probs = args.row_probs.as<float>();
+  const int32_t* num_rows = args.offsets.as<int32_t>() + args.offsets.dim(0) - 1;
+  T* dgu = args.dgu.as<T>();
+  float* drow_probs = args.drow_probs.as<float>();
+  const bool add = args.drow_probs.into() == Into::Accumulate;
+  const int64_t rows = args.da.dim(0), width = args.da.dim(1);
   return [=, stream = lane.stream()] {
     if (rows == 0) return;
     backward<T, N, kPerRow, F>
@@ -116,30 +118,32 @@ void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_vi
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  check(call[0], "gu", call[3], "a", call[1], call[2]);
+  const signature::expert_swiglu::Forward args(call.args);
+  check(args.gu, "gu", args.a, "a", args.row_probs, args.offsets);
   CudaLaunch out;
-  with_float(call[3].dtype, [&](auto zero) {
+  with_float(args.a.dtype, [&](auto zero) {
     using T = decltype(zero);
     with_activation(kName, call, [&](auto f) {
-      out = call[3].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
-                                           : launch_forward<T, 1>(call, lane, f);
+      out = args.a.dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
+                                          : launch_forward<T, 1>(call, lane, f);
     });
   });
   return out;
 }
 
 CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
-  check(call[1], "gu", call[0], "da", call[2], call[3]);
-  check(call[4], "dgu", call[0], "da", call[2], call[3]);
-  require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[5], tensor::Dtype::F32);
+  const signature::expert_swiglu::BackwardInput args(call.args);
+  check(args.gu, "gu", args.da, "da", args.row_probs, args.offsets);
+  check(args.dgu, "dgu", args.da, "da", args.row_probs, args.offsets);
+  require_shape(kName, "drow_probs", args.drow_probs, {args.da.dim(0)});
+  require_dtype(kName, "drow_probs", args.drow_probs, tensor::Dtype::F32);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.da.dtype, [&](auto zero) {
     using T = decltype(zero);
     with_activation(kName, call, [&](auto f) {
-      if (call[0].dim(1) % kWide<T> != 0)
+      if (args.da.dim(1) % kWide<T> != 0)
         out = launch_backward<T, 1, 32>(call, lane, f);
-      else if (call[0].dim(1) < kWideRow)
+      else if (args.da.dim(1) < kWideRow)
         out = launch_backward<T, kWide<T>, 32>(call, lane, f);
       else
         out = launch_backward<T, kWide<T>, kRowThreads>(call, lane, f);

@@ -102,7 +102,9 @@ GroupedShape shape_of(const Arg& offsets, int64_t m, int64_t n, int64_t k) {
 
 // x w offsets bias? row_scale? -> y
 CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
-  const Arg &x = call[0], &w = call[1], &offsets = call[2], &bias = call[3], &scale = call[4], &y = call[5];
+  const signature::grouped_linear::Forward args(call.args);
+  const Arg &x = args.x, &w = args.w, &offsets = args.offsets, &bias = args.bias, &scale = args.row_scale,
+            &y = args.y;
   require_rank(kName, "w", w, 3);
   require_rank(kName, "x", x, 2);
   const int64_t E = w.dim(0), out = w.dim(1), in = w.dim(2), rows = x.dim(0);
@@ -128,8 +130,9 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
 
 // dy w offsets bias? -> dx drow_scale+?
 CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &w = call[1], &offsets = call[2], &bias = call[3], &dx = call[4],
-            &dscale = call[5];
+  const signature::grouped_linear::BackwardInput args(call.args);
+  const Arg &dy = args.dy, &w = args.w, &offsets = args.offsets, &bias = args.bias, &dx = args.dx,
+            &dscale = args.drow_scale;
   require_rank(kName, "w", w, 3);
   require_rank(kName, "dy", dy, 2);
   const int64_t E = w.dim(0), out = w.dim(1), in = w.dim(2), rows = dy.dim(0);
@@ -156,8 +159,9 @@ CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
 
 // dy x offsets row_scale? -> dw+ dbias+?
 CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &x = call[1], &offsets = call[2], &scale = call[3], &dw = call[4],
-            &dbias = call[5];
+  const signature::grouped_linear::BackwardWeight args(call.args);
+  const Arg &dy = args.dy, &x = args.x, &offsets = args.offsets, &scale = args.row_scale, &dw = args.dw,
+            &dbias = args.dbias;
   require_rank(kName, "dw", dw, 3);
   require_rank(kName, "x", x, 2);
   const int64_t E = dw.dim(0), out = dw.dim(1), in = dw.dim(2), rows = x.dim(0);

@@ -60,7 +60,8 @@ CudaLaunch bias_gradient(const Arg& dy, const Arg& dbias, Lane& lane) {
 
 // x w bias? residual? -> y
 CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
-  const Arg &x = call[0], &w = call[1], &bias = call[2], &residual = call[3], &y = call[4];
+  const signature::linear::Forward args(call.args);
+  const Arg &x = args.x, &w = args.w, &bias = args.bias, &residual = args.residual, &y = args.y;
   require_rank("linear", "x", x, 2);
   require_rank("linear", "w", w, 2);
   const int64_t rows = x.dim(0), in = x.dim(1), out = w.dim(0);
@@ -68,7 +69,7 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
   require_shape("linear", "bias", bias, {out});
   require_shape("linear", "residual", residual, {rows, out});
   require_shape("linear", "y", y, {rows, out});
-  require_same_dtype("linear", call, {"x", "w", "bias", "residual", "y"});
+  require_same_type({&args.x, &args.w, &args.bias, &args.residual, &args.y});
   Product p;
   p.what = "linear forward";
   p.m = rows, p.n = out, p.k = in;
@@ -80,12 +81,13 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
 
 // dy w -> dx+
 CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &w = call[1], &dx = call[2];
+  const signature::linear::BackwardInput args(call.args);
+  const Arg &dy = args.dy, &w = args.w, &dx = args.dx;
   require_rank("linear", "dy", dy, 2);
   require_rank("linear", "w", w, 2);
   require_shape("linear", "w", w, {dy.dim(1), w.dim(1)});
   require_shape("linear", "dx", dx, {dy.dim(0), w.dim(1)});
-  require_same_dtype("linear", call, {"dy", "w", "dx"});
+  require_same_type({&args.dy, &args.w, &args.dx});
   Product p;
   p.what = "linear dgrad";
   p.m = dy.dim(0), p.n = w.dim(1), p.k = dy.dim(1);
@@ -95,7 +97,8 @@ CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
 
 // dy x -> dw+ dbias+?
 CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &x = call[1], &dw = call[2], &dbias = call[3];
+  const signature::linear::BackwardWeight args(call.args);
+  const Arg &dy = args.dy, &x = args.x, &dw = args.dw, &dbias = args.dbias;
   require_rank("linear", "dy", dy, 2);
   require_shape("linear", "x", x, {dy.dim(0), x.dim(1)});
   require_shape("linear", "dw", dw, {dy.dim(1), x.dim(1)});

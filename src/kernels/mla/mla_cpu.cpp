@@ -13,14 +13,15 @@ constexpr std::string_view kName = "mla_pack";
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
+    const signature::mla_pack::Forward args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* q = call[0].as<T>();
-    const T* kv = call[1].as<T>();
-    const T* k_pe = call[2].as<T>();
-    const T* cos_sin = call[3].as<T>();
-    T* qkv = call[4].as<T>();
+    const T* q = args.q.as<T>();
+    const T* kv = args.kv.as<T>();
+    const T* k_pe = args.k_pe.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* qkv = args.qkv.as<T>();
     const int64_t d = s.qk_dim(), dn = s.nope_dim, dr = s.rope_dim, dv = s.v_dim;
-    const Tiling tiling = row_tiling(call[0].dim(0), s.packed_width());
+    const Tiling tiling = row_tiling(args.q.dim(0), s.packed_width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* table = cos_sin + t * dr;
@@ -46,14 +47,15 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::mla_pack::BackwardInput args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* dqkv = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    T* dq = call[2].as<T>();
-    T* dkv = call[3].as<T>();
-    T* dk_pe = call[4].as<T>();
+    const T* dqkv = args.dqkv.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* dq = args.dq.as<T>();
+    T* dkv = args.dkv.as<T>();
+    T* dk_pe = args.dk_pe.as<T>();
     const int64_t d = s.qk_dim(), dn = s.nope_dim, dr = s.rope_dim, dv = s.v_dim;
-    const Tiling tiling = row_tiling(call[0].dim(0), s.packed_width());
+    const Tiling tiling = row_tiling(args.dqkv.dim(0), s.packed_width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* table = cos_sin + t * dr;
@@ -80,29 +82,31 @@ struct BackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
+  const signature::mla_pack::Forward args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "q", call[0], {rows, s.q_width()});
-  require_shape(kName, "kv", call[1], {rows, s.kv_width()});
-  require_shape(kName, "k_pe", call[2], {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", call[3], {rows, s.rope_dim});
-  require_shape(kName, "qkv", call[4], {rows, s.packed_width()});
+  require_rank(kName, "q", args.q, 2);
+  const int64_t rows = args.q.dim(0);
+  require_shape(kName, "q", args.q, {rows, s.q_width()});
+  require_shape(kName, "kv", args.kv, {rows, s.kv_width()});
+  require_shape(kName, "k_pe", args.k_pe, {rows, s.rope_dim});
+  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
+  require_shape(kName, "qkv", args.qkv, {rows, s.packed_width()});
   require_same_dtype(kName, call, {"q", "kv", "k_pe", "cos_sin", "qkv"});
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(args.q.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
+  const signature::mla_pack::BackwardInput args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "dqkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "dqkv", call[0], {rows, s.packed_width()});
-  require_shape(kName, "cos_sin", call[1], {rows, s.rope_dim});
-  require_shape(kName, "dq", call[2], {rows, s.q_width()});
-  require_shape(kName, "dkv", call[3], {rows, s.kv_width()});
-  require_shape(kName, "dk_pe", call[4], {rows, s.rope_dim});
+  require_rank(kName, "dqkv", args.dqkv, 2);
+  const int64_t rows = args.dqkv.dim(0);
+  require_shape(kName, "dqkv", args.dqkv, {rows, s.packed_width()});
+  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
+  require_shape(kName, "dq", args.dq, {rows, s.q_width()});
+  require_shape(kName, "dkv", args.dkv, {rows, s.kv_width()});
+  require_shape(kName, "dk_pe", args.dk_pe, {rows, s.rope_dim});
   require_same_dtype(kName, call, {"dqkv", "cos_sin", "dq", "dkv", "dk_pe"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(args.dqkv.dtype);
 }
 
 }  // namespace

@@ -291,16 +291,17 @@ CudaLaunch prepare_adamw_narrow(const Invocation& call, device::cuda::Lane& lane
 }
 
 CudaLaunch prepare_bias_update(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("bias_update", "load", call[0], 1);
-  require_dtype("bias_update", "load", call[0], tensor::Dtype::I64);
-  require_dtype("bias_update", "commit", call[1], tensor::Dtype::I32);
-  require_shape("bias_update", "commit", call[1], {1});
-  require_dtype("bias_update", "bias", call[2], tensor::Dtype::F32);
-  require_shape("bias_update", "bias", call[2], {call[0].dim(0)});
-  require_in_place("bias_update", "bias", call[2]);
+  const signature::bias_update::Update args(call.args);
+  require_rank(args.load, 1);
+  require_type(args.load, tensor::Dtype::I64);
+  require_type(args.commit, tensor::Dtype::I32);
+  require_shape(args.commit, {1});
+  require_type(args.bias, tensor::Dtype::F32);
+  require_shape(args.bias, {args.load.dim(0)});
+  require_in_place(args.bias);
   return
-      [load = call[0].as<int64_t>(), commit = call[1].as<int32_t>(), bias = call[2].as<float>(),
-       num_experts = call[0].dim(0), rate = static_cast<float>(call.attr("rate")), stream = lane.stream()] {
+      [load = args.load.as<int64_t>(), commit = args.commit.as<int32_t>(), bias = args.bias.as<float>(),
+       num_experts = args.load.dim(0), rate = static_cast<float>(call.attr("rate")), stream = lane.stream()] {
         move_bias<<<1, kThreads, 0, stream>>>(load, commit, bias, num_experts, rate);
         PLEAT_CUDA_LAUNCHED();
       };

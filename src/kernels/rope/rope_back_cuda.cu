@@ -300,21 +300,22 @@ CudaLaunch launch_back(const RopeShape& shape, const RopeArgs<T>& p, const Arg& 
 }  // namespace
 
 CudaLaunch prepare_rope_backward(const Invocation& call, device::cuda::Lane& lane) {
-  const Arg for_input[] = {call[0], call[1], call[2], call[3], call[4], call[5], call[6]};
-  const Arg for_weight[] = {call[0], call[1], call[2], call[5], call[7], call[8]};
+  const signature::qk_rope_back::BackwardInput args(call.args);
+  const Arg for_input[] = {args.dout, args.cos_sin, args.qkv, args.q_norm, args.k_norm, args.rstd, args.dqkv};
+  const Arg for_weight[] = {args.dout, args.cos_sin, args.qkv, args.rstd, args.dq_norm, args.dk_norm};
   // Prepared for their checks, and for the shapes that are not held.
   const CudaLaunch input = prepare_rope_backward_input({for_input, call.attrs, call.pool}, lane);
   const CudaLaunch weight = prepare_rope_backward_weight({for_weight, call.attrs, call.pool}, lane);
   if (!input || !weight) return {};
   const RopeShape shape = rope_shape(call);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, call[0].dim(0));
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>(), p.x = call[2].as<T>();
-    p.q_norm = call[3].as<T>(), p.k_norm = call[4].as<T>();
-    p.rstd = call[5].as<float>(), p.to = call[6].as<T>();
-    out = launch_back(shape, p, call[7], call[8], lane);
+    RopeArgs<T> p = rope_args<T>(shape, args.dout.dim(0));
+    p.from = args.dout.as<T>(), p.cos_sin = args.cos_sin.as<float>(), p.x = args.qkv.as<T>();
+    p.q_norm = args.q_norm.as<T>(), p.k_norm = args.k_norm.as<T>();
+    p.rstd = args.rstd.as<float>(), p.to = args.dqkv.as<T>();
+    out = launch_back(shape, p, args.dq_norm, args.dk_norm, lane);
   });
   if (!out)
     out = [=] {

@@ -15,10 +15,11 @@ namespace {
 template <class T>
 struct Table {
   static void run(const Invocation& call) {
-    const int32_t* positions = call[0].as<int32_t>();
-    const double* inv_freq = call[1].as<double>();
-    T* cos_sin = call[2].as<T>();
-    const int64_t rows = call[0].dim(0), half = call[1].dim(0);
+    const signature::rope_table::Forward args(call.args);
+    const int32_t* positions = args.positions.as<int32_t>();
+    const double* inv_freq = args.inv_freq.as<double>();
+    T* cos_sin = args.cos_sin.as<T>();
+    const int64_t rows = args.positions.dim(0), half = args.inv_freq.dim(0);
     const double scale = call.attr("scale");
     const Tiling tiling = row_tiling(rows, 16 * half);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -58,15 +59,16 @@ void norm_row(const RopeShape& shape, const T* row, double eps, T* rstd) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
+    const signature::qk_rope::Forward args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* qkv = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* q_norm = call[2].as<T>();
-    const T* k_norm = call[3].as<T>();
-    T* out = call[4].as<T>();
-    T* rstd = call[5].as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* q_norm = args.q_norm.as<T>();
+    const T* k_norm = args.k_norm.as<T>();
+    T* out = args.out.as<T>();
+    T* rstd = args.rstd.as<T>();
     const double eps = call.attr("eps");
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const int64_t rows = args.qkv.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const Tiling tiling = row_tiling(rows, shape.width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -86,15 +88,16 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::qk_rope::BackwardInput args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* dout = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* qkv = call[2].as<T>();
-    const T* q_norm = call[3].as<T>();
-    const T* k_norm = call[4].as<T>();
-    const T* rstd = call[5].as<T>();
-    T* dqkv = call[6].as<T>();
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const T* dout = args.dout.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* q_norm = args.q_norm.as<T>();
+    const T* k_norm = args.k_norm.as<T>();
+    const T* rstd = args.rstd.as<T>();
+    T* dqkv = args.dqkv.as<T>();
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const Tiling tiling = row_tiling(rows, shape.width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -126,7 +129,8 @@ struct BackwardWeight {
   // Every head has weights of its own: a tile owns one head and walks all rows.
   static void run_full(const RopeShape& shape, const Invocation& call, const T* dout, const T* cos_sin,
                        const T* qkv, const T* rstd) {
-    const int64_t rows = call[0].dim(0), d = shape.head_dim;
+    const signature::qk_rope::BackwardWeight args(call.args);
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim;
     call.pool->for_each_tile(shape.num_normed(), [&](int64_t h) {
       double sum[kMaxHeadDim];
       std::fill_n(sum, d, 0.0);
@@ -146,13 +150,14 @@ struct BackwardWeight {
   }
 
   static void run(const Invocation& call) {
+    const signature::qk_rope::BackwardWeight args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* dout = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* qkv = call[2].as<T>();
-    const T* rstd = call[3].as<T>();
+    const T* dout = args.dout.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* rstd = args.rstd.as<T>();
     if (shape.full_norm) return run_full(shape, call, dout, cos_sin, qkv, rstd);
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const int64_t max_blocks = std::clamp<int64_t>(kPartials / (2 * d), 1, 16);
     const Tiling blocks{rows, std::max<int64_t>(16, base::ceil_div(rows, max_blocks))};
     double partial[kPartials];
@@ -193,62 +198,67 @@ void require_norms(const RopeShape& shape, const Arg& q_norm) {
 }
 
 Kernel resolve_table(const Invocation& call) {
-  require_rank("rope_table", "positions", call[0], 1);
-  require_rank("rope_table", "inv_freq", call[1], 1);
-  require_dtype("rope_table", "positions", call[0], tensor::Dtype::I32);
-  require_dtype("rope_table", "inv_freq", call[1], tensor::Dtype::F64);
-  require_shape("rope_table", "cos_sin", call[2], {call[0].dim(0), 2 * call[1].dim(0)});
-  require_same_dtype("rope_table", call, {"", "", "cos_sin"});
+  const signature::rope_table::Forward args(call.args);
+  require_rank(args.positions, 1);
+  require_rank(args.inv_freq, 1);
+  require_type(args.positions, tensor::Dtype::I32);
+  require_type(args.inv_freq, tensor::Dtype::F64);
+  require_shape(args.cos_sin, {args.positions.dim(0), 2 * args.inv_freq.dim(0)});
+  require_same_type({&args.cos_sin});
   call.attr("scale");
-  return select_float<Table>(call[2].dtype);
+  return select_float<Table>(args.cos_sin.dtype);
 }
 
 Kernel resolve_forward(const Invocation& call) {
+  const signature::qk_rope::Forward args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "qkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "q_norm", call[2], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[3], {shape.k_norm_size()});
-  require_shape("qk_rope", "out", call[4], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
-  require_norms(shape, call[2]);
-  require_same_dtype("qk_rope", call, {"qkv", "cos_sin", "q_norm", "k_norm", "out", "rstd"});
+  require_rank(args.qkv, 2);
+  const int64_t rows = args.qkv.dim(0);
+  require_shape(args.qkv, {rows, shape.width()});
+  require_shape(args.cos_sin, {rows, shape.rotary_dim});
+  require_shape(args.q_norm, {shape.q_norm_size()});
+  require_shape(args.k_norm, {shape.k_norm_size()});
+  require_shape(args.out, {rows, shape.width()});
+  require_shape(args.rstd, {rows, shape.num_norms()});
+  require_all_or_none({&args.q_norm, &args.k_norm, &args.rstd}, "q_norm, k_norm, rstd");
+  require_norms(shape, args.q_norm);
+  require_same_type({&args.qkv, &args.cos_sin, &args.q_norm, &args.k_norm, &args.out, &args.rstd});
   call.attr("eps");
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(args.qkv.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
+  const signature::qk_rope::BackwardInput args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "q_norm", call[3], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[4], {shape.k_norm_size()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
-  require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
-  require_norms(shape, call[3]);
-  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "q_norm", "k_norm", "rstd", "dqkv"});
-  return select_float<BackwardInput>(call[0].dtype);
+  require_rank(args.dout, 2);
+  const int64_t rows = args.dout.dim(0);
+  require_shape(args.dout, {rows, shape.width()});
+  require_shape(args.cos_sin, {rows, shape.rotary_dim});
+  require_shape(args.qkv, {rows, shape.width()});
+  require_shape(args.q_norm, {shape.q_norm_size()});
+  require_shape(args.k_norm, {shape.k_norm_size()});
+  require_shape(args.rstd, {rows, shape.num_norms()});
+  require_shape(args.dqkv, {rows, shape.width()});
+  require_all_or_none({&args.qkv, &args.q_norm, &args.k_norm, &args.rstd}, "qkv, q_norm, k_norm, rstd");
+  require_norms(shape, args.q_norm);
+  require_same_type(
+      {&args.dout, &args.cos_sin, &args.qkv, &args.q_norm, &args.k_norm, &args.rstd, &args.dqkv});
+  return select_float<BackwardInput>(args.dout.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
+  const signature::qk_rope::BackwardWeight args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dq_norm", call[4], {shape.q_norm_size()});
-  require_shape("qk_rope", "dk_norm", call[5], {shape.k_norm_size()});
-  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "rstd", "dq_norm", "dk_norm"});
-  return select_float<BackwardWeight>(call[0].dtype);
+  require_rank(args.dout, 2);
+  const int64_t rows = args.dout.dim(0);
+  require_shape(args.dout, {rows, shape.width()});
+  require_shape(args.cos_sin, {rows, shape.rotary_dim});
+  require_shape(args.qkv, {rows, shape.width()});
+  require_shape(args.rstd, {rows, shape.num_norms()});
+  require_shape(args.dq_norm, {shape.q_norm_size()});
+  require_shape(args.dk_norm, {shape.k_norm_size()});
+  require_same_type({&args.dout, &args.cos_sin, &args.qkv, &args.rstd, &args.dq_norm, &args.dk_norm});
+  return select_float<BackwardWeight>(args.dout.dtype);
 }
 
 }  // namespace

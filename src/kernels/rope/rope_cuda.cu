@@ -372,16 +372,17 @@ void require_float32(std::string_view name, const Arg& arg) {
 }
 
 CudaLaunch prepare_table(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("rope_table", "positions", call[0], 1);
-  require_rank("rope_table", "inv_freq", call[1], 1);
-  require_dtype("rope_table", "positions", call[0], tensor::Dtype::I32);
-  require_dtype("rope_table", "inv_freq", call[1], tensor::Dtype::F64);
-  require_shape("rope_table", "cos_sin", call[2], {call[0].dim(0), 2 * call[1].dim(0)});
-  require_dtype("rope_table", "cos_sin", call[2], tensor::Dtype::F32);
-  const auto* positions = call[0].as<int32_t>();
-  const auto* inv_freq = call[1].as<double>();
-  auto* cos_sin = call[2].as<float>();
-  const int64_t rows = call[0].dim(0), half = call[1].dim(0);
+  const signature::rope_table::Forward args(call.args);
+  require_rank(args.positions, 1);
+  require_rank(args.inv_freq, 1);
+  require_type(args.positions, tensor::Dtype::I32);
+  require_type(args.inv_freq, tensor::Dtype::F64);
+  require_shape(args.cos_sin, {args.positions.dim(0), 2 * args.inv_freq.dim(0)});
+  require_type(args.cos_sin, tensor::Dtype::F32);
+  const auto* positions = args.positions.as<int32_t>();
+  const auto* inv_freq = args.inv_freq.as<double>();
+  auto* cos_sin = args.cos_sin.as<float>();
+  const int64_t rows = args.positions.dim(0), half = args.inv_freq.dim(0);
   const double scale = call.attr("scale");
   return [=, stream = lane.stream()] {
     if (rows * half == 0) return;
@@ -392,27 +393,28 @@ CudaLaunch prepare_table(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::qk_rope::Forward args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "qkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "q_norm", call[2], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[3], {shape.k_norm_size()});
-  require_shape("qk_rope", "out", call[4], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
-  if (shape.full_norm && !call[2].present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-  require_same_dtype("qk_rope", call, {"qkv", "", "q_norm", "k_norm", "out", ""});
-  require_float32("cos_sin", call[1]);
-  require_float32("rstd", call[5]);
+  require_rank(args.qkv, 2);
+  const int64_t rows = args.qkv.dim(0);
+  require_shape(args.qkv, {rows, shape.width()});
+  require_shape(args.cos_sin, {rows, shape.rotary_dim});
+  require_shape(args.q_norm, {shape.q_norm_size()});
+  require_shape(args.k_norm, {shape.k_norm_size()});
+  require_shape(args.out, {rows, shape.width()});
+  require_shape(args.rstd, {rows, shape.num_norms()});
+  require_all_or_none({&args.q_norm, &args.k_norm, &args.rstd}, "q_norm, k_norm, rstd");
+  if (shape.full_norm && !args.q_norm.present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
+  require_same_type({&args.qkv, &args.q_norm, &args.k_norm, &args.out});
+  require_float32("cos_sin", args.cos_sin);
+  require_float32("rstd", args.rstd);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     RopeArgs<T> p = rope_args<T>(shape, rows);
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>();
-    p.q_norm = call[2].as<T>(), p.k_norm = call[3].as<T>();
-    p.to = call[4].as<T>(), p.rstd = call[5].as<float>();
+    p.from = args.qkv.as<T>(), p.cos_sin = args.cos_sin.as<float>();
+    p.q_norm = args.q_norm.as<T>(), p.k_norm = args.k_norm.as<T>();
+    p.to = args.out.as<T>(), p.rstd = args.rstd.as<float>();
     p.eps = static_cast<float>(call.attr("eps"));
     out = launch_rope<true>(shape, p, lane);
   });
@@ -422,28 +424,29 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }  // namespace
 
 CudaLaunch prepare_rope_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::qk_rope::BackwardInput args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "q_norm", call[3], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[4], {shape.k_norm_size()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
-  require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
-  if (shape.full_norm && !call[3].present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-  require_same_dtype("qk_rope", call, {"dout", "", "qkv", "q_norm", "k_norm", "", "dqkv"});
-  require_float32("cos_sin", call[1]);
-  require_float32("rstd", call[5]);
+  require_rank(args.dout, 2);
+  const int64_t rows = args.dout.dim(0);
+  require_shape(args.dout, {rows, shape.width()});
+  require_shape(args.cos_sin, {rows, shape.rotary_dim});
+  require_shape(args.qkv, {rows, shape.width()});
+  require_shape(args.q_norm, {shape.q_norm_size()});
+  require_shape(args.k_norm, {shape.k_norm_size()});
+  require_shape(args.rstd, {rows, shape.num_norms()});
+  require_shape(args.dqkv, {rows, shape.width()});
+  require_all_or_none({&args.qkv, &args.q_norm, &args.k_norm, &args.rstd}, "qkv, q_norm, k_norm, rstd");
+  if (shape.full_norm && !args.q_norm.present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
+  require_same_type({&args.dout, &args.qkv, &args.q_norm, &args.k_norm, &args.dqkv});
+  require_float32("cos_sin", args.cos_sin);
+  require_float32("rstd", args.rstd);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     RopeArgs<T> p = rope_args<T>(shape, rows);
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>(), p.x = call[2].as<T>();
-    p.q_norm = call[3].as<T>(), p.k_norm = call[4].as<T>();
-    p.rstd = call[5].as<float>(), p.to = call[6].as<T>();
+    p.from = args.dout.as<T>(), p.cos_sin = args.cos_sin.as<float>(), p.x = args.qkv.as<T>();
+    p.q_norm = args.q_norm.as<T>(), p.k_norm = args.k_norm.as<T>();
+    p.rstd = args.rstd.as<float>(), p.to = args.dqkv.as<T>();
     out = launch_rope<false>(shape, p, lane);
   });
   return out;
@@ -459,7 +462,7 @@ CudaLaunch prepare_rope_backward_weight(const Invocation& call, device::cuda::La
   require_shape("qk_rope", "rstd", call[3], {rows, shape.num_norms()});
   require_shape("qk_rope", "dq_norm", call[4], {shape.q_norm_size()});
   require_shape("qk_rope", "dk_norm", call[5], {shape.k_norm_size()});
-  require_same_dtype("qk_rope", call, {"dout", "", "qkv"});
+  require_same_type({&args.dout, &args.qkv});
   require_float32("cos_sin", call[1]);
   require_float32("rstd", call[3]);
   CudaLaunch out;

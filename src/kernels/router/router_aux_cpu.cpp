@@ -127,16 +127,17 @@ struct Tile {
 template <class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::router_aux::BackwardInput args(call.args);
     const Settings set(call);
-    const R* logits = call[0].as<R>();
-    const uint8_t* valid = call[1].as<uint8_t>();
-    const int32_t* doc_start = call[2].as<int32_t>();
-    const double* norm = call[3].as<double>();
-    const int64_t *given_counts = call[4].as<int64_t>(), *given_tokens = call[5].as<int64_t>();
-    R* dlogits = call[6].as<R>();
-    double* losses = call[7].as<double>();
-    const bool overwrite = call[6].into() == Into::Overwrite;
-    const int64_t T = call[0].dim(0), E = set.experts;
+    const R* logits = args.logits.as<R>();
+    const uint8_t* valid = args.valid.as<uint8_t>();
+    const int32_t* doc_start = args.doc_start.as<int32_t>();
+    const double* norm = args.norm.as<double>();
+    const int64_t *given_counts = args.counts.as<int64_t>(), *given_tokens = args.tokens.as<int64_t>();
+    R* dlogits = args.dlogits.as<R>();
+    double* losses = args.losses.as<double>();
+    const bool overwrite = args.dlogits.into() == Into::Overwrite;
+    const int64_t T = args.logits.dim(0), E = set.experts;
 
     DocumentCounts<R> own(logits, valid, doc_start, T, E, set.top_k);
     if (set.needs_own_counts()) own.gather(*call.pool);
@@ -181,7 +182,7 @@ struct BackwardInput {
       }
       if (set.coef[kZ] != 0) work.z_loss(begin, end);
     });
-    if (call[7].into() == Into::Overwrite) std::fill_n(losses, kNumLosses, 0.0);
+    if (args.losses.into() == Into::Overwrite) std::fill_n(losses, kNumLosses, 0.0);
     for (int64_t tile = 0; tile < tiles.num_tiles; ++tile)
       for (int i = 0; i < kNumLosses; ++i) losses[i] += partial[tile][i];
   }
@@ -190,6 +191,7 @@ struct BackwardInput {
 }  // namespace
 
 Kernel resolve_router_aux(const Invocation& call) {
+  const signature::router_aux::BackwardInput args(call.args);
   constexpr std::string_view kName = "router_aux";
   const int64_t score = call.integer("score");
   if (score < 0 || score > 2) base::fail("[router_aux] score is {}, needed 0, 1 or 2", score);
@@ -202,27 +204,27 @@ Kernel resolve_router_aux(const Invocation& call) {
     base::fail("[router_aux] hf and a global loss both need the argument 'counts'; they cannot be combined");
   if (set.hf && set.num_layers < 1)
     base::fail("[router_aux] hf needs num_layers of at least 1, got {}", set.num_layers);
-  if (set.needs_given_counts() && !(call[4].present && call[5].present))
+  if (set.needs_given_counts() && !(args.counts.present && args.tokens.present))
     base::fail("[router_aux] the {} loss needs the arguments 'counts' and 'tokens'",
                set.coef[kGlobal] != 0 ? "global" : "hf");
-  if (call[0].shape.size() != 2) base::fail("[router_aux] argument 'logits' needs two dimensions");
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], tensor::Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "doc_start", call[2], tensor::Dtype::I32);
-  require_shape(kName, "doc_start", call[2], {T});
-  require_dtype(kName, "norm", call[3], tensor::Dtype::F64);
-  require_shape(kName, "norm", call[3], {4});
-  require_dtype(kName, "counts", call[4], tensor::Dtype::I64);
-  require_shape(kName, "counts", call[4], {E});
-  require_dtype(kName, "tokens", call[5], tensor::Dtype::I64);
-  require_shape(kName, "tokens", call[5], {1});
-  require_dtype(kName, "dlogits", call[6], call[0].dtype);
-  require_shape(kName, "dlogits", call[6], {T, E});
-  require_dtype(kName, "losses", call[7], tensor::Dtype::F64);
-  require_shape(kName, "losses", call[7], {4});
-  return select_float<BackwardInput>(call[0].dtype);
+  if (args.logits.shape.size() != 2) base::fail("[router_aux] argument 'logits' needs two dimensions");
+  const int64_t T = args.logits.dim(0);
+  require_shape(kName, "logits", args.logits, {T, E});
+  require_dtype(kName, "valid", args.valid, tensor::Dtype::U8);
+  require_shape(kName, "valid", args.valid, {T});
+  require_dtype(kName, "doc_start", args.doc_start, tensor::Dtype::I32);
+  require_shape(kName, "doc_start", args.doc_start, {T});
+  require_dtype(kName, "norm", args.norm, tensor::Dtype::F64);
+  require_shape(kName, "norm", args.norm, {4});
+  require_dtype(kName, "counts", args.counts, tensor::Dtype::I64);
+  require_shape(kName, "counts", args.counts, {E});
+  require_dtype(kName, "tokens", args.tokens, tensor::Dtype::I64);
+  require_shape(kName, "tokens", args.tokens, {1});
+  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
+  require_shape(kName, "dlogits", args.dlogits, {T, E});
+  require_dtype(kName, "losses", args.losses, tensor::Dtype::F64);
+  require_shape(kName, "losses", args.losses, {4});
+  return select_float<BackwardInput>(args.logits.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -9,6 +9,7 @@
 namespace pleat::kernels {
 
 CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::router_aux::BackwardInput args(call.args);
   constexpr std::string_view kName = "router_aux";
   using namespace cuda;
   using namespace cuda::aux;
@@ -24,27 +25,27 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
     base::fail("[{}] hf and a global loss both need the argument 'counts'; they cannot be combined", kName);
   if (set.hf && set.num_layers < 1)
     base::fail("[{}] hf needs num_layers of at least 1, got {}", kName, set.num_layers);
-  if (set.needs_given_counts() && !(call[4].present && call[5].present))
+  if (set.needs_given_counts() && !(args.counts.present && args.tokens.present))
     base::fail("[{}] the {} loss needs the arguments 'counts' and 'tokens'", kName,
                set.coef[kGlobal] != 0 ? "global" : "hf");
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "doc_start", call[2], Dtype::I32);
-  require_shape(kName, "doc_start", call[2], {T});
-  require_dtype(kName, "norm", call[3], Dtype::F64);
-  require_shape(kName, "norm", call[3], {4});
-  require_dtype(kName, "counts", call[4], Dtype::I64);
-  require_shape(kName, "counts", call[4], {E});
-  require_dtype(kName, "tokens", call[5], Dtype::I64);
-  require_shape(kName, "tokens", call[5], {1});
-  require_dtype(kName, "dlogits", call[6], call[0].dtype);
-  require_shape(kName, "dlogits", call[6], {T, E});
-  require_dtype(kName, "losses", call[7], Dtype::F64);
-  require_shape(kName, "losses", call[7], {4});
-  if (call[0].dtype != Dtype::F32) return {};
+  require_rank(kName, "logits", args.logits, 2);
+  const int64_t T = args.logits.dim(0);
+  require_shape(kName, "logits", args.logits, {T, E});
+  require_dtype(kName, "valid", args.valid, Dtype::U8);
+  require_shape(kName, "valid", args.valid, {T});
+  require_dtype(kName, "doc_start", args.doc_start, Dtype::I32);
+  require_shape(kName, "doc_start", args.doc_start, {T});
+  require_dtype(kName, "norm", args.norm, Dtype::F64);
+  require_shape(kName, "norm", args.norm, {4});
+  require_dtype(kName, "counts", args.counts, Dtype::I64);
+  require_shape(kName, "counts", args.counts, {E});
+  require_dtype(kName, "tokens", args.tokens, Dtype::I64);
+  require_shape(kName, "tokens", args.tokens, {1});
+  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
+  require_shape(kName, "dlogits", args.dlogits, {T, E});
+  require_dtype(kName, "losses", args.losses, Dtype::F64);
+  require_shape(kName, "losses", args.losses, {4});
+  if (args.logits.dtype != Dtype::F32) return {};
 
   const bool own = set.needs_own_counts(), by_document = set.coef[kSequence] != 0;
   int64_t tokens_per_warp = 1;
@@ -53,14 +54,15 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   const int64_t document_bytes = by_document ? 4 * (T + T * E) : 0;
   lane.need_scratch(8 * kNumPartials * blocks + document_bytes);
   const Counters counters(lane, 2 + E);
-  const float* logits = call[0].as<float>();
-  const uint8_t* valid = call[1].as<uint8_t>();
-  const int32_t* doc_start = call[2].as<int32_t>();
-  const double* norm = call[3].as<double>();
-  const int64_t *given_counts = call[4].as<int64_t>(), *given_tokens = call[5].as<int64_t>();
-  float* dlogits = call[6].as<float>();
-  double* losses = call[7].as<double>();
-  const bool add = call[6].into() == Into::Accumulate, add_losses = call[7].into() == Into::Accumulate;
+  const float* logits = args.logits.as<float>();
+  const uint8_t* valid = args.valid.as<uint8_t>();
+  const int32_t* doc_start = args.doc_start.as<int32_t>();
+  const double* norm = args.norm.as<double>();
+  const int64_t *given_counts = args.counts.as<int64_t>(), *given_tokens = args.tokens.as<int64_t>();
+  float* dlogits = args.dlogits.as<float>();
+  double* losses = args.losses.as<double>();
+  const bool add = args.dlogits.into() == Into::Accumulate,
+             add_losses = args.losses.into() == Into::Accumulate;
   const bool wide = rows_are_wide(logits, E) && rows_are_wide(dlogits, E);
   const bool in_teams = E <= kMaxTeamExperts && set.top_k <= kMaxTeamChoices;
   const unsigned grid = static_cast<unsigned>(blocks);

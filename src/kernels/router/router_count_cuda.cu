@@ -44,26 +44,27 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::router_count::Forward args(call.args);
   constexpr std::string_view kName = "router_count";
   using tensor::Dtype;
   const int64_t E = call.integer("experts"), k = call.integer("top_k");
   if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
   if (k < 1 || k > E) base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, k, E);
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "counts", call[2], Dtype::I64);
-  require_shape(kName, "counts", call[2], {E});
-  require_dtype(kName, "tokens", call[3], Dtype::I64);
-  require_shape(kName, "tokens", call[3], {1});
-  if (call[0].dtype != Dtype::F32) return {};
-  const float* logits = call[0].as<float>();
-  const uint8_t* valid = call[1].as<uint8_t>();
-  int64_t *counts = call[2].as<int64_t>(), *tokens = call[3].as<int64_t>();
-  const bool clear_counts = call[2].into() == Into::Overwrite,
-             clear_tokens = call[3].into() == Into::Overwrite;
+  require_rank(kName, "logits", args.logits, 2);
+  const int64_t T = args.logits.dim(0);
+  require_shape(kName, "logits", args.logits, {T, E});
+  require_dtype(kName, "valid", args.valid, Dtype::U8);
+  require_shape(kName, "valid", args.valid, {T});
+  require_dtype(kName, "counts", args.counts, Dtype::I64);
+  require_shape(kName, "counts", args.counts, {E});
+  require_dtype(kName, "tokens", args.tokens, Dtype::I64);
+  require_shape(kName, "tokens", args.tokens, {1});
+  if (args.logits.dtype != Dtype::F32) return {};
+  const float* logits = args.logits.as<float>();
+  const uint8_t* valid = args.valid.as<uint8_t>();
+  int64_t *counts = args.counts.as<int64_t>(), *tokens = args.tokens.as<int64_t>();
+  const bool clear_counts = args.counts.into() == Into::Overwrite,
+             clear_tokens = args.tokens.into() == Into::Overwrite;
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(T, kWarps));
   CudaLaunch out;
   with_elements_per_lane(E, [&](auto per_lane) {

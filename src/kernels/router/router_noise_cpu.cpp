@@ -46,20 +46,21 @@ struct Jitter {
 template <class R>
 struct Force {
   static void run(const Invocation& call) {
-    const int64_t* token_index = call[2].as<int64_t>();
-    R* forced = call[3].as<R>();
-    const int64_t E = call[0].dim(1);
+    const signature::router_force::Forward args(call.args);
+    const int64_t* token_index = args.token_index.as<int64_t>();
+    R* forced = args.forced.as<R>();
+    const int64_t E = args.logits.dim(1);
     const double bias_std = call.attr("bias_std"), loaded_bias = call.attr("loaded_bias");
     const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
-    const RandomStream noise = stream_of(call[1], RandomUse::ForcedLogits, layer);
-    const int64_t* rng = call[1].as<int64_t>();
+    const RandomStream noise = stream_of(args.rng, RandomUse::ForcedLogits, layer);
+    const int64_t* rng = args.rng.as<int64_t>();
     const RandomStream shared(static_cast<uint64_t>(rng[0]), RandomUse::ForcedBias,
                               bias_std < 0 ? 0 : static_cast<uint32_t>(rng[1]), layer);
     double bias[kMaxExperts];
     for (int64_t e = 0; e < E; ++e)
       bias[e] = (bias_std == 0 ? 0 : std::abs(bias_std) * shared.normal(static_cast<uint64_t>(e))) +
                 (e == layer % E ? loaded_bias : 0);
-    const TokenTiles tiles(call[0].dim(0));
+    const TokenTiles tiles(args.logits.dim(0));
     call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
       for (int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t)
         for (int64_t e = 0; e < E; ++e)
@@ -88,22 +89,25 @@ void check_eps(const Invocation& call) {
 }  // namespace
 
 Kernel resolve_jitter_forward(const Invocation& call) {
+  const signature::jitter::Forward args(call.args);
   check_noise("jitter", call, "x", "y");
   check_eps(call);
-  return select_float<Jitter>(call[0].dtype);
+  return select_float<Jitter>(args.x.dtype);
 }
 
 Kernel resolve_jitter_backward_input(const Invocation& call) {
+  const signature::jitter::BackwardInput args(call.args);
   check_noise("jitter", call, "dy", "dx");
   check_eps(call);
-  return select_float<Jitter>(call[0].dtype);
+  return select_float<Jitter>(args.dy.dtype);
 }
 
 Kernel resolve_router_force(const Invocation& call) {
+  const signature::router_force::Forward args(call.args);
   check_noise("router_force", call, "logits", "forced");
-  if (call[0].dim(1) > kMaxExperts)
-    base::fail("[router_force] {} experts, at most {} are supported", call[0].dim(1), kMaxExperts);
-  return select_float<Force>(call[0].dtype);
+  if (args.logits.dim(1) > kMaxExperts)
+    base::fail("[router_force] {} experts, at most {} are supported", args.logits.dim(1), kMaxExperts);
+  return select_float<Force>(args.logits.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -109,12 +109,13 @@ CudaLaunch prepare_jitter_backward_input(const Invocation& call, device::cuda::L
 }
 
 CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::router_force::Forward args(call.args);
   check_noise("router_force", call, "logits", "forced");
-  const int64_t T = call[0].dim(0), E = call[0].dim(1);
+  const int64_t T = args.logits.dim(0), E = args.logits.dim(1);
   if (E > kMaxExperts) base::fail("[router_force] {} experts, at most {} are supported", E, kMaxExperts);
-  if (call[0].dtype != tensor::Dtype::F32) return {};
-  const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
-  float* forced = call[3].as<float>();
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t *rng = args.rng.as<int64_t>(), *token_index = args.token_index.as<int64_t>();
+  float* forced = args.forced.as<float>();
   const double bias_std = call.attr("bias_std"), loaded_bias = call.attr("loaded_bias");
   const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
   const int64_t blocks = ceil_div(T * E, kThreads);

@@ -27,24 +27,26 @@ const std::byte* bytes_of(const Arg& arg) { return static_cast<const std::byte*>
 std::byte* target_of(const Arg& arg) { return static_cast<std::byte*>(arg.data); }
 
 void run_columns(const Invocation& call) {
-  const int64_t rows = call[0].dim(0), item = tensor::size_of(call[0].dtype);
-  const int64_t count = call[1].dim(1) * item;
-  const Columns<const std::byte> from{bytes_of(call[0]), call[0].dim(1) * item, call.integer("begin") * item};
-  const Columns<std::byte> to{target_of(call[1]), count, 0};
-  const Tiling tiling = row_tiling(rows, call[1].dim(1));
+  const signature::columns::Forward args(call.args);
+  const int64_t rows = args.x.dim(0), item = tensor::size_of(args.x.dtype);
+  const int64_t count = args.y.dim(1) * item;
+  const Columns<const std::byte> from{bytes_of(args.x), args.x.dim(1) * item, call.integer("begin") * item};
+  const Columns<std::byte> to{target_of(args.y), count, 0};
+  const Tiling tiling = row_tiling(rows, args.y.dim(1));
   call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
     for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) copy_columns(from, to, count, t);
   });
 }
 
 void run_join(const Invocation& call) {
-  const int64_t rows = call[2].dim(0), item = tensor::size_of(call[2].dtype);
-  const int64_t a = call[0].dim(1) * item, b = call[1].dim(1) * item;
-  const Tiling tiling = row_tiling(rows, call[2].dim(1));
+  const signature::columns::BackwardInput args(call.args);
+  const int64_t rows = args.y.dim(0), item = tensor::size_of(args.y.dtype);
+  const int64_t a = args.a.dim(1) * item, b = args.b.dim(1) * item;
+  const Tiling tiling = row_tiling(rows, args.y.dim(1));
   call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
     for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-      copy_columns({bytes_of(call[0]), a, 0}, {target_of(call[2]), a + b, 0}, a, t);
-      copy_columns({bytes_of(call[1]), b, 0}, {target_of(call[2]), a + b, a}, b, t);
+      copy_columns({bytes_of(args.a), a, 0}, {target_of(args.y), a + b, 0}, a, t);
+      copy_columns({bytes_of(args.b), b, 0}, {target_of(args.y), a + b, a}, b, t);
     }
   });
 }
@@ -63,6 +65,7 @@ Heads heads_of(const Invocation& call) {
 // Between rows of `whole` columns and n blocks of rows of whole / n columns, in either direction.
 template <bool kSplit>
 void run_heads(const Invocation& call) {
+  const signature::merge_heads::BackwardInput args(call.args);
   const Heads h = heads_of(call);
   const Arg &joined = call[kSplit ? 0 : 1], &cut = call[kSplit ? 1 : 0];
   const int64_t rows = joined.dim(0), item = tensor::size_of(joined.dtype);
@@ -108,33 +111,37 @@ void require_heads(std::string_view kernel, const Invocation& call, std::string_
 }  // namespace
 
 Kernel resolve_columns_forward(const Invocation& call) {
-  require_rank("columns", "x", call[0], 2);
-  require_rank("columns", "y", call[1], 2);
-  require_shape("columns", "y", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype("columns", "y", call[1], call[0].dtype);
-  const int64_t begin = call.integer("begin"), end = begin + call[1].dim(1);
-  if (begin < 0 || end > call[0].dim(1))
-    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, end, call[0].dim(1));
+  const signature::columns::Forward args(call.args);
+  require_rank(args.x, 2);
+  require_rank(args.y, 2);
+  require_shape(args.y, {args.x.dim(0), args.y.dim(1)});
+  require_type(args.y, args.x.dtype);
+  const int64_t begin = call.integer("begin"), end = begin + args.y.dim(1);
+  if (begin < 0 || end > args.x.dim(1))
+    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, end, args.x.dim(1));
   return run_columns;
 }
 
 Kernel resolve_columns_backward_input(const Invocation& call) {
-  require_rank("columns", "a", call[0], 2);
-  require_rank("columns", "b", call[1], 2);
-  require_shape("columns", "b", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_shape("columns", "y", call[2], {call[0].dim(0), call[0].dim(1) + call[1].dim(1)});
-  require_dtype("columns", "b", call[1], call[0].dtype);
-  require_dtype("columns", "y", call[2], call[0].dtype);
+  const signature::columns::BackwardInput args(call.args);
+  require_rank(args.a, 2);
+  require_rank(args.b, 2);
+  require_shape(args.b, {args.a.dim(0), args.b.dim(1)});
+  require_shape(args.y, {args.a.dim(0), args.a.dim(1) + args.b.dim(1)});
+  require_type(args.b, args.a.dtype);
+  require_type(args.y, args.a.dtype);
   return run_join;
 }
 
 Kernel resolve_split_heads(const Invocation& call) {
-  require_heads("split_heads", call, "x", call[0], "y", call[1]);
+  const signature::split_heads::BackwardInput args(call.args);
+  require_heads("split_heads", call, "x", args.x, "y", args.y);
   return run_heads<true>;
 }
 
 Kernel resolve_merge_heads(const Invocation& call) {
-  require_heads("merge_heads", call, "y", call[1], "x", call[0]);
+  const signature::merge_heads::BackwardInput args(call.args);
+  require_heads("merge_heads", call, "y", args.y, "x", args.x);
   return run_heads<false>;
 }
 

@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kThreads) copy_heads(const U* from, U* to, int
 
 template <bool kSplit>
 CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device::cuda::Lane& lane) {
+  const signature::merge_heads::BackwardInput args(call.args);
   const Arg &joined = call[kSplit ? 0 : 1], &cut = call[kSplit ? 1 : 0];
   const std::array<int64_t, 3> widths{call.integer("a"), call.integer("b"), call.integer("c")};
   const int64_t parts = call.integer("parts"), whole = widths[0] + widths[1] + widths[2];
@@ -101,7 +102,7 @@ CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device
   Heads h{parts, rows, narrow * item / unit, {}};
   for (size_t i = 0; i < 3; ++i) h.cut[i] = widths[i] / parts * item / unit;
   const int64_t total = parts * rows * h.narrow;
-  return [=, from = static_cast<const void*>(call[0].data), to = call[1].data, stream = lane.stream()] {
+  return [=, from = static_cast<const void*>(args.x.data), to = args.y.data, stream = lane.stream()] {
     if (total == 0) return;
     with_unit(unit, [&](auto zero) {
       with_index(total, [&](auto index) {
@@ -118,31 +119,33 @@ CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device
 }  // namespace
 
 CudaLaunch prepare_columns_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("columns", "x", call[0], 2);
-  require_rank("columns", "y", call[1], 2);
-  require_shape("columns", "y", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype("columns", "y", call[1], call[0].dtype);
-  const int64_t begin = call.integer("begin"), width = call[1].dim(1), item = tensor::size_of(call[0].dtype);
-  if (begin < 0 || begin + width > call[0].dim(1))
-    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, begin + width, call[0].dim(1));
-  const Runs bytes{width * item, call[0].dim(1) * item, begin * item, width * item, 0};
+  const signature::columns::Forward args(call.args);
+  require_rank(args.x, 2);
+  require_rank(args.y, 2);
+  require_shape(args.y, {args.x.dim(0), args.y.dim(1)});
+  require_type(args.y, args.x.dtype);
+  const int64_t begin = call.integer("begin"), width = args.y.dim(1), item = tensor::size_of(args.x.dtype);
+  if (begin < 0 || begin + width > args.x.dim(1))
+    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, begin + width, args.x.dim(1));
+  const Runs bytes{width * item, args.x.dim(1) * item, begin * item, width * item, 0};
   const int64_t unit =
-      common_unit({bytes.width, bytes.from_width, bytes.from_begin}, {call[0].data, call[1].data});
-  return [=, x = static_cast<const void*>(call[0].data), y = call[1].data, rows = call[0].dim(0),
+      common_unit({bytes.width, bytes.from_width, bytes.from_begin}, {args.x.data, args.y.data});
+  return [=, x = static_cast<const void*>(args.x.data), y = args.y.data, rows = args.x.dim(0),
           stream = lane.stream()] { launch_runs(stream, x, y, rows, unit, bytes); };
 }
 
 CudaLaunch prepare_columns_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("columns", "a", call[0], 2);
-  require_rank("columns", "b", call[1], 2);
-  require_shape("columns", "b", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_shape("columns", "y", call[2], {call[0].dim(0), call[0].dim(1) + call[1].dim(1)});
-  require_dtype("columns", "b", call[1], call[0].dtype);
-  require_dtype("columns", "y", call[2], call[0].dtype);
-  const int64_t item = tensor::size_of(call[0].dtype), a = call[0].dim(1) * item, b = call[1].dim(1) * item;
-  const int64_t unit = common_unit({a, b}, {call[0].data, call[1].data, call[2].data});
-  return [=, from_a = static_cast<const void*>(call[0].data), from_b = static_cast<const void*>(call[1].data),
-          y = call[2].data, rows = call[0].dim(0), stream = lane.stream()] {
+  const signature::columns::BackwardInput args(call.args);
+  require_rank(args.a, 2);
+  require_rank(args.b, 2);
+  require_shape(args.b, {args.a.dim(0), args.b.dim(1)});
+  require_shape(args.y, {args.a.dim(0), args.a.dim(1) + args.b.dim(1)});
+  require_type(args.b, args.a.dtype);
+  require_type(args.y, args.a.dtype);
+  const int64_t item = tensor::size_of(args.a.dtype), a = args.a.dim(1) * item, b = args.b.dim(1) * item;
+  const int64_t unit = common_unit({a, b}, {args.a.data, args.b.data, args.y.data});
+  return [=, from_a = static_cast<const void*>(args.a.data), from_b = static_cast<const void*>(args.b.data),
+          y = args.y.data, rows = args.a.dim(0), stream = lane.stream()] {
     launch_runs(stream, from_a, y, rows, unit, {a, a, 0, a + b, 0});
     launch_runs(stream, from_b, y, rows, unit, {b, b, 0, a + b, a});
   };

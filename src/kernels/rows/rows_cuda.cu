@@ -56,19 +56,20 @@ struct Columns {
 }  // namespace
 
 CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("add_rows", "x", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("add_rows", "bias", call[1], {width});
-  require_shape("add_rows", "shared", call[2], {rows, width});
-  require_shape("add_rows", "residual", call[3], {rows, width});
-  require_shape("add_rows", "y", call[4], {rows, width});
-  require_same_dtype("add_rows", call, {"x", "bias", "shared", "residual", "y"});
+  const signature::add_rows::Forward args(call.args);
+  require_rank(args.x, 2);
+  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
+  require_shape(args.bias, {width});
+  require_shape(args.shared, {rows, width});
+  require_shape(args.residual, {rows, width});
+  require_shape(args.y, {rows, width});
+  require_same_type({&args.x, &args.bias, &args.shared, &args.residual, &args.y});
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *x = call[0].as<T>(), *bias = call[1].as<T>(), *shared = call[2].as<T>(),
-            *residual = call[3].as<T>();
-    T* y = call[4].as<T>();
+    const T *x = args.x.as<T>(), *bias = args.bias.as<T>(), *shared = args.shared.as<T>(),
+            *residual = args.residual.as<T>();
+    T* y = args.y.as<T>();
     const bool wide = width % kWide<T> == 0 && all_aligned({x, bias, shared, residual, y});
     const int64_t total = rows * width;
     out = [=, stream = lane.stream()] {
@@ -85,16 +86,17 @@ CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& 
 }
 
 CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("add_rows", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("add_rows", "dbias", call[1], {width});
+  const signature::add_rows::BackwardWeight args(call.args);
+  require_rank(args.dy, 2);
+  const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
+  require_shape(args.dbias, {width});
   CudaLaunch out;
-  if (!is_stored(call[1].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (!is_stored(args.dbias.dtype)) return out;
+  with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* dy = call[0].as<T>();
+    const T* dy = args.dy.as<T>();
     lane.need_scratch(sum_scratch_bytes(rows, width));
-    out = [=, &lane, to = SumTarget(call[1]), wide = width % kWide<T> == 0 && all_aligned({dy})] {
+    out = [=, &lane, to = SumTarget(args.dbias), wide = width % kWide<T> == 0 && all_aligned({dy})] {
       auto* parts = reinterpret_cast<float*>(lane.scratch());
       if (wide)
         launch_column_sums<kWide<T>>(lane.stream(), Columns<T, kWide<T>>{dy, width}, rows, parts, to);
@@ -106,10 +108,10 @@ CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda
 }
 
 CudaLaunch prepare_fill_zero(const Invocation& call, device::cuda::Lane& lane) {
-  return
-      [to = call[0].data, bytes = call[0].size() * tensor::size_of(call[0].dtype), stream = lane.stream()] {
-        if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
-      };
+  const signature::fill_zero::BackwardInput args(call.args);
+  return [to = args.y.data, bytes = args.y.size() * tensor::size_of(args.y.dtype), stream = lane.stream()] {
+    if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
+  };
 }
 
 std::span<const CudaBinding> rows_cuda_bindings() {

@@ -21,12 +21,13 @@ int64_t rows_to_write(const Arg& offsets, int64_t rows) {
 template <class T>
 struct Take {
   static void run(const Invocation& call) {
-    const T* x = call[0].as<T>();
-    const int32_t* index = call[1].as<int32_t>();
-    T* y = call[3].as<T>();
-    const bool accumulate = call[3].into() == Into::Accumulate;
-    const int64_t num_from = call[0].dim(0), width = width_of(call[0]);
-    const int64_t rows = rows_to_write(call[2], call[3].dim(0));
+    const signature::take_rows::BackwardInput args(call.args);
+    const T* x = args.x.as<T>();
+    const int32_t* index = args.index.as<int32_t>();
+    T* y = args.y.as<T>();
+    const bool accumulate = args.y.into() == Into::Accumulate;
+    const int64_t num_from = args.x.dim(0), width = width_of(args.x);
+    const int64_t rows = rows_to_write(args.offsets, args.y.dim(0));
     for (int64_t r = 0; r < rows; ++r)
       if (index[r] < -1 || index[r] >= num_from)
         base::fail("[take_rows] index {} of row {} is outside the {} rows of 'x'", index[r], r, num_from);
@@ -52,17 +53,18 @@ struct Take {
 }  // namespace
 
 Kernel resolve_take_rows(const Invocation& call) {
-  if (call[0].shape.size() != 1) require_rank("take_rows", "x", call[0], 2);
-  require_rank("take_rows", "y", call[3], call[0].shape.size());
-  if (call[0].shape.size() == 2) require_shape("take_rows", "y", call[3], {call[3].dim(0), call[0].dim(1)});
-  require_dtype("take_rows", "y", call[3], call[0].dtype);
-  require_dtype("take_rows", "index", call[1], tensor::Dtype::I32);
-  require_shape("take_rows", "index", call[1], {call[3].dim(0)});
-  require_dtype("take_rows", "offsets", call[2], tensor::Dtype::I32);
-  require_rank("take_rows", "offsets", call[2], 1);
-  if (call[2].present && call[2].dim(0) < 1)
+  const signature::take_rows::BackwardInput args(call.args);
+  if (args.x.shape.size() != 1) require_rank(args.x, 2);
+  require_rank(args.y, args.x.shape.size());
+  if (args.x.shape.size() == 2) require_shape(args.y, {args.y.dim(0), args.x.dim(1)});
+  require_type(args.y, args.x.dtype);
+  require_type(args.index, tensor::Dtype::I32);
+  require_shape(args.index, {args.y.dim(0)});
+  require_type(args.offsets, tensor::Dtype::I32);
+  require_rank(args.offsets, 1);
+  if (args.offsets.present && args.offsets.dim(0) < 1)
     base::fail("[take_rows] argument 'offsets' is empty, needed 1 element or more");
-  switch (call[0].dtype) {
+  switch (args.x.dtype) {
     case tensor::Dtype::U8:
       return &Take<uint8_t>::run;
     case tensor::Dtype::I32:

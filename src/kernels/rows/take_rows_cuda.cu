@@ -47,9 +47,10 @@ __global__ void __launch_bounds__(kGatherThreads)
 
 template <class T>
 CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picked, device::cuda::Lane& lane) {
-  const auto* x = static_cast<const T*>(call[0].data);
-  auto* y = static_cast<T*>(call[3].data);
-  const int64_t rows = call[3].dim(0);
+  const signature::take_rows::BackwardInput args(call.args);
+  const auto* x = static_cast<const T*>(args.x.data);
+  auto* y = static_cast<T*>(args.y.data);
+  const int64_t rows = args.y.dim(0);
   const bool wide = width % kWide<T> == 0 && all_aligned({x, y});
   return [=, stream = lane.stream()] {
     const int64_t blocks = ceil_div(rows * width, kGatherThreads * (wide ? kWide<T> : 1));
@@ -67,27 +68,28 @@ CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picke
 }  // namespace
 
 CudaLaunch prepare_take_rows(const Invocation& call, device::cuda::Lane& lane) {
-  if (call[0].shape.size() != 1) require_rank("take_rows", "x", call[0], 2);
-  require_rank("take_rows", "y", call[3], call[0].shape.size());
-  if (call[0].shape.size() == 2) require_shape("take_rows", "y", call[3], {call[3].dim(0), call[0].dim(1)});
-  require_dtype("take_rows", "y", call[3], call[0].dtype);
-  require_dtype("take_rows", "index", call[1], tensor::Dtype::I32);
-  require_shape("take_rows", "index", call[1], {call[3].dim(0)});
-  require_dtype("take_rows", "offsets", call[2], tensor::Dtype::I32);
-  require_rank("take_rows", "offsets", call[2], 1);
-  if (call[2].present && call[2].dim(0) < 1)
+  const signature::take_rows::BackwardInput args(call.args);
+  if (args.x.shape.size() != 1) require_rank(args.x, 2);
+  require_rank(args.y, args.x.shape.size());
+  if (args.x.shape.size() == 2) require_shape(args.y, {args.y.dim(0), args.x.dim(1)});
+  require_type(args.y, args.x.dtype);
+  require_type(args.index, tensor::Dtype::I32);
+  require_shape(args.index, {args.y.dim(0)});
+  require_type(args.offsets, tensor::Dtype::I32);
+  require_rank(args.offsets, 1);
+  if (args.offsets.present && args.offsets.dim(0) < 1)
     base::fail("[take_rows] argument 'offsets' is empty, needed 1 element or more");
-  const int64_t rows = call[3].dim(0), width = call[0].shape.size() == 2 ? call[0].dim(1) : 1;
-  const Picked picked{call[1].as<int32_t>(),
-                      call[2].present ? call[2].as<int32_t>() + call[2].dim(0) - 1 : nullptr, call[0].dim(0),
-                      rows};
-  if (call[3].into() == Into::Overwrite) {
-    const int64_t bytes = width * tensor::size_of(call[0].dtype);
-    return [=, x = static_cast<const void*>(call[0].data), y = call[3].data,
-            unit = common_unit({bytes}, {call[0].data, call[3].data}),
+  const int64_t rows = args.y.dim(0), width = args.x.shape.size() == 2 ? args.x.dim(1) : 1;
+  const Picked picked{args.index.as<int32_t>(),
+                      args.offsets.present ? args.offsets.as<int32_t>() + args.offsets.dim(0) - 1 : nullptr,
+                      args.x.dim(0), rows};
+  if (args.y.into() == Into::Overwrite) {
+    const int64_t bytes = width * tensor::size_of(args.x.dtype);
+    return [=, x = static_cast<const void*>(args.x.data), y = args.y.data,
+            unit = common_unit({bytes}, {args.x.data, args.y.data}),
             stream = lane.stream()] { launch_gather(stream, x, y, rows, bytes, unit, picked); };
   }
-  switch (call[0].dtype) {
+  switch (args.x.dtype) {
     case tensor::Dtype::U8:
       return launch_add<uint8_t>(call, width, picked, lane);
     case tensor::Dtype::I32:

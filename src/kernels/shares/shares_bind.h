@@ -13,6 +13,7 @@ struct ShareTensors {
 };
 
 inline int64_t row_elements(const Invocation& call, ShareTensors t, int64_t num_ranks) {
+  const signature::pack_own::Update args(call.args);
   int64_t sum = 0;
   for (size_t i = t.first; i < t.end; ++i) sum += program::share_stride(call[i].size(), num_ranks);
   return sum;
@@ -25,6 +26,7 @@ inline int64_t begin_in_row(const Invocation& call, ShareTensors t, size_t i, in
 
 inline void require_row(const char* kernel, const Invocation& call, ShareTensors t, const Arg& packed,
                         int64_t num_ranks) {
+  const signature::pack_own::Update args(call.args);
   if (num_ranks < 1) base::fail("[{}] {} ranks, needed 1 or more", kernel, num_ranks);
   for (size_t i = t.first; i < t.end; ++i)
     require_dtype(kernel, fmt::format("tensor {}", i - t.first), call[i], packed.dtype);
@@ -38,6 +40,7 @@ inline void require_row(const char* kernel, const Invocation& call, ShareTensors
 
 // Each returns which arguments are the tensors.
 inline ShareTensors check_pack_shares(const Invocation& call) {
+  const signature::pack_shares::BackwardWeight args(call.args);
   const ShareTensors t{0, call.args.size() - 1};
   const Arg& packed = call[t.end];
   require_rank("pack_shares", "packed", packed, 2);

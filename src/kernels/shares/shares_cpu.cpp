@@ -10,6 +10,7 @@ namespace {
 
 // Share `rank` of tensor i into its place in `row`.
 void pack(const Invocation& call, ShareTensors t, size_t i, int64_t rank, int64_t num_ranks, std::byte* row) {
+  const signature::pack_own::Update args(call.args);
   const Arg& tensor = call[i];
   const int64_t size = tensor::size_of(tensor.dtype), n = tensor.size();
   const Piece piece = piece_of(n, program::share_of(n, num_ranks), rank);
@@ -26,6 +27,7 @@ std::byte* row_of(const Arg& packed, int64_t row) {
 }
 
 void run_pack_shares(const Invocation& call) {
+  const signature::pack_shares::BackwardWeight args(call.args);
   const ShareTensors t{0, call.args.size() - 1};
   const Arg& packed = call[t.end];
   const int64_t n = packed.dim(0);

@@ -52,6 +52,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class U, Way kWay>
 CudaLaunch launch(const Invocation& call, ShareTensors t, const Arg& packed, int64_t num_ranks,
                   const int64_t* place, device::cuda::Lane& lane) {
+  const signature::pack_own::Update args(call.args);
   struct Part {
     Batch batch{};
     int num_tensors = 0;
@@ -100,6 +101,7 @@ CudaLaunch prepare(const Invocation& call, ShareTensors t, const Arg& packed, in
 }
 
 CudaLaunch prepare_pack_shares(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::pack_shares::BackwardWeight args(call.args);
   const ShareTensors t = check_pack_shares(call);
   const Arg& packed = call[t.end];
   return prepare<Way::Pack>(call, t, packed, packed.dim(0), nullptr, lane);

@@ -100,6 +100,7 @@ struct WeightTerms {
 
 void require_rows(const Invocation& call, std::initializer_list<std::string_view> names, int64_t rows,
                   int64_t width) {
+  const signature::sigmoid_gate::BackwardInput args(call.args);
   size_t i = 0;
   for (std::string_view name : names) {
     if (name == "w" || name == "dw")
@@ -126,14 +127,15 @@ CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
 unsigned blocks_of(int64_t rows) { return static_cast<unsigned>(ceil_div(rows, kWarps)); }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "x", call[0], 2);
-  require_rows(call, {"x", "w", "y", "out"}, call[0].dim(0), call[0].dim(1));
-  require_same_dtype("sigmoid_gate", call, {"x", "w", "y", "out"});
+  const signature::sigmoid_gate::Forward args(call.args);
+  require_rank(args.x, 2);
+  require_rows(call, {"x", "w", "y", "out"}, args.x.dim(0), args.x.dim(1));
+  require_same_type({&args.x, &args.w, &args.y, &args.out});
   return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
     using T = decltype(zero);
     GateArgs<T> p{};
-    p.x = call[0].as<T>(), p.w = call[1].as<T>(), p.y = call[2].as<T>(), p.out = call[3].as<T>();
-    p.rows = call[0].dim(0), p.width = call[0].dim(1);
+    p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>(), p.out = args.out.as<T>();
+    p.rows = args.x.dim(0), p.width = args.x.dim(1);
     return [p, stream = lane.stream()] {
       if (p.rows == 0) return;
       forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
@@ -143,16 +145,17 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "dout", call[0], 2);
-  require_rows(call, {"dout", "x", "w", "y", "dx", "dy"}, call[0].dim(0), call[0].dim(1));
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dx", "dy"});
+  const signature::sigmoid_gate::BackwardInput args(call.args);
+  require_rank(args.dout, 2);
+  require_rows(call, {"dout", "x", "w", "y", "dx", "dy"}, args.dout.dim(0), args.dout.dim(1));
+  require_same_type({&args.dout, &args.x, &args.w, &args.y, &args.dx, &args.dy});
   return with_run(call, 6, [&](auto zero, auto run) -> CudaLaunch {
     using T = decltype(zero);
     GateArgs<T> p{};
-    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
-    p.dx = call[4].as<T>(), p.dy = call[5].as<T>();
-    p.accumulate = call[4].into() == Into::Accumulate;
-    p.rows = call[0].dim(0), p.width = call[0].dim(1);
+    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
+    p.dx = args.dx.as<T>(), p.dy = args.dy.as<T>();
+    p.accumulate = args.dx.into() == Into::Accumulate;
+    p.rows = args.dout.dim(0), p.width = args.dout.dim(1);
     if constexpr (decltype(run)::value > 1)
       if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
     return [p, stream = lane.stream()] {
@@ -164,18 +167,19 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const signature::sigmoid_gate::BackwardWeight args(call.args);
+  require_rank(args.dout, 2);
+  const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
   require_rows(call, {"dout", "x", "w", "y", "dw"}, rows, width);
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y"});
-  if (!is_stored(call[4].dtype)) return {};
+  require_same_type({&args.dout, &args.x, &args.w, &args.y});
+  if (!is_stored(args.dw.dtype)) return {};
   return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
     using T = decltype(zero);
     constexpr int N = decltype(run)::value;
     GateArgs<T> p{};
-    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
+    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
     p.rows = rows, p.width = width;
-    const SumTarget to(call[4]);
+    const SumTarget to(args.dw);
     if constexpr (N > 1)
       if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
     // Scratch: a coefficient per row, then the partial sums.

@@ -24,8 +24,9 @@ void for_each_row(const Invocation& call, const Arg& gu, const Arg& other, const
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const int64_t width = call[1].dim(1);
-    for_each_row<T>(call, call[0], call[1],
+    const signature::swiglu::Forward args(call.args);
+    const int64_t width = args.a.dim(1);
+    for_each_row<T>(call, args.gu, args.a,
                     [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
                       for (int64_t j = 0; j < width; ++j) to[j] = gate[j] * fast_sigmoid(gate[j]) * up[j];
                     });
@@ -35,9 +36,10 @@ struct Forward {
 template <class T>
 struct ClampedForward {
   static void run(const Invocation& call) {
-    const int64_t width = call[1].dim(1);
+    const signature::swiglu::Forward args(call.args);
+    const int64_t width = args.a.dim(1);
     const Clamped<T> activation(call);
-    for_each_row<T>(call, call[0], call[1],
+    for_each_row<T>(call, args.gu, args.a,
                     [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
                       for (int64_t j = 0; j < width; ++j) to[j] = activation.value(gate[j], up[j]);
                     });
@@ -47,9 +49,10 @@ struct ClampedForward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const int64_t width = call[0].dim(1);
-    T* dgu = call[2].as<T>();
-    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+    const signature::swiglu::BackwardInput args(call.args);
+    const int64_t width = args.da.dim(1);
+    T* dgu = args.dgu.as<T>();
+    for_each_row<T>(call, args.gu, args.da, [=](const T* gate, const T* up, const T* d, int64_t t) {
       T* to = dgu + t * 2 * width;
       for (int64_t j = 0; j < width; ++j) {
         const T g = gate[j], u = up[j], s = fast_sigmoid(g);
@@ -63,10 +66,11 @@ struct BackwardInput {
 template <class T>
 struct ClampedBackwardInput {
   static void run(const Invocation& call) {
-    const int64_t width = call[0].dim(1);
-    T* dgu = call[2].as<T>();
+    const signature::swiglu::BackwardInput args(call.args);
+    const int64_t width = args.da.dim(1);
+    T* dgu = args.dgu.as<T>();
     const Clamped<T> activation(call);
-    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+    for_each_row<T>(call, args.gu, args.da, [=](const T* gate, const T* up, const T* d, int64_t t) {
       T* to = dgu + t * 2 * width;
       for (int64_t j = 0; j < width; ++j) {
         const auto at = activation.point(gate[j], up[j]);
@@ -78,21 +82,23 @@ struct ClampedBackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("swiglu", "a", call[1], 2);
-  require_shape("swiglu", "gu", call[0], {call[1].dim(0), 2 * call[1].dim(1)});
-  require_same_dtype("swiglu", call, {"gu", "a"});
-  return activation_of("swiglu", call) == Activation::Silu ? select_float<Forward>(call[0].dtype)
-                                                           : select_float<ClampedForward>(call[0].dtype);
+  const signature::swiglu::Forward args(call.args);
+  require_rank(args.a, 2);
+  require_shape(args.gu, {args.a.dim(0), 2 * args.a.dim(1)});
+  require_same_type({&args.gu, &args.a});
+  return activation_of("swiglu", call) == Activation::Silu ? select_float<Forward>(args.gu.dtype)
+                                                           : select_float<ClampedForward>(args.gu.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_rank("swiglu", "da", call[0], 2);
-  require_shape("swiglu", "gu", call[1], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_shape("swiglu", "dgu", call[2], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_same_dtype("swiglu", call, {"da", "gu", "dgu"});
+  const signature::swiglu::BackwardInput args(call.args);
+  require_rank(args.da, 2);
+  require_shape(args.gu, {args.da.dim(0), 2 * args.da.dim(1)});
+  require_shape(args.dgu, {args.da.dim(0), 2 * args.da.dim(1)});
+  require_same_type({&args.da, &args.gu, &args.dgu});
   return activation_of("swiglu", call) == Activation::Silu
-             ? select_float<BackwardInput>(call[0].dtype)
-             : select_float<ClampedBackwardInput>(call[0].dtype);
+             ? select_float<BackwardInput>(args.da.dtype)
+             : select_float<ClampedBackwardInput>(args.da.dtype);
 }
 
 }  // namespace

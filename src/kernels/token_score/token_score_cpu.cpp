@@ -14,12 +14,13 @@ namespace {
 template <class T>
 struct Score {
   static void run(const Invocation& call) {
-    const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
-    const T* logits = call[0].as<T>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    double* log_prob = call[3].as<double>();
-    int32_t* best = call[4].as<int32_t>();
+    const signature::token_score::Forward args(call.args);
+    const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
+    const T* logits = args.logits.as<T>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    double* log_prob = args.log_prob.as<double>();
+    int32_t* best = args.best.as<int32_t>();
     for (int64_t t = 0; t < rows; ++t)
       if (mask[t] && (labels[t] < 0 || labels[t] >= vocabulary))
         base::fail("[token_score] label {} of row {} is outside the vocabulary of {}", labels[t], t,
@@ -48,18 +49,19 @@ struct Score {
 }  // namespace
 
 Kernel resolve_token_score(const Invocation& call) {
+  const signature::token_score::Forward args(call.args);
   constexpr std::string_view kName = "token_score";
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "labels", call[1], {rows});
-  require_dtype(kName, "labels", call[1], tensor::Dtype::I32);
-  require_shape(kName, "mask", call[2], {rows});
-  require_dtype(kName, "mask", call[2], tensor::Dtype::U8);
-  require_shape(kName, "log_prob", call[3], {rows});
-  require_dtype(kName, "log_prob", call[3], tensor::Dtype::F64);
-  require_shape(kName, "best", call[4], {rows});
-  require_dtype(kName, "best", call[4], tensor::Dtype::I32);
-  return select_float<Score>(call[0].dtype);
+  require_rank(kName, "logits", args.logits, 2);
+  const int64_t rows = args.logits.dim(0);
+  require_shape(kName, "labels", args.labels, {rows});
+  require_dtype(kName, "labels", args.labels, tensor::Dtype::I32);
+  require_shape(kName, "mask", args.mask, {rows});
+  require_dtype(kName, "mask", args.mask, tensor::Dtype::U8);
+  require_shape(kName, "log_prob", args.log_prob, {rows});
+  require_dtype(kName, "log_prob", args.log_prob, tensor::Dtype::F64);
+  require_shape(kName, "best", args.best, {rows});
+  require_dtype(kName, "best", args.best, tensor::Dtype::I32);
+  return select_float<Score>(args.logits.dtype);
 }
 
 std::span<const Binding> token_score_bindings() {

@@ -77,12 +77,13 @@ __global__ void __launch_bounds__(kThreads, kStreamThreads / kThreads)
 
 template <class T>
 CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
-  const T* logits = call[0].as<T>();
-  const int32_t* labels = call[1].as<int32_t>();
-  const uint8_t* mask = call[2].as<uint8_t>();
-  double* log_prob = call[3].as<double>();
-  int32_t* best = call[4].as<int32_t>();
-  const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
+  const signature::token_score::Forward args(call.args);
+  const T* logits = args.logits.as<T>();
+  const int32_t* labels = args.labels.as<int32_t>();
+  const uint8_t* mask = args.mask.as<uint8_t>();
+  double* log_prob = args.log_prob.as<double>();
+  int32_t* best = args.best.as<int32_t>();
+  const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
   return [=, stream = lane.stream()] {
     if (rows == 0) return;
     with_stream_threads(rows, [&](auto threads) {
@@ -94,19 +95,20 @@ CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::token_score::Forward args(call.args);
   constexpr std::string_view kName = "token_score";
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "labels", call[1], {rows});
-  require_dtype(kName, "labels", call[1], tensor::Dtype::I32);
-  require_shape(kName, "mask", call[2], {rows});
-  require_dtype(kName, "mask", call[2], tensor::Dtype::U8);
-  require_shape(kName, "log_prob", call[3], {rows});
-  require_dtype(kName, "log_prob", call[3], tensor::Dtype::F64);
-  require_shape(kName, "best", call[4], {rows});
-  require_dtype(kName, "best", call[4], tensor::Dtype::I32);
+  require_rank(kName, "logits", args.logits, 2);
+  const int64_t rows = args.logits.dim(0);
+  require_shape(kName, "labels", args.labels, {rows});
+  require_dtype(kName, "labels", args.labels, tensor::Dtype::I32);
+  require_shape(kName, "mask", args.mask, {rows});
+  require_dtype(kName, "mask", args.mask, tensor::Dtype::U8);
+  require_shape(kName, "log_prob", args.log_prob, {rows});
+  require_dtype(kName, "log_prob", args.log_prob, tensor::Dtype::F64);
+  require_shape(kName, "best", args.best, {rows});
+  require_dtype(kName, "best", args.best, tensor::Dtype::I32);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
     out = launch<T>(call, lane);
   });
