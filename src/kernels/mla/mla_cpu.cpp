@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.h"
@@ -8,12 +7,10 @@
 namespace pleat::kernels {
 namespace {
 
-constexpr std::string_view kName = "mla_pack";
-
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::mla_pack::Forward args(call.args);
+    const signature::mla_pack::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
     const T* q = args.q.as<T>();
     const T* kv = args.kv.as<T>();
@@ -47,7 +44,7 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::mla_pack::BackwardInput args(call.args);
+    const signature::mla_pack::BackwardInput<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
     const T* dqkv = args.dqkv.as<T>();
     const T* cos_sin = args.cos_sin.as<T>();
@@ -82,45 +79,14 @@ struct BackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::mla_pack::Forward args(call.args);
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", args.q, 2);
-  const int64_t rows = args.q.dim(0);
-  require_shape(kName, "q", args.q, {rows, s.q_width()});
-  require_shape(kName, "kv", args.kv, {rows, s.kv_width()});
-  require_shape(kName, "k_pe", args.k_pe, {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "qkv", args.qkv, {rows, s.packed_width()});
-  require_same_dtype(kName, call, {"q", "kv", "k_pe", "cos_sin", "qkv"});
-  return select_float<Forward>(args.q.dtype);
+  return select_float<Forward>(signature::mla_pack::Forward(call.args).q.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::mla_pack::BackwardInput args(call.args);
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "dqkv", args.dqkv, 2);
-  const int64_t rows = args.dqkv.dim(0);
-  require_shape(kName, "dqkv", args.dqkv, {rows, s.packed_width()});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "dq", args.dq, {rows, s.q_width()});
-  require_shape(kName, "dkv", args.dkv, {rows, s.kv_width()});
-  require_shape(kName, "dk_pe", args.dk_pe, {rows, s.rope_dim});
-  require_same_dtype(kName, call, {"dqkv", "cos_sin", "dq", "dkv", "dk_pe"});
-  return select_float<BackwardInput>(args.dqkv.dtype);
+  return select_float<BackwardInput>(signature::mla_pack::BackwardInput(call.args).dqkv.dtype);
 }
 
 }  // namespace
-
-MlaShape mla_shape(const Invocation& call) {
-  const MlaShape s{call.integer("heads"), call.integer("nope_dim"), call.integer("rope_dim"),
-                   call.integer("v_dim"), call.integer("interleaved") != 0};
-  if (s.heads < 1 || s.nope_dim < 0 || s.v_dim < 1)
-    base::fail("[mla_pack] heads {}, nope_dim {}, v_dim {}: needed at least 1, 0, 1", s.heads, s.nope_dim,
-               s.v_dim);
-  if (s.rope_dim < 2 || s.rope_dim > kMaxRopeDim || s.rope_dim % 2 != 0)
-    base::fail("[mla_pack] rope_dim {} must be even, from 2 to {}", s.rope_dim, kMaxRopeDim);
-  return s;
-}
 
 std::span<const Binding> mla_bindings() {
   using program::KernelKind;

@@ -4,7 +4,6 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.cuh"
 
@@ -13,7 +12,6 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::string_view kName = "mla_pack";
 constexpr int kThreads = 256;
 
 struct Shape {
@@ -182,17 +180,9 @@ bool runs_fit(const MlaShape& s, std::initializer_list<const void*> addresses) {
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::mla_pack::Forward args(call.args);
+  const signature::mla_pack::Forward<Arg> args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", args.q, 2);
   const int64_t rows = args.q.dim(0);
-  require_shape(kName, "q", args.q, {rows, s.q_width()});
-  require_shape(kName, "kv", args.kv, {rows, s.kv_width()});
-  require_shape(kName, "k_pe", args.k_pe, {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "qkv", args.qkv, {rows, s.packed_width()});
-  require_same_dtype(kName, call, {"q", "kv", "k_pe", "", "qkv"});
-  require_dtype(kName, "cos_sin", args.cos_sin, tensor::Dtype::F32);
   CudaLaunch out;
   with_float(args.q.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -214,17 +204,9 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::mla_pack::BackwardInput args(call.args);
+  const signature::mla_pack::BackwardInput<Arg> args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "dqkv", args.dqkv, 2);
   const int64_t rows = args.dqkv.dim(0);
-  require_shape(kName, "dqkv", args.dqkv, {rows, s.packed_width()});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "dq", args.dq, {rows, s.q_width()});
-  require_shape(kName, "dkv", args.dkv, {rows, s.kv_width()});
-  require_shape(kName, "dk_pe", args.dk_pe, {rows, s.rope_dim});
-  require_same_dtype(kName, call, {"dqkv", "", "dq", "dkv", "dk_pe"});
-  require_dtype(kName, "cos_sin", args.cos_sin, tensor::Dtype::F32);
   CudaLaunch out;
   with_float(args.dqkv.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/linear/gemm.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.h"
@@ -16,7 +15,7 @@ constexpr int64_t kTileRows = 128;
 template <class T>
 struct Absorb {
   static void run(const Invocation& call) {
-    const signature::mla_absorb::Forward args(call.args);
+    const signature::mla_absorb::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
     const T* q = args.q.as<T>();
     const T* w = args.w.as<T>();
@@ -41,7 +40,7 @@ struct Absorb {
 template <class T>
 struct Latent {
   static void run(const Invocation& call) {
-    const signature::mla_latent::Forward args(call.args);
+    const signature::mla_latent::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
     const T* kv = args.kv.as<T>();
     const T* k_pe = args.k_pe.as<T>();
@@ -62,7 +61,7 @@ struct Latent {
 template <class T>
 struct Expand {
   static void run(const Invocation& call) {
-    const signature::mla_expand::Forward args(call.args);
+    const signature::mla_expand::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
@@ -80,57 +79,27 @@ struct Expand {
   }
 };
 
+Kernel resolve_absorb(const Invocation& call) {
+  return select_float<Absorb>(signature::mla_absorb::Forward(call.args).q.dtype);
+}
+
+Kernel resolve_latent(const Invocation& call) {
+  return select_float<Latent>(signature::mla_latent::Forward(call.args).kv.dtype);
+}
+
+Kernel resolve_expand(const Invocation& call) {
+  return select_float<Expand>(signature::mla_expand::Forward(call.args).x.dtype);
+}
+
 }  // namespace
-
-Kernel resolve_mla_absorb(const Invocation& call) {
-  const signature::mla_absorb::Forward args(call.args);
-  constexpr std::string_view kName = "mla_absorb";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", args.q, 2);
-  require_rank(kName, "w", args.w, 2);
-  const int64_t rows = args.q.dim(0), rank = args.w.dim(1);
-  require_shape(kName, "q", args.q, {rows, s.q_width()});
-  require_shape(kName, "w", args.w, {s.kv_width(), rank});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "y", args.y, {rows, s.heads * (rank + s.rope_dim)});
-  require_same_dtype(kName, call, {"q", "w", "cos_sin", "y"});
-  return select_float<Absorb>(args.q.dtype);
-}
-
-Kernel resolve_mla_latent(const Invocation& call) {
-  const signature::mla_latent::Forward args(call.args);
-  constexpr std::string_view kName = "mla_latent";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "kv", args.kv, 2);
-  const int64_t rows = args.kv.dim(0), rank = args.kv.dim(1);
-  require_shape(kName, "k_pe", args.k_pe, {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", args.cos_sin, {rows, s.rope_dim});
-  require_shape(kName, "rows", args.rows, {rows, rank + s.rope_dim});
-  require_same_dtype(kName, call, {"kv", "k_pe", "cos_sin", "rows"});
-  return select_float<Latent>(args.kv.dtype);
-}
-
-Kernel resolve_mla_expand(const Invocation& call) {
-  const signature::mla_expand::Forward args(call.args);
-  constexpr std::string_view kName = "mla_expand";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "x", args.x, 2);
-  require_rank(kName, "w", args.w, 2);
-  const int64_t rows = args.x.dim(0), rank = args.w.dim(1);
-  require_shape(kName, "x", args.x, {rows, s.heads * rank});
-  require_shape(kName, "w", args.w, {s.kv_width(), rank});
-  require_shape(kName, "y", args.y, {rows, s.heads * s.v_dim});
-  require_same_dtype(kName, call, {"x", "w", "y"});
-  return select_float<Expand>(args.x.dtype);
-}
 
 std::span<const Binding> mla_decode_bindings() {
   using program::KernelKind;
   using program::Phase;
   static constexpr Binding rows[] = {
-      {KernelKind::mla_absorb, Phase::Forward, resolve_mla_absorb},
-      {KernelKind::mla_latent, Phase::Forward, resolve_mla_latent},
-      {KernelKind::mla_expand, Phase::Forward, resolve_mla_expand},
+      {KernelKind::mla_absorb, Phase::Forward, resolve_absorb},
+      {KernelKind::mla_latent, Phase::Forward, resolve_latent},
+      {KernelKind::mla_expand, Phase::Forward, resolve_expand},
   };
   return rows;
 }

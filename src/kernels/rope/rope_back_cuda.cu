@@ -9,7 +9,6 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/rope/rope_cuda.h"
-#include "kernels/rope/rope_heads.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -300,28 +299,21 @@ CudaLaunch launch_back(const RopeShape& shape, const RopeArgs<T>& p, const Arg& 
 }  // namespace
 
 CudaLaunch prepare_rope_backward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::qk_rope_back::BackwardInput args(call.args);
-  const Arg for_input[] = {args.dout, args.cos_sin, args.qkv, args.q_norm, args.k_norm, args.rstd, args.dqkv};
-  const Arg for_weight[] = {args.dout, args.cos_sin, args.qkv, args.rstd, args.dq_norm, args.dk_norm};
-  // Prepared for their checks, and for the shapes that are not held.
-  const CudaLaunch input = prepare_rope_backward_input({for_input, call.attrs, call.pool}, lane);
-  const CudaLaunch weight = prepare_rope_backward_weight({for_weight, call.attrs, call.pool}, lane);
-  if (!input || !weight) return {};
+  const signature::qk_rope_back::BackwardInput<Arg> args(call.args);
   const RopeShape shape = rope_shape(call);
   CudaLaunch out;
+  if (!is_stored(args.dq_norm.dtype) || !is_stored(args.dk_norm.dtype)) return out;
   with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, args.dout.dim(0));
-    p.from = args.dout.as<T>(), p.cos_sin = args.cos_sin.as<float>(), p.x = args.qkv.as<T>();
-    p.q_norm = args.q_norm.as<T>(), p.k_norm = args.k_norm.as<T>();
-    p.rstd = args.rstd.as<float>(), p.to = args.dqkv.as<T>();
+    const RopeArgs<T> p = rope_input_args<T>(shape, args);
     out = launch_back(shape, p, args.dq_norm, args.dk_norm, lane);
-  });
-  if (!out)
-    out = [=] {
+    if (out) return;
+    out = [input = launch_rope_input(shape, p, lane),
+           weight = launch_rope_weight(shape, p, args.dq_norm, args.dk_norm, lane)] {
       weight();
       input();
     };
+  });
   return out;
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/checked.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/rope/rotate.h"
 
@@ -15,7 +14,7 @@ namespace {
 template <class T>
 struct Table {
   static void run(const Invocation& call) {
-    const signature::rope_table::Forward args(call.args);
+    const signature::rope_table::Forward<Arg> args(call.args);
     const int32_t* positions = args.positions.as<int32_t>();
     const double* inv_freq = args.inv_freq.as<double>();
     T* cos_sin = args.cos_sin.as<T>();
@@ -59,7 +58,7 @@ void norm_row(const RopeShape& shape, const T* row, double eps, T* rstd) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::qk_rope::Forward args(call.args);
+    const signature::qk_rope::Forward<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
     const T* qkv = args.qkv.as<T>();
     const T* cos_sin = args.cos_sin.as<T>();
@@ -88,7 +87,7 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::qk_rope::BackwardInput args(call.args);
+    const signature::qk_rope::BackwardInput<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
     const T* dout = args.dout.as<T>();
     const T* cos_sin = args.cos_sin.as<T>();
@@ -124,17 +123,17 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   // Partial sums of all blocks live on the stack: 2 (q, k) * d numbers a block.
-  static constexpr int64_t kPartials = 4 * kMaxHeadDim;
+  static constexpr int64_t kPartials = 4 * kMaxRopeHeadDim;
 
   // Every head has weights of its own: a tile owns one head and walks all rows.
   static void run_full(const RopeShape& shape, const Invocation& call, const T* dout, const T* cos_sin,
                        const T* qkv, const T* rstd) {
-    const signature::qk_rope::BackwardWeight args(call.args);
+    const signature::qk_rope::BackwardWeight<Arg> args(call.args);
     const int64_t rows = args.dout.dim(0), d = shape.head_dim;
     call.pool->for_each_tile(shape.num_normed(), [&](int64_t h) {
-      double sum[kMaxHeadDim];
+      double sum[kMaxRopeHeadDim];
       std::fill_n(sum, d, 0.0);
-      T turned[kMaxHeadDim];
+      T turned[kMaxRopeHeadDim];
       for (int64_t t = 0; t < rows; ++t) {
         const int64_t at = t * shape.width() + h * d;
         rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, dout + at, T(1), nullptr, turned);
@@ -142,7 +141,7 @@ struct BackwardWeight {
         for (int64_t i = 0; i < d; ++i)
           sum[i] += static_cast<double>(turned[i]) * static_cast<double>(qkv[at + i]) * scale;
       }
-      const Arg& arg = call[h < shape.heads ? 4 : 5];
+      const Arg& arg = h < shape.heads ? args.dq_norm : args.dk_norm;
       T* to = arg.as<T>() + (h < shape.heads ? h : h - shape.heads) * d;
       for (int64_t i = 0; i < d; ++i)
         to[i] = static_cast<T>(arg.into() == Into::Accumulate ? to[i] + sum[i] : sum[i]);
@@ -150,7 +149,7 @@ struct BackwardWeight {
   }
 
   static void run(const Invocation& call) {
-    const signature::qk_rope::BackwardWeight args(call.args);
+    const signature::qk_rope::BackwardWeight<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
     const T* dout = args.dout.as<T>();
     const T* cos_sin = args.cos_sin.as<T>();
@@ -164,7 +163,7 @@ struct BackwardWeight {
     call.pool->for_each_tile(blocks.num_tiles(), [&](int64_t block_idx) {
       double* q_sum = partial + block_idx * 2 * d;
       std::fill_n(q_sum, 2 * d, 0.0);
-      T turned[kMaxHeadDim];
+      T turned[kMaxRopeHeadDim];
       for (int64_t t = blocks.begin(block_idx); t < blocks.end(block_idx); ++t)
         for (int64_t h = 0; h < normed; ++h) {
           const int64_t at = t * shape.width() + h * d;
@@ -176,7 +175,7 @@ struct BackwardWeight {
         }
     });
     for (int64_t which = 0; which < 2; ++which) {
-      const Arg& arg = call[static_cast<size_t>(4 + which)];
+      const Arg& arg = which == 0 ? args.dq_norm : args.dk_norm;
       T* to = arg.as<T>();
       for (int64_t i = 0; i < d; ++i) {
         double sum = 0;
@@ -187,95 +186,26 @@ struct BackwardWeight {
   }
 };
 
-void require_all_or_none(std::initializer_list<const Arg*> args, std::string_view names) {
-  const bool first = (*args.begin())->present;
-  for (const Arg* arg : args)
-    if (arg->present != first) base::fail("[qk_rope] arguments {} must be all present or all absent", names);
-}
-
-void require_norms(const RopeShape& shape, const Arg& q_norm) {
-  if (shape.full_norm && !q_norm.present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-}
-
 Kernel resolve_table(const Invocation& call) {
-  const signature::rope_table::Forward args(call.args);
-  require_rank(args.positions, 1);
-  require_rank(args.inv_freq, 1);
-  require_type(args.positions, tensor::Dtype::I32);
-  require_type(args.inv_freq, tensor::Dtype::F64);
-  require_shape(args.cos_sin, {args.positions.dim(0), 2 * args.inv_freq.dim(0)});
-  require_same_type({&args.cos_sin});
-  call.attr("scale");
-  return select_float<Table>(args.cos_sin.dtype);
+  return select_float<Table>(signature::rope_table::Forward(call.args).cos_sin.dtype);
 }
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::qk_rope::Forward args(call.args);
-  const RopeShape shape = rope_shape(call);
-  require_rank(args.qkv, 2);
-  const int64_t rows = args.qkv.dim(0);
-  require_shape(args.qkv, {rows, shape.width()});
-  require_shape(args.cos_sin, {rows, shape.rotary_dim});
-  require_shape(args.q_norm, {shape.q_norm_size()});
-  require_shape(args.k_norm, {shape.k_norm_size()});
-  require_shape(args.out, {rows, shape.width()});
-  require_shape(args.rstd, {rows, shape.num_norms()});
-  require_all_or_none({&args.q_norm, &args.k_norm, &args.rstd}, "q_norm, k_norm, rstd");
-  require_norms(shape, args.q_norm);
-  require_same_type({&args.qkv, &args.cos_sin, &args.q_norm, &args.k_norm, &args.out, &args.rstd});
-  call.attr("eps");
-  return select_float<Forward>(args.qkv.dtype);
+  return select_float<Forward>(signature::qk_rope::Forward(call.args).qkv.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::qk_rope::BackwardInput args(call.args);
-  const RopeShape shape = rope_shape(call);
-  require_rank(args.dout, 2);
-  const int64_t rows = args.dout.dim(0);
-  require_shape(args.dout, {rows, shape.width()});
-  require_shape(args.cos_sin, {rows, shape.rotary_dim});
-  require_shape(args.qkv, {rows, shape.width()});
-  require_shape(args.q_norm, {shape.q_norm_size()});
-  require_shape(args.k_norm, {shape.k_norm_size()});
-  require_shape(args.rstd, {rows, shape.num_norms()});
-  require_shape(args.dqkv, {rows, shape.width()});
-  require_all_or_none({&args.qkv, &args.q_norm, &args.k_norm, &args.rstd}, "qkv, q_norm, k_norm, rstd");
-  require_norms(shape, args.q_norm);
-  require_same_type(
-      {&args.dout, &args.cos_sin, &args.qkv, &args.q_norm, &args.k_norm, &args.rstd, &args.dqkv});
-  return select_float<BackwardInput>(args.dout.dtype);
+  return select_float<BackwardInput>(signature::qk_rope::BackwardInput(call.args).dout.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::qk_rope::BackwardWeight args(call.args);
-  const RopeShape shape = rope_shape(call);
-  require_rank(args.dout, 2);
-  const int64_t rows = args.dout.dim(0);
-  require_shape(args.dout, {rows, shape.width()});
-  require_shape(args.cos_sin, {rows, shape.rotary_dim});
-  require_shape(args.qkv, {rows, shape.width()});
-  require_shape(args.rstd, {rows, shape.num_norms()});
-  require_shape(args.dq_norm, {shape.q_norm_size()});
-  require_shape(args.dk_norm, {shape.k_norm_size()});
-  require_same_type({&args.dout, &args.cos_sin, &args.qkv, &args.rstd, &args.dq_norm, &args.dk_norm});
-  return select_float<BackwardWeight>(args.dout.dtype);
+  const signature::qk_rope::BackwardWeight<Arg> args(call.args);
+  const tensor::Dtype dtype = args.dout.dtype;
+  if (args.dq_norm.dtype != dtype || args.dk_norm.dtype != dtype) return nullptr;
+  return select_float<BackwardWeight>(dtype);
 }
 
 }  // namespace
-
-RopeShape rope_shape(const Invocation& call) {
-  const RopeShape shape{
-      call.integer("heads"),      call.integer("kv_heads"),         call.integer("head_dim"),
-      call.integer("rotary_dim"), call.integer("interleaved") != 0, call.integer("full_norm") != 0};
-  if (shape.heads < 1 || shape.kv_heads < 1)
-    base::fail("[qk_rope] heads {} and kv_heads {} must be at least 1", shape.heads, shape.kv_heads);
-  if (shape.head_dim < 1 || shape.head_dim > kMaxHeadDim)
-    base::fail("[qk_rope] head_dim {} is not between 1 and {}", shape.head_dim, kMaxHeadDim);
-  if (shape.rotary_dim < 0 || shape.rotary_dim > shape.head_dim || shape.rotary_dim % 2 != 0)
-    base::fail("[qk_rope] rotary_dim {} must be even and at most head_dim {}", shape.rotary_dim,
-               shape.head_dim);
-  return shape;
-}
 
 std::span<const Binding> rope_bindings() {
   using program::KernelKind;
