@@ -1,7 +1,7 @@
 // What a kernel gets: its arguments, its static attributes and the device.
 //
 // A kernel names its arguments as program/ops.def does (program/signature.h):
-//   const signature::rmsnorm::Forward args(call.args);   // args.x, args.w, args.y, args.rstd
+//   const signature::rmsnorm::Forward<Arg> args(call.args);   // args.x, args.w, args.y, args.rstd
 // It never allocates, never waits, never keeps a pointer; scratch memory is an argument. It is called once per
 // step per stage, with the same addresses every time.
 #pragma once
@@ -27,7 +27,7 @@ struct Arg {
   std::span<const int64_t> shape;
   program::Access access = program::Access::Read;
   bool present = false;
-  std::string_view kernel, name;  // as in ops.def; for errors (name_arguments)
+  std::string_view kernel = {}, name = {};  // as in ops.def; for errors (name_arguments)
 
   int64_t dim(size_t i) const { return shape[i]; }
   int64_t size() const {

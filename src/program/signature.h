@@ -1,6 +1,6 @@
 // The arguments of every kernel by name, made from program/ops.def.
 //
-//   const signature::rmsnorm::Forward args(call.args);   // args.x, args.w, args.y, args.rstd
+//   const signature::rmsnorm::Forward<Arg> args(call.args);   // args.x, args.w, args.y, args.rstd
 //
 // Item is what the list holds: a use of a stage (program::Use), an argument of a call (kernels::Arg), anything
 // that follows the same order. A field is a reference into that list, a field of a list argument a span of it;

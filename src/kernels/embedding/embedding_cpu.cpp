@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -11,25 +10,24 @@ namespace {
 
 // The first token of the table. The whole vocabulary is unknown where the table is a piece of it: a token
 // past the last piece is in none of them.
-int64_t first_token(const Invocation& call, const Arg& coords, int64_t table_rows) {
-  const signature::embedding::BackwardWeight args(call.args);
-  const int32_t* tokens = args.tokens.as<int32_t>();
-  for (int64_t t = 0; t < args.tokens.dim(0); ++t)
-    if (tokens[t] < 0 || (!coords.present && tokens[t] >= table_rows))
-      base::fail("[embedding] token {} at position {} is outside the vocabulary{}", tokens[t], t,
-                 coords.present ? "" : fmt::format(" of {}", table_rows));
-  return coords.present ? table_rows * coordinate("embedding", call, coords) : 0;
+int64_t first_token(const Arg& tokens, const Arg& coords, int64_t table_rows, const Invocation& call) {
+  const int32_t* ids = tokens.as<int32_t>();
+  for (int64_t t = 0; t < tokens.dim(0); ++t)
+    if (ids[t] < 0 || (!coords.present && ids[t] >= table_rows))
+      refuse(tokens, "token {} at position {} is outside the vocabulary{}", ids[t], t,
+             coords.present ? "" : fmt::format(" of {}", table_rows));
+  return coords.present ? table_rows * coordinate(coords, call) : 0;
 }
 
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::embedding::Forward args(call.args);
+    const signature::embedding::Forward<Arg> args(call.args);
     const int32_t* tokens = args.tokens.as<int32_t>();
     const T* table = args.table.as<T>();
     T* y = args.y.as<T>();
     const int64_t num_tokens = args.tokens.dim(0), table_rows = args.table.dim(0), width = args.table.dim(1);
-    const int64_t first = first_token(call, args.coords, table_rows);
+    const int64_t first = first_token(args.tokens, args.coords, table_rows, call);
     const Tiling tiling = row_tiling(num_tokens, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -47,14 +45,15 @@ struct Forward {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::embedding::BackwardWeight args(call.args);
+    const signature::embedding::BackwardWeight<Arg> args(call.args);
     const int32_t* tokens = args.tokens.as<int32_t>();
     const T* dy = args.dy.as<T>();
     T* dtable = args.dtable.as<T>();
     const int64_t num_tokens = args.tokens.dim(0), table_rows = args.dtable.dim(0),
                   width = args.dtable.dim(1);
     const bool overwrite = args.dtable.into() == Into::Overwrite;
-    const int64_t first = first_token(call, args.coords, table_rows), padding = padding_token(call);
+    const int64_t first = first_token(args.tokens, args.coords, table_rows, call),
+                  padding = padding_token(call);
     // Columns, not vocabulary ranges: token frequencies are far from even, columns always are.
     const Tiling tiling{width, 32};
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -73,25 +72,12 @@ struct BackwardWeight {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::embedding::Forward args(call.args);
-  require_rank(args.tokens, 1);
-  require_rank(args.table, 2);
-  require_type(args.tokens, tensor::Dtype::I32);
-  require_coords("embedding", call, args.coords);
-  require_shape(args.y, {args.tokens.dim(0), args.table.dim(1)});
-  require_same_type({&args.table, &args.y});
-  return select_float<Forward>(args.table.dtype);
+  return select_float<Forward>(signature::embedding::Forward(call.args).table.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::embedding::BackwardWeight args(call.args);
-  require_rank(args.tokens, 1);
-  require_rank(args.dtable, 2);
-  require_type(args.tokens, tensor::Dtype::I32);
-  require_coords("embedding", call, args.coords);
-  require_shape(args.dy, {args.tokens.dim(0), args.dtable.dim(1)});
-  require_same_type({&args.dy, &args.dtable});
-  return select_float<BackwardWeight>(args.dy.dtype);
+  const signature::embedding::BackwardWeight<Arg> args(call.args);
+  return args.dtable.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
 }
 
 }  // namespace

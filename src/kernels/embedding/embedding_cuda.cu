@@ -9,10 +9,7 @@
 #include "kernels/embedding/device_sort.cuh"
 #include "kernels/embedding/embedding.h"
 #include "kernels/embedding/sum_runs.cuh"
-#include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/rows/gather.cuh"
-#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -46,23 +43,16 @@ CudaLaunch backward(const TokenRows& tokens, const T* dy, D* dtable, int64_t wid
   };
 }
 
-TokenRows tokens_of(const Invocation& call, const Arg& coords, int64_t table_rows) {
-  const signature::embedding::BackwardWeight args(call.args);
-  return {args.tokens.as<int32_t>(), coords.present ? coords.as<int64_t>() + call.integer("group") : nullptr,
-          args.tokens.dim(0), table_rows, padding_token(call)};
+TokenRows tokens_of(const Arg& tokens, const Arg& coords, int64_t table_rows, const Invocation& call) {
+  return {tokens.as<int32_t>(), coords.present ? coords.as<int64_t>() + call.integer("group") : nullptr,
+          tokens.dim(0), table_rows, padding_token(call)};
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::embedding::Forward args(call.args);
-  require_rank(args.tokens, 1);
-  require_rank(args.table, 2);
-  require_type(args.tokens, tensor::Dtype::I32);
-  require_coords("embedding", call, args.coords);
-  require_shape(args.y, {args.tokens.dim(0), args.table.dim(1)});
-  require_same_type({&args.table, &args.y});
+  const signature::embedding::Forward<Arg> args(call.args);
   if (!is_stored(args.table.dtype)) return {};
   const int64_t bytes = args.table.dim(1) * tensor::size_of(args.table.dtype);
-  return [tokens = tokens_of(call, args.coords, args.table.dim(0)),
+  return [tokens = tokens_of(args.tokens, args.coords, args.table.dim(0), call),
           table = static_cast<const void*>(args.table.data), y = args.y.data, bytes,
           unit = common_unit({bytes}, {args.table.data, args.y.data}), stream = lane.stream()] {
     launch_gather(stream, table, y, tokens.num_tokens, bytes, unit, tokens);
@@ -70,17 +60,9 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::embedding::BackwardWeight args(call.args);
-  require_rank(args.tokens, 1);
-  require_rank(args.dtable, 2);
-  require_type(args.tokens, tensor::Dtype::I32);
-  require_coords("embedding", call, args.coords);
-  require_shape(args.dy, {args.tokens.dim(0), args.dtable.dim(1)});
-  const TokenRows tokens = tokens_of(call, args.coords, args.dtable.dim(0));
-  const int64_t width = args.dtable.dim(1), limit = program::kMaxTokens + 1;
-  if (tokens.num_tokens >= limit || tokens.table_rows >= limit)
-    base::fail("[embedding] {} tokens and {} rows: needed less than {} of each", tokens.num_tokens,
-               tokens.table_rows, limit);
+  const signature::embedding::BackwardWeight<Arg> args(call.args);
+  const TokenRows tokens = tokens_of(args.tokens, args.coords, args.dtable.dim(0), call);
+  const int64_t width = args.dtable.dim(1);
   const bool accumulate = args.dtable.into() == Into::Accumulate;
   const int64_t table_bytes = tokens.table_rows * width * tensor::size_of(args.dtable.dtype);
   if (!is_stored(args.dy.dtype) || !is_stored(args.dtable.dtype)) return {};

@@ -2,7 +2,6 @@
 
 #include "kernels/linear/gemm.h"
 #include "kernels/linear/linear.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -11,7 +10,7 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::linear::Forward args(call.args);
+    const signature::linear::Forward<Arg> args(call.args);
     const int64_t rows = args.x.dim(0), in = args.x.dim(1), out = args.w.dim(0);
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
@@ -38,7 +37,7 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::linear::BackwardInput args(call.args);
+    const signature::linear::BackwardInput<Arg> args(call.args);
     const int64_t rows = args.dy.dim(0), out = args.w.dim(0), in = args.w.dim(1);
     parallel_gemm(*call.pool, Transpose::No, Transpose::No, rows, in, out, T(1), args.dy.as<T>(), out,
                   args.w.as<T>(), in, args.dx.into() == Into::Accumulate ? T(1) : T(0), args.dx.as<T>(), in);
@@ -63,7 +62,7 @@ void sum_columns(device::Pool& pool, const T* dy, int64_t rows, int64_t columns,
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::linear::BackwardWeight args(call.args);
+    const signature::linear::BackwardWeight<Arg> args(call.args);
     const int64_t rows = args.dy.dim(0), out = args.dy.dim(1), in = args.x.dim(1);
     parallel_gemm(*call.pool, Transpose::Yes, Transpose::No, out, in, rows, T(1), args.dy.as<T>(), out,
                   args.x.as<T>(), in, args.dw.into() == Into::Accumulate ? T(1) : T(0), args.dw.as<T>(), in);
@@ -73,39 +72,18 @@ struct BackwardWeight {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::linear::Forward args(call.args);
-  require_rank(args.x, 2);
-  require_rank(args.w, 2);
-  const int64_t rows = args.x.dim(0), in = args.x.dim(1), out = args.w.dim(0);
-  require_shape(args.w, {out, in});
-  require_shape(args.bias, {out});
-  require_shape(args.residual, {rows, out});
-  require_shape(args.y, {rows, out});
-  require_same_type({&args.x, &args.w, &args.bias, &args.residual, &args.y});
-  return select_float<Forward>(args.x.dtype);
+  return select_float<Forward>(signature::linear::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::linear::BackwardInput args(call.args);
-  require_rank(args.dy, 2);
-  require_rank(args.w, 2);
-  const int64_t rows = args.dy.dim(0), out = args.dy.dim(1), in = args.w.dim(1);
-  require_shape(args.w, {out, in});
-  require_shape(args.dx, {rows, in});
-  require_same_type({&args.dy, &args.w, &args.dx});
-  return select_float<BackwardInput>(args.dy.dtype);
+  return select_float<BackwardInput>(signature::linear::BackwardInput(call.args).dy.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::linear::BackwardWeight args(call.args);
-  require_rank(args.dy, 2);
-  require_rank(args.x, 2);
-  const int64_t rows = args.dy.dim(0), out = args.dy.dim(1), in = args.x.dim(1);
-  require_shape(args.x, {rows, in});
-  require_shape(args.dw, {out, in});
-  require_shape(args.dbias, {out});
-  require_same_type({&args.dy, &args.x, &args.dw, &args.dbias});
-  return select_float<BackwardWeight>(args.dy.dtype);
+  const signature::linear::BackwardWeight<Arg> args(call.args);
+  const tensor::Dtype dtype = args.dy.dtype;
+  if (args.dw.dtype != dtype || (args.dbias.present && args.dbias.dtype != dtype)) return nullptr;
+  return select_float<BackwardWeight>(dtype);
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -45,21 +44,7 @@ __global__ void weigh(const int64_t* count, double weight, double* norm) {
 }
 
 CudaLaunch prepare_shift(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::mtp_shift::Forward args(call.args);
-  require_rank(args.tokens, 1);
-  const int64_t rows = args.tokens.dim(0), depth = call.integer("depth"), seq_len = call.integer("seq_len");
-  if (depth < 1) base::fail("[mtp_shift] depth is {}, needed 1 or more", depth);
-  if (seq_len < 1 || rows % seq_len != 0)
-    base::fail("[mtp_shift] {} rows are not whole sequences of {}", rows, seq_len);
-  static constexpr const char* names[] = {"tokens",    "labels", "loss_mask",    "valid",
-                                          "doc_start", "ahead",  "ahead_labels", "mask"};
-  for (size_t i = 0; i < 8; ++i) {
-    require_shape("mtp_shift", names[i], call[i], {rows});
-    const bool flag = i == 2 || i == 3 || i == 7;
-    require_dtype("mtp_shift", names[i], call[i], flag ? tensor::Dtype::U8 : tensor::Dtype::I32);
-  }
-  require_shape(args.count, {1});
-  require_type(args.count, tensor::Dtype::I64);
+  const signature::mtp_shift::Forward<Arg> args(call.args);
   const ShiftArgs p{args.tokens.as<int32_t>(),
                     args.labels.as<int32_t>(),
                     args.loss_mask.as<uint8_t>(),
@@ -69,9 +54,9 @@ CudaLaunch prepare_shift(const Invocation& call, device::cuda::Lane& lane) {
                     args.ahead_labels.as<int32_t>(),
                     args.mask.as<uint8_t>(),
                     args.count.as<int64_t>(),
-                    rows,
-                    depth,
-                    seq_len,
+                    args.tokens.dim(0),
+                    call.integer("depth"),
+                    call.integer("seq_len"),
                     args.count.into() == Into::Accumulate};
   return [p, stream = lane.stream()] {
     shift<<<1, kThreads, 0, stream>>>(p);
@@ -80,13 +65,8 @@ CudaLaunch prepare_shift(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::mtp_weight::Forward args(call.args);
-  require_shape(args.count, {1});
-  require_type(args.count, tensor::Dtype::I64);
-  require_shape(args.norm, {1});
-  require_type(args.norm, tensor::Dtype::F64);
+  const signature::mtp_weight::Forward<Arg> args(call.args);
   const double weight = call.attr("weight");
-  if (!(weight > 0)) base::fail("[mtp_weight] weight is {}, needed more than 0", weight);
   return [weight, count = args.count.as<int64_t>(), norm = args.norm.as<double>(), stream = lane.stream()] {
     weigh<<<1, 1, 0, stream>>>(count, weight, norm);
     PLEAT_CUDA_LAUNCHED();

@@ -11,7 +11,7 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::rmsnorm::Forward args(call.args);
+    const signature::rmsnorm::Forward<Arg> args(call.args);
     const T* x = args.x.as<T>();
     const T* __restrict w = args.w.as<T>();
     T* y = args.y.as<T>();
@@ -35,7 +35,7 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::rmsnorm::BackwardInput args(call.args);
+    const signature::rmsnorm::BackwardInput<Arg> args(call.args);
     const T* dy = args.dy.as<T>();
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
@@ -73,7 +73,7 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::rmsnorm::BackwardWeight args(call.args);
+    const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
     const T* dy = args.dy.as<T>();
     const T* x = args.x.as<T>();
     const T* rstd = args.rstd.as<T>();
@@ -106,7 +106,7 @@ Kernel resolve_backward_input(const Invocation& call) {
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::rmsnorm::BackwardWeight args(call.args);
+  const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
   return args.dw.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
 }
 

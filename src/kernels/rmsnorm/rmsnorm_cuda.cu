@@ -10,7 +10,6 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -222,7 +221,7 @@ struct WeightTerms {
 
 template <class T>
 CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::rmsnorm::Forward args(call.args);
+  const signature::rmsnorm::Forward<Arg> args(call.args);
   const T *x = args.x.as<T>(), *w = args.w.as<T>();
   T* y = args.y.as<T>();
   float* rstd = args.rstd.as<float>();
@@ -309,7 +308,7 @@ CudaLaunch backward_weight(const T* dy, const T* x, const float* rstd, int64_t r
 
 template <class T>
 CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::rmsnorm_back::BackwardInput args(call.args);
+  const signature::rmsnorm_back::BackwardInput<Arg> args(call.args);
   const auto a = backward_args<T>(args);
   CudaLaunch out;
   if (holds(a) && a.rows > 0)
@@ -346,7 +345,7 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::rmsnorm::BackwardInput args(call.args);
+  const signature::rmsnorm::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
   with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -356,7 +355,7 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::rmsnorm::BackwardWeight args(call.args);
+  const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
   CudaLaunch out;
   if (!is_stored(args.dw.dtype)) return out;
   with_float(args.dy.dtype, [&](auto zero) {
@@ -370,7 +369,7 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
 }  // namespace
 
 CudaLaunch prepare_rmsnorm_backward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::rmsnorm_back::BackwardInput args(call.args);
+  const signature::rmsnorm_back::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
   if (!is_stored(args.dw.dtype)) return out;
   with_float(args.dy.dtype, [&](auto zero) { out = backward_both<decltype(zero)>(call, lane); });

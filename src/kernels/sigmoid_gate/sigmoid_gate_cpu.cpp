@@ -4,7 +4,6 @@
 
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -13,7 +12,7 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::sigmoid_gate::Forward args(call.args);
+    const signature::sigmoid_gate::Forward<Arg> args(call.args);
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
     const T* y = args.y.as<T>();
@@ -42,7 +41,7 @@ Slope slope(const T* dout, const T* x, const T* w, const T* y, int64_t width) {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::sigmoid_gate::BackwardInput args(call.args);
+    const signature::sigmoid_gate::BackwardInput<Arg> args(call.args);
     const T* dout = args.dout.as<T>();
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
@@ -71,7 +70,7 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::sigmoid_gate::BackwardWeight args(call.args);
+    const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
     const T* dout = args.dout.as<T>();
     const T* x = args.x.as<T>();
     const T* w = args.w.as<T>();
@@ -103,41 +102,17 @@ struct BackwardWeight {
   }
 };
 
-void require_backward_inputs(const Invocation& call) {
-  const signature::sigmoid_gate::BackwardInput args(call.args);
-  require_rank(args.dout, 2);
-  const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
-  require_shape(args.x, {rows, width});
-  require_shape(args.w, {width});
-  require_shape(args.y, {rows, width});
-}
-
 Kernel resolve_forward(const Invocation& call) {
-  const signature::sigmoid_gate::Forward args(call.args);
-  require_rank(args.x, 2);
-  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
-  require_shape(args.w, {width});
-  require_shape(args.y, {rows, width});
-  require_shape(args.out, {rows, width});
-  require_same_type({&args.x, &args.w, &args.y, &args.out});
-  return select_float<Forward>(args.x.dtype);
+  return select_float<Forward>(signature::sigmoid_gate::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::sigmoid_gate::BackwardInput args(call.args);
-  require_backward_inputs(call);
-  require_shape(args.dx, {args.dout.dim(0), args.dout.dim(1)});
-  require_shape(args.dy, {args.dout.dim(0), args.dout.dim(1)});
-  require_same_type({&args.dout, &args.x, &args.w, &args.y, &args.dx, &args.dy});
-  return select_float<BackwardInput>(args.dout.dtype);
+  return select_float<BackwardInput>(signature::sigmoid_gate::BackwardInput(call.args).dout.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::sigmoid_gate::BackwardWeight args(call.args);
-  require_backward_inputs(call);
-  require_shape(args.dw, {args.dout.dim(1)});
-  require_same_type({&args.dout, &args.x, &args.w, &args.y, &args.dw});
-  return select_float<BackwardWeight>(args.dout.dtype);
+  const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
+  return args.dw.dtype == args.dout.dtype ? select_float<BackwardWeight>(args.dout.dtype) : nullptr;
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 #include "kernels/sigmoid_gate/gate_held.cuh"
 
 namespace pleat::kernels {
@@ -98,27 +97,13 @@ struct WeightTerms {
   }
 };
 
-void require_rows(const Invocation& call, std::initializer_list<std::string_view> names, int64_t rows,
-                  int64_t width) {
-  const signature::sigmoid_gate::BackwardInput args(call.args);
-  size_t i = 0;
-  for (std::string_view name : names) {
-    if (name == "w" || name == "dw")
-      require_shape("sigmoid_gate", name, call[i], {width});
-    else
-      require_shape("sigmoid_gate", name, call[i], {rows, width});
-    ++i;
-  }
-}
-
-// Calls f(T, N) for the element type and the run that width and addresses allow.
+// Calls f(T, N) for the element type of `rows` and the run that its width and the addresses allow.
 template <class F>
-CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
+CudaLaunch with_run(const Arg& rows, std::initializer_list<const void*> addresses, F&& f) {
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(rows.dtype, [&](auto zero) {
     using T = decltype(zero);
-    bool wide = call[0].dim(1) % kWide<T> == 0;
-    for (size_t i = 0; i < num_wide; ++i) wide = wide && all_aligned({call[i].data});
+    const bool wide = rows.dim(1) % kWide<T> == 0 && all_aligned(addresses);
     out = wide ? f(zero, std::integral_constant<int, kWide<T>>{}) : f(zero, std::integral_constant<int, 1>{});
   });
   return out;
@@ -127,75 +112,71 @@ CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
 unsigned blocks_of(int64_t rows) { return static_cast<unsigned>(ceil_div(rows, kWarps)); }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::sigmoid_gate::Forward args(call.args);
-  require_rank(args.x, 2);
-  require_rows(call, {"x", "w", "y", "out"}, args.x.dim(0), args.x.dim(1));
-  require_same_type({&args.x, &args.w, &args.y, &args.out});
-  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    GateArgs<T> p{};
-    p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>(), p.out = args.out.as<T>();
-    p.rows = args.x.dim(0), p.width = args.x.dim(1);
-    return [p, stream = lane.stream()] {
-      if (p.rows == 0) return;
-      forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
+  const signature::sigmoid_gate::Forward<Arg> args(call.args);
+  return with_run(
+      args.x, {args.x.data, args.w.data, args.y.data, args.out.data}, [&](auto zero, auto run) -> CudaLaunch {
+        using T = decltype(zero);
+        GateArgs<T> p{};
+        p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>(), p.out = args.out.as<T>();
+        p.rows = args.x.dim(0), p.width = args.x.dim(1);
+        return [p, stream = lane.stream()] {
+          if (p.rows == 0) return;
+          forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+          PLEAT_CUDA_LAUNCHED();
+        };
+      });
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::sigmoid_gate::BackwardInput args(call.args);
-  require_rank(args.dout, 2);
-  require_rows(call, {"dout", "x", "w", "y", "dx", "dy"}, args.dout.dim(0), args.dout.dim(1));
-  require_same_type({&args.dout, &args.x, &args.w, &args.y, &args.dx, &args.dy});
-  return with_run(call, 6, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    GateArgs<T> p{};
-    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
-    p.dx = args.dx.as<T>(), p.dy = args.dy.as<T>();
-    p.accumulate = args.dx.into() == Into::Accumulate;
-    p.rows = args.dout.dim(0), p.width = args.dout.dim(1);
-    if constexpr (decltype(run)::value > 1)
-      if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
-    return [p, stream = lane.stream()] {
-      if (p.rows == 0) return;
-      backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
+  const signature::sigmoid_gate::BackwardInput<Arg> args(call.args);
+  return with_run(
+      args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data, args.dx.data, args.dy.data},
+      [&](auto zero, auto run) -> CudaLaunch {
+        using T = decltype(zero);
+        GateArgs<T> p{};
+        p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
+        p.dx = args.dx.as<T>(), p.dy = args.dy.as<T>();
+        p.accumulate = args.dx.into() == Into::Accumulate;
+        p.rows = args.dout.dim(0), p.width = args.dout.dim(1);
+        if constexpr (decltype(run)::value > 1)
+          if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
+        return [p, stream = lane.stream()] {
+          if (p.rows == 0) return;
+          backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+          PLEAT_CUDA_LAUNCHED();
+        };
+      });
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::sigmoid_gate::BackwardWeight args(call.args);
-  require_rank(args.dout, 2);
+  const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
   const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
-  require_rows(call, {"dout", "x", "w", "y", "dw"}, rows, width);
-  require_same_type({&args.dout, &args.x, &args.w, &args.y});
   if (!is_stored(args.dw.dtype)) return {};
-  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    constexpr int N = decltype(run)::value;
-    GateArgs<T> p{};
-    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
-    p.rows = rows, p.width = width;
-    const SumTarget to(args.dw);
-    if constexpr (N > 1)
-      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
-    // Scratch: a coefficient per row, then the partial sums.
-    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
-    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
-    return [=, &lane] {
-      GateArgs<T> now = p;
-      now.coefficients = reinterpret_cast<float*>(lane.scratch());
-      if (rows > 0) {
-        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
-        PLEAT_CUDA_LAUNCHED();
-      }
-      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width}, rows,
-                            reinterpret_cast<float*>(lane.scratch() + parts_at), to);
-    };
-  });
+  return with_run(args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data},
+                  [&](auto zero, auto run) -> CudaLaunch {
+                    using T = decltype(zero);
+                    constexpr int N = decltype(run)::value;
+                    GateArgs<T> p{};
+                    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(),
+                    p.y = args.y.as<T>();
+                    p.rows = rows, p.width = width;
+                    const SumTarget to(args.dw);
+                    if constexpr (N > 1)
+                      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
+                    // Scratch: a coefficient per row, then the partial sums.
+                    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
+                    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
+                    return [=, &lane] {
+                      GateArgs<T> now = p;
+                      now.coefficients = reinterpret_cast<float*>(lane.scratch());
+                      if (rows > 0) {
+                        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
+                        PLEAT_CUDA_LAUNCHED();
+                      }
+                      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width},
+                                            rows, reinterpret_cast<float*>(lane.scratch() + parts_at), to);
+                    };
+                  });
 }
 
 }  // namespace

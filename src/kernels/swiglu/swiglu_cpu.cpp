@@ -1,7 +1,6 @@
 #include "kernels/swiglu/swiglu.h"
 
 #include "kernels/math/exp.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/swiglu/activation.h"
 
@@ -24,7 +23,7 @@ void for_each_row(const Invocation& call, const Arg& gu, const Arg& other, const
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::swiglu::Forward args(call.args);
+    const signature::swiglu::Forward<Arg> args(call.args);
     const int64_t width = args.a.dim(1);
     for_each_row<T>(call, args.gu, args.a,
                     [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
@@ -36,7 +35,7 @@ struct Forward {
 template <class T>
 struct ClampedForward {
   static void run(const Invocation& call) {
-    const signature::swiglu::Forward args(call.args);
+    const signature::swiglu::Forward<Arg> args(call.args);
     const int64_t width = args.a.dim(1);
     const Clamped<T> activation(call);
     for_each_row<T>(call, args.gu, args.a,
@@ -49,7 +48,7 @@ struct ClampedForward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::swiglu::BackwardInput args(call.args);
+    const signature::swiglu::BackwardInput<Arg> args(call.args);
     const int64_t width = args.da.dim(1);
     T* dgu = args.dgu.as<T>();
     for_each_row<T>(call, args.gu, args.da, [=](const T* gate, const T* up, const T* d, int64_t t) {
@@ -66,7 +65,7 @@ struct BackwardInput {
 template <class T>
 struct ClampedBackwardInput {
   static void run(const Invocation& call) {
-    const signature::swiglu::BackwardInput args(call.args);
+    const signature::swiglu::BackwardInput<Arg> args(call.args);
     const int64_t width = args.da.dim(1);
     T* dgu = args.dgu.as<T>();
     const Clamped<T> activation(call);
@@ -82,23 +81,15 @@ struct ClampedBackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::swiglu::Forward args(call.args);
-  require_rank(args.a, 2);
-  require_shape(args.gu, {args.a.dim(0), 2 * args.a.dim(1)});
-  require_same_type({&args.gu, &args.a});
-  return activation_of("swiglu", call) == Activation::Silu ? select_float<Forward>(args.gu.dtype)
-                                                           : select_float<ClampedForward>(args.gu.dtype);
+  const tensor::Dtype dtype = signature::swiglu::Forward(call.args).gu.dtype;
+  return activation_of(call) == Activation::Silu ? select_float<Forward>(dtype)
+                                                 : select_float<ClampedForward>(dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::swiglu::BackwardInput args(call.args);
-  require_rank(args.da, 2);
-  require_shape(args.gu, {args.da.dim(0), 2 * args.da.dim(1)});
-  require_shape(args.dgu, {args.da.dim(0), 2 * args.da.dim(1)});
-  require_same_type({&args.da, &args.gu, &args.dgu});
-  return activation_of("swiglu", call) == Activation::Silu
-             ? select_float<BackwardInput>(args.da.dtype)
-             : select_float<ClampedBackwardInput>(args.da.dtype);
+  const tensor::Dtype dtype = signature::swiglu::BackwardInput(call.args).da.dtype;
+  return activation_of(call) == Activation::Silu ? select_float<BackwardInput>(dtype)
+                                                 : select_float<ClampedBackwardInput>(dtype);
 }
 
 }  // namespace

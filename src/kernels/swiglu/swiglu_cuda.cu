@@ -2,7 +2,6 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
 #include "kernels/swiglu/activation.h"
 #include "program/limits.h"
@@ -67,7 +66,7 @@ unsigned num_blocks(int64_t rows, int64_t per_row) {
 
 template <class T, int N, class F>
 CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const signature::swiglu::Forward args(call.args);
+  const signature::swiglu::Forward<Arg> args(call.args);
   const T* gu = args.gu.as<T>();
   T* a = args.a.as<T>();
   const int64_t rows = args.a.dim(0), width = args.a.dim(1);
@@ -82,7 +81,7 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
 
 template <class T, int N, class F>
 CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const signature::swiglu::BackwardInput args(call.args);
+  const signature::swiglu::BackwardInput<Arg> args(call.args);
   const T *da = args.da.as<T>(), *gu = args.gu.as<T>();
   T* dgu = args.dgu.as<T>();
   const int64_t rows = args.da.dim(0), width = args.da.dim(1);
@@ -96,14 +95,11 @@ CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::swiglu::Forward args(call.args);
-  require_rank(args.a, 2);
-  require_shape(args.gu, {args.a.dim(0), 2 * args.a.dim(1)});
-  require_same_type({&args.gu, &args.a});
+  const signature::swiglu::Forward<Arg> args(call.args);
   CudaLaunch out;
   with_float(args.gu.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation("swiglu", call, [&](auto f) {
+    with_activation(call, [&](auto f) {
       out = args.a.dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
                                           : launch_forward<T, 1>(call, lane, f);
     });
@@ -112,15 +108,11 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::swiglu::BackwardInput args(call.args);
-  require_rank(args.da, 2);
-  require_shape(args.gu, {args.da.dim(0), 2 * args.da.dim(1)});
-  require_shape(args.dgu, {args.da.dim(0), 2 * args.da.dim(1)});
-  require_same_type({&args.da, &args.gu, &args.dgu});
+  const signature::swiglu::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
   with_float(args.da.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation("swiglu", call, [&](auto f) {
+    with_activation(call, [&](auto f) {
       out = args.da.dim(1) % kWide<T> == 0 ? launch_backward<T, kWide<T>>(call, lane, f)
                                            : launch_backward<T, 1>(call, lane, f);
     });

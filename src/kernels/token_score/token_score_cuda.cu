@@ -4,7 +4,6 @@
 #include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/halt.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, kStreamThreads / kThreads)
 
 template <class T>
 CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::token_score::Forward args(call.args);
+  const signature::token_score::Forward<Arg> args(call.args);
   const T* logits = args.logits.as<T>();
   const int32_t* labels = args.labels.as<int32_t>();
   const uint8_t* mask = args.mask.as<uint8_t>();
@@ -95,23 +94,9 @@ CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::token_score::Forward args(call.args);
-  constexpr std::string_view kName = "token_score";
-  require_rank(kName, "logits", args.logits, 2);
-  const int64_t rows = args.logits.dim(0);
-  require_shape(kName, "labels", args.labels, {rows});
-  require_dtype(kName, "labels", args.labels, tensor::Dtype::I32);
-  require_shape(kName, "mask", args.mask, {rows});
-  require_dtype(kName, "mask", args.mask, tensor::Dtype::U8);
-  require_shape(kName, "log_prob", args.log_prob, {rows});
-  require_dtype(kName, "log_prob", args.log_prob, tensor::Dtype::F64);
-  require_shape(kName, "best", args.best, {rows});
-  require_dtype(kName, "best", args.best, tensor::Dtype::I32);
   CudaLaunch out;
-  with_float(args.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    out = launch<T>(call, lane);
-  });
+  with_float(signature::token_score::Forward(call.args).logits.dtype,
+             [&](auto zero) { out = launch<decltype(zero)>(call, lane); });
   return out;
 }
 
