@@ -251,12 +251,12 @@ CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
 
 template <class T, class Args>
 BackwardArgs<T> backward_args(const Args& args) {
-  return {args.dy.as<T>(),
-          args.x.as<T>(),
-          args.w.as<T>(),
-          args.rstd.as<float>(),
-          args.dresidual.as<T>(),
-          args.dx.as<T>(),
+  return {args.dy.template as<T>(),
+          args.x.template as<T>(),
+          args.w.template as<T>(),
+          args.rstd.template as<float>(),
+          args.dresidual.template as<T>(),
+          args.dx.template as<T>(),
           args.dx.into() == Into::Accumulate,
           args.dy.dim(0),
           args.dy.dim(1)};
