@@ -129,7 +129,7 @@ void sum_over_ranks(const Invocation& call, const ReturnedRows& returned, const 
 template <class C>
 struct CombineRanks {
   static void run(const Invocation& call) {
-    const signature::combine_ranks::Forward args(call.args);
+    const signature::combine_ranks::Forward<Arg> args(call.args);
     const ReturnedRows returned(call, args.offsets, args.rows.dim(0));
     sum_over_ranks(call, returned, args.rows.as<C>(), args.token_row, args.y);
   }
@@ -138,7 +138,7 @@ struct CombineRanks {
 template <class C, class R>
 struct PermuteRanks {
   static void run(const Invocation& call) {
-    const signature::permute_ranks::BackwardInput args(call.args);
+    const signature::permute_ranks::BackwardInput<Arg> args(call.args);
     const ReturnedRows returned(call, args.offsets, args.drows.dim(0));
     sum_over_ranks(call, returned, args.drows.as<C>(), args.token_row, args.dx);
     const R* drow_probs = args.drow_probs.as<R>();
@@ -162,43 +162,15 @@ struct PermuteRanks {
   }
 };
 
-void check_returned(std::string_view kernel, const Invocation& call, const Arg& rows, const Arg& token_row,
-                    const Arg& offsets) {
-  check_rank(kernel, "rows", rows, 2);
-  check_rank(kernel, "token_row", token_row, 2);
-  require_dtype(kernel, "token_row", token_row, tensor::Dtype::I32);
-  check_offsets(kernel, offsets);
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
-  if (copies < 1) base::fail("[{}] copies is {}, needed 1 or more", kernel, copies);
-  if (El < 1 || (offsets.dim(0) - 1) % El != 0)
-    base::fail("[{}] {} experts with {} per rank: needed a multiple", kernel, offsets.dim(0) - 1, El);
-  if (token_row.dim(1) > kMaxExperts)
-    base::fail("[{}] {} choices per token, needed at most {}", kernel, token_row.dim(1), kMaxExperts);
-  check_index_range(kernel, token_row.size(), rows.dim(0));
-}
-
 }  // namespace
 
 Kernel resolve_combine_ranks(const Invocation& call) {
-  const signature::combine_ranks::Forward args(call.args);
-  constexpr std::string_view kName = "combine_ranks";
-  check_returned(kName, call, args.rows, args.token_row, args.offsets);
-  require_dtype(kName, "y", args.y, args.rows.dtype);
-  require_shape(kName, "y", args.y, {args.token_row.dim(0), args.rows.dim(1)});
-  if (args.y.into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
-  return select_float<CombineRanks>(args.rows.dtype);
+  return select_float<CombineRanks>(signature::combine_ranks::Forward(call.args).rows.dtype);
 }
 
 Kernel resolve_permute_ranks(const Invocation& call) {
-  const signature::permute_ranks::BackwardInput args(call.args);
-  constexpr std::string_view kName = "permute_ranks";
-  check_returned(kName, call, args.drows, args.token_row, args.offsets);
-  require_shape(kName, "drow_probs", args.drow_probs, {args.drows.dim(0)});
-  require_dtype(kName, "dx", args.dx, args.drows.dtype);
-  require_shape(kName, "dx", args.dx, {args.token_row.dim(0), args.drows.dim(1)});
-  require_dtype(kName, "dprobs", args.dprobs, args.drow_probs.dtype);
-  require_shape(kName, "dprobs", args.dprobs, {args.token_row.dim(0), args.token_row.dim(1)});
-  return select_pair<PermuteRanks>(kName, args.drows.dtype, args.drow_probs.dtype);
+  const signature::permute_ranks::BackwardInput<Arg> args(call.args);
+  return select_pair<PermuteRanks>(args.drows.dtype, args.drow_probs.dtype);
 }
 
 }  // namespace pleat::kernels

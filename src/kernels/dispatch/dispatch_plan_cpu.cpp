@@ -28,7 +28,7 @@ void keep_largest(int32_t* first, int32_t* last, int64_t capacity, const R* prob
 template <class R>
 struct Plan {
   static void run(const Invocation& call) {
-    const signature::dispatch_plan::Forward args(call.args);
+    const signature::dispatch_plan::Forward<Arg> args(call.args);
     const int32_t* idx = args.idx.as<int32_t>();
     const R* probs = args.probs.as<R>();
     const int32_t* piece = args.piece.as<int32_t>();
@@ -116,36 +116,7 @@ struct Plan {
 }  // namespace
 
 Kernel resolve_dispatch_plan(const Invocation& call) {
-  const signature::dispatch_plan::Forward args(call.args);
-  constexpr std::string_view kName = "dispatch_plan";
-  using tensor::Dtype;
-  const int64_t E = call.integer("experts"), k = call.integer("top_k"), capacity = call.integer("capacity");
-  if (E < 1 || E > kMaxExperts) base::fail("[dispatch_plan] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (capacity < 0) base::fail("[dispatch_plan] capacity is {}, needed 0 (none) or more", capacity);
-  if (call.integer("pad") != 0 && capacity == 0) base::fail("[dispatch_plan] padding needs a capacity");
-  const int64_t policy = call.integer("policy");
-  if (policy != 0 && policy != 1) base::fail("[dispatch_plan] policy is {}, needed 0 or 1", policy);
-  if (args.idx.shape.size() != 2) base::fail("[dispatch_plan] argument 'idx' needs two dimensions");
-  const int64_t T = args.idx.dim(0);
-  require_shape(kName, "idx", args.idx, {T, k});
-  require_shape(kName, "probs", args.probs, {T, k});
-  require_shape(kName, "piece", args.piece, {T});
-  if (args.piece.present && (call.integer("pieces") < 1 || E * call.integer("pieces") > kMaxExperts))
-    base::fail("[dispatch_plan] {} experts in {} pieces, at most {} together", E, call.integer("pieces"),
-               kMaxExperts);
-  require_shape(kName, "offsets", args.offsets, {E + 1});
-  if (args.row_token.shape.size() != 1)
-    base::fail("[dispatch_plan] argument 'row_token' needs one dimension");
-  require_shape(kName, "row_slot", args.row_slot, {args.row_token.dim(0)});
-  require_shape(kName, "token_row", args.token_row, {T, k});
-  require_shape(kName, "dropped", args.dropped, {1});
-  for (size_t i : {0, 2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", args.dropped, Dtype::I64);
-  check_index_range(kName, T * k, args.row_token.dim(0));
-  return select_float<Plan>(args.probs.dtype);
+  return select_float<Plan>(signature::dispatch_plan::Forward(call.args).probs.dtype);
 }
 
 }  // namespace pleat::kernels

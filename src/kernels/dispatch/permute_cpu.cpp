@@ -24,7 +24,7 @@ void copy_rows(const C* from, const int32_t* row_token, int64_t begin, int64_t e
 template <class C, class R>
 struct PermuteForward {
   static void run(const Invocation& call) {
-    const signature::permute::Forward args(call.args);
+    const signature::permute::Forward<Arg> args(call.args);
     const C* x = args.x.as<C>();
     const R* probs = args.probs.as<R>();
     const int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
@@ -44,7 +44,7 @@ struct PermuteForward {
 template <class C, class R>
 struct PermuteBackward {
   static void run(const Invocation& call) {
-    const signature::permute::BackwardInput args(call.args);
+    const signature::permute::BackwardInput<Arg> args(call.args);
     const C* drows = args.drows.as<C>();
     const R* drow_probs = args.drow_probs.as<R>();
     const int32_t* token_row = args.token_row.as<int32_t>();
@@ -75,7 +75,7 @@ struct PermuteBackward {
 template <class C>
 struct CombineForward {
   static void run(const Invocation& call) {
-    const signature::combine::Forward args(call.args);
+    const signature::combine::Forward<Arg> args(call.args);
     const C *rows = args.rows.as<C>(), *residual = args.residual.as<C>(), *shared = args.shared.as<C>();
     const int32_t* token_row = args.token_row.as<int32_t>();
     C* y = args.y.as<C>();
@@ -99,7 +99,7 @@ struct CombineForward {
 template <class C>
 struct CombineBackward {
   static void run(const Invocation& call) {
-    const signature::combine::BackwardInput args(call.args);
+    const signature::combine::BackwardInput<Arg> args(call.args);
     const C* dy = args.dy.as<C>();
     const int32_t *row_token = args.row_token.as<int32_t>(), *offsets = args.offsets.as<int32_t>();
     C* drows = args.drows.as<C>();
@@ -113,72 +113,21 @@ struct CombineBackward {
 }  // namespace
 
 Kernel resolve_permute_forward(const Invocation& call) {
-  const signature::permute::Forward args(call.args);
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "x", args.x, 2);
-  check_rank(kName, "probs", args.probs, 2);
-  check_offsets(kName, args.offsets);
-  check_rank(kName, "rows", args.rows, 2);
-  const int64_t R = args.rows.dim(0);
-  require_shape(kName, "probs", args.probs, {args.x.dim(0), args.probs.dim(1)});
-  require_dtype(kName, "row_token", args.row_token, tensor::Dtype::I32);
-  require_shape(kName, "row_token", args.row_token, {R});
-  require_dtype(kName, "row_slot", args.row_slot, tensor::Dtype::I32);
-  require_shape(kName, "row_slot", args.row_slot, {R});
-  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
-  require_shape(kName, "token_row", args.token_row, {args.x.dim(0), args.probs.dim(1)});
-  require_dtype(kName, "rows", args.rows, args.x.dtype);
-  require_shape(kName, "rows", args.rows, {R, args.x.dim(1)});
-  require_dtype(kName, "row_probs", args.row_probs, args.probs.dtype);
-  require_shape(kName, "row_probs", args.row_probs, {R});
-  return select_pair<PermuteForward>(kName, args.x.dtype, args.probs.dtype);
+  const signature::permute::Forward<Arg> args(call.args);
+  return select_pair<PermuteForward>(args.x.dtype, args.probs.dtype);
 }
 
 Kernel resolve_permute_backward_input(const Invocation& call) {
-  const signature::permute::BackwardInput args(call.args);
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "drows", args.drows, 2);
-  check_rank(kName, "token_row", args.token_row, 2);
-  check_rank(kName, "dx", args.dx, 2);
-  const int64_t T = args.token_row.dim(0), k = args.token_row.dim(1);
-  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
-  require_shape(kName, "drow_probs", args.drow_probs, {args.drows.dim(0)});
-  require_dtype(kName, "dx", args.dx, args.drows.dtype);
-  require_shape(kName, "dx", args.dx, {T, args.drows.dim(1)});
-  require_dtype(kName, "dprobs", args.dprobs, args.drow_probs.dtype);
-  require_shape(kName, "dprobs", args.dprobs, {T, k});
-  return select_pair<PermuteBackward>(kName, args.drows.dtype, args.drow_probs.dtype);
+  const signature::permute::BackwardInput<Arg> args(call.args);
+  return select_pair<PermuteBackward>(args.drows.dtype, args.drow_probs.dtype);
 }
 
 Kernel resolve_combine_forward(const Invocation& call) {
-  const signature::combine::Forward args(call.args);
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "rows", args.rows, 2);
-  check_rank(kName, "token_row", args.token_row, 2);
-  const int64_t T = args.token_row.dim(0), h = args.rows.dim(1);
-  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
-  require_shape(kName, "residual", args.residual, {T, h});
-  require_dtype(kName, "residual", args.residual, args.rows.dtype);
-  require_shape(kName, "shared", args.shared, {T, h});
-  require_dtype(kName, "shared", args.shared, args.rows.dtype);
-  require_shape(kName, "y", args.y, {T, h});
-  require_dtype(kName, "y", args.y, args.rows.dtype);
-  return select_float<CombineForward>(args.rows.dtype);
+  return select_float<CombineForward>(signature::combine::Forward(call.args).rows.dtype);
 }
 
 Kernel resolve_combine_backward_input(const Invocation& call) {
-  const signature::combine::BackwardInput args(call.args);
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "dy", args.dy, 2);
-  check_rank(kName, "row_token", args.row_token, 1);
-  check_offsets(kName, args.offsets);
-  require_dtype(kName, "row_token", args.row_token, tensor::Dtype::I32);
-  check_rank(kName, "token_row", args.token_row, 2);
-  require_dtype(kName, "token_row", args.token_row, tensor::Dtype::I32);
-  require_shape(kName, "token_row", args.token_row, {args.dy.dim(0), args.token_row.dim(1)});
-  require_dtype(kName, "drows", args.drows, args.dy.dtype);
-  require_shape(kName, "drows", args.drows, {args.row_token.dim(0), args.dy.dim(1)});
-  return select_float<CombineBackward>(args.dy.dtype);
+  return select_float<CombineBackward>(signature::combine::BackwardInput(call.args).dy.dtype);
 }
 
 }  // namespace pleat::kernels

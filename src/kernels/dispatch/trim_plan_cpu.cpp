@@ -66,7 +66,7 @@ void trim_counts(int32_t* counts, int64_t n, int64_t E, int64_t first, int64_t E
 template <class R>
 struct Trim {
   static void run(const Invocation& call) {
-    const signature::trim_plan::Forward args(call.args);
+    const signature::trim_plan::Forward<Arg> args(call.args);
     const R* probs = args.probs.as<R>();
     const int64_t* coords = args.coords.as<int64_t>();
     int32_t *all = args.all_offsets.as<int32_t>(), *offsets = args.offsets.as<int32_t>(),
@@ -143,40 +143,7 @@ struct Trim {
 }  // namespace
 
 Kernel resolve_trim_plan(const Invocation& call) {
-  const signature::trim_plan::Forward args(call.args);
-  constexpr std::string_view kName = "trim_plan";
-  using tensor::Dtype;
-  check_rank(kName, "probs", args.probs, 2);
-  check_rank(kName, "all_offsets", args.all_offsets, 2);
-  check_rank(kName, "row_token", args.row_token, 1);
-  const int64_t T = args.probs.dim(0), k = args.probs.dim(1), n = args.all_offsets.dim(0),
-                R = args.row_token.dim(0);
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies"),
-                budget = call.integer("budget"), policy = call.integer("policy");
-  if (copies < 1 || n % copies != 0 || El < 1)
-    base::fail("[{}] {} ranks with {} copies of {} experts: needed a positive multiple", kName, n, copies,
-               El);
-  if (budget < 1) base::fail("[{}] budget is {}, needed 1 or more", kName, budget);
-  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
-  require_dtype(kName, "coords", args.coords, Dtype::I64);
-  require_shape(kName, "coords", args.coords, {program::kNumGroups});
-  require_shape(kName, "all_offsets", args.all_offsets, {n, n / copies * El + 1});
-  require_shape(kName, "offsets", args.offsets, {args.all_offsets.dim(1)});
-  require_shape(kName, "row_slot", args.row_slot, {R});
-  require_shape(kName, "token_row", args.token_row, {T, k});
-  for (size_t i : {2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::trim_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", args.dropped, Dtype::I64);
-  require_shape(kName, "dropped", args.dropped, {1});
-  if (args.overflow.present) {
-    require_dtype(kName, "overflow", args.overflow, Dtype::I64);
-    require_shape(kName, "overflow", args.overflow, {1});
-    if (args.overflow.into() != Into::Accumulate)
-      base::fail("[{}] 'overflow' keeps the largest of a step: it cannot be overwritten", kName);
-  }
-  return select_float<Trim>(args.probs.dtype);
+  return select_float<Trim>(signature::trim_plan::Forward(call.args).probs.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -2,16 +2,13 @@
 // (a copy, since they are compacted in place), and the choice within each expert (a block each). With nothing
 // over the budget the last two find nothing to do.
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/dispatch/plan_kernels.cuh"
-#include "kernels/math/require.h"
 #include "program/overflow.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
-using namespace dispatch;
 
 constexpr int kThreads = 256;
 
@@ -140,43 +137,12 @@ __global__ void __launch_bounds__(kSelectThreads)
 }  // namespace
 
 CudaLaunch prepare_trim_plan(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::trim_plan::Forward args(call.args);
-  constexpr std::string_view kName = "trim_plan";
-  using tensor::Dtype;
-  check_rank(kName, "probs", args.probs, 2);
-  check_rank(kName, "all_offsets", args.all_offsets, 2);
-  check_rank(kName, "row_token", args.row_token, 1);
-  const int64_t T = args.probs.dim(0), k = args.probs.dim(1), n = args.all_offsets.dim(0),
+  const signature::trim_plan::Forward<Arg> args(call.args);
+  if (args.probs.dtype != tensor::Dtype::F32) return {};
+  const int64_t k = args.probs.dim(1), n = args.all_offsets.dim(0), E = args.offsets.dim(0) - 1,
                 R = args.row_token.dim(0);
   const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies"),
                 budget = call.integer("budget"), policy = call.integer("policy");
-  if (copies < 1 || n % copies != 0 || El < 1)
-    base::fail("[{}] {} ranks with {} copies of {} experts: needed a positive multiple", kName, n, copies,
-               El);
-  if (budget < 1) base::fail("[{}] budget is {}, needed 1 or more", kName, budget);
-  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
-  const int64_t E = n / copies * El;
-  require_dtype(kName, "coords", args.coords, Dtype::I64);
-  require_shape(kName, "coords", args.coords, {program::kNumGroups});
-  require_shape(kName, "all_offsets", args.all_offsets, {n, E + 1});
-  require_shape(kName, "offsets", args.offsets, {E + 1});
-  require_shape(kName, "row_slot", args.row_slot, {R});
-  require_shape(kName, "token_row", args.token_row, {T, k});
-  for (size_t i : {2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::trim_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", args.dropped, Dtype::I64);
-  require_shape(kName, "dropped", args.dropped, {1});
-  if (args.overflow.present) {
-    require_dtype(kName, "overflow", args.overflow, Dtype::I64);
-    require_shape(kName, "overflow", args.overflow, {1});
-    if (args.overflow.into() != Into::Accumulate)
-      base::fail("[{}] 'overflow' keeps the largest of a step: it cannot be overwritten", kName);
-  }
-  check_index_range(kName, T * k, R);
-  if (args.probs.dtype != Dtype::F32) return {};
-
   const Group group{static_cast<int>(n), static_cast<int>(E), static_cast<int>(El), static_cast<int>(copies),
                     budget};
   const float* probs = args.probs.as<float>();

@@ -45,7 +45,7 @@ struct Kernels {
   template <class C, class R>
   struct Forward {
     static void run(const Invocation& call) {
-      const signature::expert_swiglu::Forward args(call.args);
+      const signature::expert_swiglu::Forward<Arg> args(call.args);
       const C* gu = args.gu.as<C>();
       const R* row_probs = args.row_probs.as<R>();
       C* a = args.a.as<C>();
@@ -85,7 +85,7 @@ struct Kernels {
     }
 
     static void run(const Invocation& call) {
-      const signature::expert_swiglu::BackwardInput args(call.args);
+      const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
       const C *da = args.da.as<C>(), *gu = args.gu.as<C>();
       const R* row_probs = args.row_probs.as<R>();
       C* dgu = args.dgu.as<C>();
@@ -106,39 +106,20 @@ struct Kernels {
   };
 };
 
-constexpr std::string_view kName = "expert_swiglu";
-
-void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_view a_name, const Arg& probs,
-           const Arg& offsets) {
-  if (a.shape.size() != 2)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 2", kName, a_name, a.shape.size());
-  require_shape(kName, gu_name, gu, {a.dim(0), 2 * a.dim(1)});
-  require_dtype(kName, gu_name, gu, a.dtype);
-  require_shape(kName, "row_probs", probs, {a.dim(0)});
-  require_dtype(kName, "offsets", offsets, tensor::Dtype::I32);
-  if (offsets.shape.size() != 1 || offsets.dim(0) < 2)
-    base::fail("[{}] argument 'offsets' needs one dimension of experts + 1", kName);
-}
-
 }  // namespace
 
 Kernel resolve_expert_swiglu_forward(const Invocation& call) {
-  const signature::expert_swiglu::Forward args(call.args);
-  check(args.gu, "gu", args.a, "a", args.row_probs, args.offsets);
-  return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::Forward>(kName, args.a.dtype, args.row_probs.dtype)
-             : select_pair<Kernels<ClampedRow>::Forward>(kName, args.a.dtype, args.row_probs.dtype);
+  const signature::expert_swiglu::Forward<Arg> args(call.args);
+  return activation_of(call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::Forward>(args.a.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::Forward>(args.a.dtype, args.row_probs.dtype);
 }
 
 Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
-  const signature::expert_swiglu::BackwardInput args(call.args);
-  check(args.gu, "gu", args.da, "da", args.row_probs, args.offsets);
-  check(args.dgu, "dgu", args.da, "da", args.row_probs, args.offsets);
-  require_shape(kName, "drow_probs", args.drow_probs, {args.da.dim(0)});
-  require_dtype(kName, "drow_probs", args.drow_probs, args.row_probs.dtype);
-  return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::BackwardInput>(kName, args.da.dtype, args.row_probs.dtype)
-             : select_pair<Kernels<ClampedRow>::BackwardInput>(kName, args.da.dtype, args.row_probs.dtype);
+  const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
+  return activation_of(call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype);
 }
 
 }  // namespace pleat::kernels

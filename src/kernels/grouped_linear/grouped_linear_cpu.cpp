@@ -58,7 +58,7 @@ void multiply_rows(const Invocation& call, const C* x, const C* w, const int32_t
 template <class C, class R>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::grouped_linear::Forward args(call.args);
+    const signature::grouped_linear::Forward<Arg> args(call.args);
     const int64_t E = args.w.dim(0), out = args.w.dim(1), in = args.w.dim(2);
     const C* bias = args.bias.as<C>();
     const R* row_scale = args.row_scale.as<R>();
@@ -80,7 +80,7 @@ struct Forward {
 template <class C, class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::grouped_linear::BackwardInput args(call.args);
+    const signature::grouped_linear::BackwardInput<Arg> args(call.args);
     const int64_t E = args.w.dim(0), out = args.w.dim(1), in = args.w.dim(2);
     const C* dy = args.dy.as<C>();
     const int32_t* offsets = args.offsets.as<int32_t>();
@@ -130,7 +130,7 @@ void sum_rows(const Invocation& call, const C* dy, const int32_t* offsets, const
 template <class C, class R>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::grouped_linear::BackwardWeight args(call.args);
+    const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
     const C *dy = args.dy.as<C>(), *x = args.x.as<C>();
     const int32_t* offsets = args.offsets.as<int32_t>();
     C* dw = args.dw.as<C>();
@@ -158,60 +158,23 @@ struct BackwardWeight {
   }
 };
 
-constexpr std::string_view kName = "grouped_linear";
-
-void check_weights(const Invocation& call, const Arg& w, std::string_view w_name, const Arg& x,
-                   std::string_view x_name, const Arg& y, std::string_view y_name) {
-  const signature::grouped_linear::BackwardInput args(call.args);
-  if (w.shape.size() != 3)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 3", kName, w_name, w.shape.size());
-  if (x.shape.size() != 2)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 2", kName, x_name, x.shape.size());
-  const int64_t E = w.dim(0);
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  require_shape(kName, x_name, x, {x.dim(0), w.dim(2)});
-  require_shape(kName, y_name, y, {x.dim(0), w.dim(1)});
-  require_dtype(kName, "offsets", args.offsets, tensor::Dtype::I32);
-  require_shape(kName, "offsets", args.offsets, {E + 1});
-  require_dtype(kName, x_name, x, w.dtype);
-  require_dtype(kName, y_name, y, w.dtype);
-}
-
-void check_bias(const Arg& w, std::string_view bias_name, const Arg& bias, std::string_view scale_name,
-                const Arg& scale, int64_t num_rows) {
-  require_shape(kName, bias_name, bias, {w.dim(0), w.dim(1)});
-  require_dtype(kName, bias_name, bias, w.dtype);
-  require_shape(kName, scale_name, scale, {num_rows});
-}
-
 }  // namespace
 
+// The router type is that of the scale of rows, where there is one.
 Kernel resolve_grouped_linear_forward(const Invocation& call) {
-  const signature::grouped_linear::Forward args(call.args);
-  const Arg &w = args.w, &bias = args.bias, &row_scale = args.row_scale;
-  check_weights(call, w, "w", args.x, "x", args.y, "y");
-  check_bias(w, "bias", bias, "row_scale", row_scale, args.x.dim(0));
-  if (row_scale.present && !bias.present) base::fail("[{}] argument 'row_scale' needs 'bias'", kName);
-  return select_pair<Forward>(kName, w.dtype, row_scale.present ? row_scale.dtype : w.dtype);
+  const signature::grouped_linear::Forward<Arg> args(call.args);
+  return select_pair<Forward>(args.w.dtype, (args.row_scale.present ? args.row_scale : args.w).dtype);
 }
 
 Kernel resolve_grouped_linear_backward_input(const Invocation& call) {
-  const signature::grouped_linear::BackwardInput args(call.args);
-  const Arg &w = args.w, &bias = args.bias, &drow_scale = args.drow_scale;
-  check_weights(call, w, "w", args.dx, "dx", args.dy, "dy");
-  check_bias(w, "bias", bias, "drow_scale", drow_scale, args.dy.dim(0));
-  if (bias.present != drow_scale.present)
-    base::fail("[{}] arguments 'bias' and 'drow_scale' must be both present or both absent", kName);
-  return select_pair<BackwardInput>(kName, w.dtype, drow_scale.present ? drow_scale.dtype : w.dtype);
+  const signature::grouped_linear::BackwardInput<Arg> args(call.args);
+  return select_pair<BackwardInput>(args.w.dtype, (args.drow_scale.present ? args.drow_scale : args.w).dtype);
 }
 
 Kernel resolve_grouped_linear_backward_weight(const Invocation& call) {
-  const signature::grouped_linear::BackwardWeight args(call.args);
-  const Arg &row_scale = args.row_scale, &dw = args.dw, &dbias = args.dbias;
-  check_weights(call, dw, "dw", args.x, "x", args.dy, "dy");
-  check_bias(dw, "dbias", dbias, "row_scale", row_scale, args.dy.dim(0));
-  if (row_scale.present && !dbias.present) base::fail("[{}] argument 'row_scale' needs 'dbias'", kName);
-  return select_pair<BackwardWeight>(kName, dw.dtype, row_scale.present ? row_scale.dtype : dw.dtype);
+  const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
+  if (args.dw.dtype != args.x.dtype) return nullptr;
+  return select_pair<BackwardWeight>(args.x.dtype, (args.row_scale.present ? args.row_scale : args.x).dtype);
 }
 
 std::span<const Binding> grouped_linear_bindings() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/router/aux_settings.h"
 #include "kernels/router/document_counts.h"
 #include "kernels/router/router.h"
 #include "kernels/router/score.h"
@@ -11,26 +12,7 @@
 namespace pleat::kernels {
 namespace {
 
-enum Loss { kMicro = 0, kSequence = 1, kGlobal = 2, kZ = 3, kNumLosses = 4 };
-
-struct Settings {
-  int64_t experts, top_k, num_layers;
-  Score score;
-  bool hf;
-  double coef[kNumLosses];
-
-  explicit Settings(const Invocation& call)
-      : experts(call.integer("experts")),
-        top_k(call.integer("top_k")),
-        num_layers(call.integer("num_layers")),
-        score(static_cast<Score>(call.integer("score"))),
-        hf(call.integer("hf") != 0),
-        coef{call.attr("micro_coef"), call.attr("seq_coef"), call.attr("global_coef"), call.attr("z_coef")} {}
-
-  bool balances() const { return coef[kMicro] != 0 || coef[kSequence] != 0 || coef[kGlobal] != 0; }
-  bool needs_given_counts() const { return (hf && coef[kMicro] != 0) || coef[kGlobal] != 0; }
-  bool needs_own_counts() const { return (!hf && coef[kMicro] != 0) || coef[kSequence] != 0; }
-};
+using namespace aux;
 
 // Scores of one token that sum to 1, and what their gradient needs.
 template <class R>
@@ -127,7 +109,7 @@ struct Tile {
 template <class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::router_aux::BackwardInput args(call.args);
+    const signature::router_aux::BackwardInput<Arg> args(call.args);
     const Settings set(call);
     const R* logits = args.logits.as<R>();
     const uint8_t* valid = args.valid.as<uint8_t>();
@@ -191,40 +173,7 @@ struct BackwardInput {
 }  // namespace
 
 Kernel resolve_router_aux(const Invocation& call) {
-  const signature::router_aux::BackwardInput args(call.args);
-  constexpr std::string_view kName = "router_aux";
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[router_aux] score is {}, needed 0, 1 or 2", score);
-  const Settings set(call);
-  const int64_t E = set.experts;
-  if (E < 1 || E > kMaxExperts) base::fail("[router_aux] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > E)
-    base::fail("[router_aux] top_k is {}, needed 1 to {} (the experts)", set.top_k, E);
-  if (set.hf && set.coef[kMicro] != 0 && set.coef[kGlobal] != 0)
-    base::fail("[router_aux] hf and a global loss both need the argument 'counts'; they cannot be combined");
-  if (set.hf && set.num_layers < 1)
-    base::fail("[router_aux] hf needs num_layers of at least 1, got {}", set.num_layers);
-  if (set.needs_given_counts() && !(args.counts.present && args.tokens.present))
-    base::fail("[router_aux] the {} loss needs the arguments 'counts' and 'tokens'",
-               set.coef[kGlobal] != 0 ? "global" : "hf");
-  if (args.logits.shape.size() != 2) base::fail("[router_aux] argument 'logits' needs two dimensions");
-  const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "valid", args.valid, tensor::Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "doc_start", args.doc_start, tensor::Dtype::I32);
-  require_shape(kName, "doc_start", args.doc_start, {T});
-  require_dtype(kName, "norm", args.norm, tensor::Dtype::F64);
-  require_shape(kName, "norm", args.norm, {4});
-  require_dtype(kName, "counts", args.counts, tensor::Dtype::I64);
-  require_shape(kName, "counts", args.counts, {E});
-  require_dtype(kName, "tokens", args.tokens, tensor::Dtype::I64);
-  require_shape(kName, "tokens", args.tokens, {1});
-  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
-  require_shape(kName, "dlogits", args.dlogits, {T, E});
-  require_dtype(kName, "losses", args.losses, tensor::Dtype::F64);
-  require_shape(kName, "losses", args.losses, {4});
-  return select_float<BackwardInput>(args.logits.dtype);
+  return select_float<BackwardInput>(signature::router_aux::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

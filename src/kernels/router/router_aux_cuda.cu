@@ -1,7 +1,6 @@
 // Auxiliary losses on the GPU: counts first (aux_counts.cuh), then losses and gradients (aux_losses.cuh).
 #include "device/cuda/check.h"
 #include "kernels/cuda/shared_limit.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/aux_losses.cuh"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
@@ -9,44 +8,12 @@
 namespace pleat::kernels {
 
 CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_aux::BackwardInput args(call.args);
-  constexpr std::string_view kName = "router_aux";
+  const signature::router_aux::BackwardInput<Arg> args(call.args);
   using namespace cuda;
   using namespace cuda::aux;
-  using tensor::Dtype;
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[{}] score is {}, needed 0, 1 or 2", kName, score);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
   const Settings set(call);
-  const int64_t E = set.experts;
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > E)
-    base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, set.top_k, E);
-  if (set.hf && set.coef[kMicro] != 0 && set.coef[kGlobal] != 0)
-    base::fail("[{}] hf and a global loss both need the argument 'counts'; they cannot be combined", kName);
-  if (set.hf && set.num_layers < 1)
-    base::fail("[{}] hf needs num_layers of at least 1, got {}", kName, set.num_layers);
-  if (set.needs_given_counts() && !(args.counts.present && args.tokens.present))
-    base::fail("[{}] the {} loss needs the arguments 'counts' and 'tokens'", kName,
-               set.coef[kGlobal] != 0 ? "global" : "hf");
-  require_rank(kName, "logits", args.logits, 2);
-  const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "valid", args.valid, Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "doc_start", args.doc_start, Dtype::I32);
-  require_shape(kName, "doc_start", args.doc_start, {T});
-  require_dtype(kName, "norm", args.norm, Dtype::F64);
-  require_shape(kName, "norm", args.norm, {4});
-  require_dtype(kName, "counts", args.counts, Dtype::I64);
-  require_shape(kName, "counts", args.counts, {E});
-  require_dtype(kName, "tokens", args.tokens, Dtype::I64);
-  require_shape(kName, "tokens", args.tokens, {1});
-  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
-  require_shape(kName, "dlogits", args.dlogits, {T, E});
-  require_dtype(kName, "losses", args.losses, Dtype::F64);
-  require_shape(kName, "losses", args.losses, {4});
-  if (args.logits.dtype != Dtype::F32) return {};
-
+  const int64_t T = args.logits.dim(0), E = set.experts;
   const bool own = set.needs_own_counts(), by_document = set.coef[kSequence] != 0;
   int64_t tokens_per_warp = 1;
   if (E <= kMaxTeamExperts) with_token_team(E, [&](auto team) { tokens_per_warp = team.kTokens; });

@@ -89,7 +89,7 @@ void check_given(const int32_t* given, int64_t num_tokens, int64_t top_k, int64_
 template <class R>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::router_choose::Forward args(call.args);
+    const signature::router_choose::Forward<Arg> args(call.args);
     const ChooseSettings set(call);
     const R* logits = args.logits.as<R>();
     const float* bias = args.expert_bias.as<float>();
@@ -102,7 +102,7 @@ struct Forward {
     if (given) check_given(given, T, k, E);
     if (args.load.into() == Into::Overwrite) std::fill_n(load, E, int64_t{0});
     const R* balanced = nullptr;
-    if (set.sinkhorn && set.training && !given) {
+    if (set.balances_keys() && !given) {
       sinkhorn_keys<R>(*call.pool, logits, valid, T, E, args.scratch.as<R>());
       balanced = args.scratch.as<R>();
     }
@@ -183,7 +183,7 @@ struct BackwardInput {
   }
 
   static void run(const Invocation& call) {
-    const signature::router_choose::BackwardInput args(call.args);
+    const signature::router_choose::BackwardInput<Arg> args(call.args);
     const ChooseSettings set(call);
     const R *dprobs = args.dprobs.as<R>(), *logits = args.logits.as<R>();
     const int32_t* idx = args.idx.as<int32_t>();
@@ -220,85 +220,12 @@ struct BackwardInput {
 
 }  // namespace
 
-void check_choose_settings(const Invocation& call, bool has_bias) {
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[router_choose] score is {}, needed 0, 1 or 2", score);
-  const ChooseSettings set(call);
-  if (set.experts < 1 || set.experts > kMaxExperts)
-    base::fail("[router_choose] {} experts, needed 1 to {}", set.experts, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > set.experts)
-    base::fail("[router_choose] top_k is {}, needed 1 to {} (the experts)", set.top_k, set.experts);
-  if (set.pre_softmax && set.score != Score::Softmax)
-    base::fail("[router_choose] pre_softmax needs score 0 (softmax), got score {}", score);
-  if (has_bias && (set.score == Score::Softmax || set.sinkhorn))
-    base::fail("[router_choose] an expert bias needs score 1 or 2 (sigmoid, sqrtsoftplus), got score {}",
-               score);
-  if ((set.groups > 0) != (set.group_topk > 0))
-    base::fail("[router_choose] groups {} and group_topk {} must both be 0 or both positive", set.groups,
-               set.group_topk);
-  if (set.grouped()) {
-    if (set.experts % set.groups != 0)
-      base::fail("[router_choose] {} experts do not divide into {} groups", set.experts, set.groups);
-    const int64_t size = set.experts / set.groups;
-    if (set.group_topk > set.groups || set.group_topk * size < set.top_k)
-      base::fail("[router_choose] cannot choose {} experts from {} of {} groups of {}", set.top_k,
-                 set.group_topk, set.groups, size);
-    if (set.group_score_topk < 1 || set.group_score_topk > size)
-      base::fail("[router_choose] a group's score cannot be the sum of {} of its {} experts",
-                 set.group_score_topk, size);
-  }
-  if (set.sinkhorn && (set.score != Score::Softmax || set.pre_softmax || set.renormalize || set.grouped()))
-    base::fail(
-        "[router_choose] Sinkhorn needs score 0, pre_softmax 0, renormalize 0 and no groups; got score {}, "
-        "pre_softmax {}, "
-        "renormalize {}, groups {}",
-        score, set.pre_softmax, set.renormalize, set.groups);
-}
-
 Kernel resolve_router_choose_forward(const Invocation& call) {
-  const signature::router_choose::Forward args(call.args);
-  constexpr std::string_view kName = "router_choose";
-  check_choose_settings(call, args.expert_bias.present);
-  const ChooseSettings set(call);
-  if (args.logits.shape.size() != 2) base::fail("[router_choose] argument 'logits' needs two dimensions");
-  const int64_t T = args.logits.dim(0), E = set.experts, k = set.top_k;
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "expert_bias", args.expert_bias, tensor::Dtype::F32);
-  require_shape(kName, "expert_bias", args.expert_bias, {E});
-  require_dtype(kName, "valid", args.valid, tensor::Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "given", args.given, tensor::Dtype::I32);
-  require_shape(kName, "given", args.given, {T, k});
-  require_dtype(kName, "idx", args.idx, tensor::Dtype::I32);
-  require_shape(kName, "idx", args.idx, {T, k});
-  require_dtype(kName, "probs", args.probs, args.logits.dtype);
-  require_shape(kName, "probs", args.probs, {T, k});
-  require_dtype(kName, "load", args.load, tensor::Dtype::I64);
-  require_shape(kName, "load", args.load, {E});
-  require_dtype(kName, "stats", args.stats, tensor::Dtype::F64);
-  require_shape(kName, "stats", args.stats, {4});
-  require_dtype(kName, "scratch", args.scratch, args.logits.dtype);
-  require_shape(kName, "scratch", args.scratch, {T, E});
-  if (set.sinkhorn && set.training && !args.given.present && !args.scratch.present)
-    base::fail("[router_choose] Sinkhorn needs the argument 'scratch' of [{}, {}]", T, E);
-  return select_float<Forward>(args.logits.dtype);
+  return select_float<Forward>(signature::router_choose::Forward(call.args).logits.dtype);
 }
 
 Kernel resolve_router_choose_backward_input(const Invocation& call) {
-  const signature::router_choose::BackwardInput args(call.args);
-  constexpr std::string_view kName = "router_choose";
-  check_choose_settings(call, false);
-  const ChooseSettings set(call);
-  if (args.logits.shape.size() != 2) base::fail("[router_choose] argument 'logits' needs two dimensions");
-  const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, set.experts});
-  require_dtype(kName, "dprobs", args.dprobs, args.logits.dtype);
-  require_shape(kName, "dprobs", args.dprobs, {T, set.top_k});
-  require_dtype(kName, "idx", args.idx, tensor::Dtype::I32);
-  require_shape(kName, "idx", args.idx, {T, set.top_k});
-  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
-  require_shape(kName, "dlogits", args.dlogits, {T, set.experts});
-  return select_float<BackwardInput>(args.logits.dtype);
+  return select_float<BackwardInput>(signature::router_choose::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

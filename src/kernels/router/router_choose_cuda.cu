@@ -4,7 +4,6 @@
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/choose_team.cuh"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/sinkhorn.cuh"
@@ -42,7 +41,7 @@ struct Choice {
         group_score_topk(static_cast<int>(set.group_score_topk)) {
     if (given)
       key = Key::Given;
-    else if (set.sinkhorn && set.training)
+    else if (set.balances_keys())
       key = Key::Matrix;
     else if (set.chooses_by_logit())
       key = Key::Logit;
@@ -278,37 +277,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_choose::Forward args(call.args);
-  constexpr std::string_view kName = "router_choose";
-  using tensor::Dtype;
-  check_choose_settings(call, args.expert_bias.present);
+  const signature::router_choose::Forward<Arg> args(call.args);
   const ChooseSettings set(call);
-  require_rank(kName, "logits", args.logits, 2);
-  const int64_t T = args.logits.dim(0), E = set.experts, k = set.top_k;
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "expert_bias", args.expert_bias, Dtype::F32);
-  require_shape(kName, "expert_bias", args.expert_bias, {E});
-  require_dtype(kName, "valid", args.valid, Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "given", args.given, Dtype::I32);
-  require_shape(kName, "given", args.given, {T, k});
-  require_dtype(kName, "idx", args.idx, Dtype::I32);
-  require_shape(kName, "idx", args.idx, {T, k});
-  require_dtype(kName, "probs", args.probs, Dtype::F32);
-  require_shape(kName, "probs", args.probs, {T, k});
-  require_dtype(kName, "load", args.load, Dtype::I64);
-  require_shape(kName, "load", args.load, {E});
-  require_dtype(kName, "stats", args.stats, Dtype::F64);
-  require_shape(kName, "stats", args.stats, {4});
-  require_dtype(kName, "scratch", args.scratch, Dtype::F32);
-  require_shape(kName, "scratch", args.scratch, {T, E});
   if (set.grouped() && set.groups > program::kMaxGpuGroups)
     base::fail("[router_choose] {} groups, needed at most {} on the GPU", set.groups, program::kMaxGpuGroups);
-  if (args.logits.dtype != Dtype::F32) return {};
-
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0), E = set.experts;
   const Choice choice(set, args.given.present);
-  if (choice.key == Key::Matrix && !args.scratch.present)
-    base::fail("[router_choose] Sinkhorn needs the argument 'scratch' of [{}, {}]", T, E);
   const CudaLaunch balance = choice.key == Key::Matrix
                                  ? prepare_sinkhorn(args.logits.as<float>(), args.valid.as<uint8_t>(), T, E,
                                                     args.scratch.as<float>(), lane)
@@ -372,21 +347,10 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
 }
 
 CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_choose::BackwardInput args(call.args);
-  constexpr std::string_view kName = "router_choose";
-  using tensor::Dtype;
-  check_choose_settings(call, false);
+  const signature::router_choose::BackwardInput<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
   const ChooseSettings set(call);
-  require_rank(kName, "logits", args.logits, 2);
   const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, set.experts});
-  require_dtype(kName, "dprobs", args.dprobs, args.logits.dtype);
-  require_shape(kName, "dprobs", args.dprobs, {T, set.top_k});
-  require_dtype(kName, "idx", args.idx, Dtype::I32);
-  require_shape(kName, "idx", args.idx, {T, set.top_k});
-  require_dtype(kName, "dlogits", args.dlogits, args.logits.dtype);
-  require_shape(kName, "dlogits", args.dlogits, {T, set.experts});
-  if (args.logits.dtype != Dtype::F32) return {};
   const Choice choice(set, false);
   const float *dprobs = args.dprobs.as<float>(), *logits = args.logits.as<float>();
   const int32_t* idx = args.idx.as<int32_t>();

@@ -11,7 +11,7 @@ namespace {
 template <class R>
 struct Count {
   static void run(const Invocation& call) {
-    const signature::router_count::Forward args(call.args);
+    const signature::router_count::Forward<Arg> args(call.args);
     const R* logits = args.logits.as<R>();
     const uint8_t* valid = args.valid.as<uint8_t>();
     int64_t *counts = args.counts.as<int64_t>(), *tokens = args.tokens.as<int64_t>();
@@ -39,21 +39,7 @@ struct Count {
 }  // namespace
 
 Kernel resolve_router_count(const Invocation& call) {
-  const signature::router_count::Forward args(call.args);
-  constexpr std::string_view kName = "router_count";
-  const int64_t E = call.integer("experts"), k = call.integer("top_k");
-  if (E < 1 || E > kMaxExperts) base::fail("[router_count] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (k < 1 || k > E) base::fail("[router_count] top_k is {}, needed 1 to {} (the experts)", k, E);
-  if (args.logits.shape.size() != 2) base::fail("[router_count] argument 'logits' needs two dimensions");
-  const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "valid", args.valid, tensor::Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "counts", args.counts, tensor::Dtype::I64);
-  require_shape(kName, "counts", args.counts, {E});
-  require_dtype(kName, "tokens", args.tokens, tensor::Dtype::I64);
-  require_shape(kName, "tokens", args.tokens, {1});
-  return select_float<Count>(args.logits.dtype);
+  return select_float<Count>(signature::router_count::Forward(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

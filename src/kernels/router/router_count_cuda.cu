@@ -1,6 +1,5 @@
 // Counters for losses that span microbatches or layers, on the GPU: a warp per token, a histogram per block.
 #include "device/cuda/check.h"
-#include "kernels/math/require.h"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/token.cuh"
@@ -44,22 +43,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_count::Forward args(call.args);
-  constexpr std::string_view kName = "router_count";
-  using tensor::Dtype;
-  const int64_t E = call.integer("experts"), k = call.integer("top_k");
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  if (k < 1 || k > E) base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, k, E);
-  require_rank(kName, "logits", args.logits, 2);
-  const int64_t T = args.logits.dim(0);
-  require_shape(kName, "logits", args.logits, {T, E});
-  require_dtype(kName, "valid", args.valid, Dtype::U8);
-  require_shape(kName, "valid", args.valid, {T});
-  require_dtype(kName, "counts", args.counts, Dtype::I64);
-  require_shape(kName, "counts", args.counts, {E});
-  require_dtype(kName, "tokens", args.tokens, Dtype::I64);
-  require_shape(kName, "tokens", args.tokens, {1});
-  if (args.logits.dtype != Dtype::F32) return {};
+  const signature::router_count::Forward<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0), E = args.logits.dim(1), k = call.integer("top_k");
   const float* logits = args.logits.as<float>();
   const uint8_t* valid = args.valid.as<uint8_t>();
   int64_t *counts = args.counts.as<int64_t>(), *tokens = args.tokens.as<int64_t>();

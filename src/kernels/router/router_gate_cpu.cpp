@@ -36,7 +36,7 @@ void narrow(const R* from, int64_t num_rows, int64_t num_columns, C* to, int64_t
 template <class C, class R>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::router_gate::Forward args(call.args);
+    const signature::router_gate::Forward<Arg> args(call.args);
     const C *x = args.x.as<C>(), *w = args.w.as<C>(), *bias = args.bias.as<C>();
     R* logits = args.logits.as<R>();
     const int64_t T = args.x.dim(0), h = args.x.dim(1), E = args.w.dim(0);
@@ -69,7 +69,7 @@ struct Forward {
 template <class C, class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::router_gate::BackwardInput args(call.args);
+    const signature::router_gate::BackwardInput<Arg> args(call.args);
     const R* dlogits = args.dlogits.as<R>();
     const C* w = args.w.as<C>();
     C* dx = args.dx.as<C>();
@@ -101,7 +101,7 @@ struct BackwardInput {
 template <class C, class R>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::router_gate::BackwardWeight args(call.args);
+    const signature::router_gate::BackwardWeight<Arg> args(call.args);
     const R* dlogits = args.dlogits.as<R>();
     const C* x = args.x.as<C>();
     C *dw = args.dw.as<C>(), *dbias = args.dbias.as<C>();
@@ -136,56 +136,22 @@ struct BackwardWeight {
   }
 };
 
-void check_rank_2(const Arg& arg, std::string_view name) {
-  if (arg.shape.size() != 2)
-    base::fail("[router_gate] argument '{}' has {} dimensions, needed 2", name, arg.shape.size());
-}
-
-void check_experts(int64_t experts) {
-  if (experts < 1 || experts > kMaxExperts)
-    base::fail("[router_gate] {} experts, needed 1 to {}", experts, kMaxExperts);
-}
-
 }  // namespace
 
 Kernel resolve_router_gate_forward(const Invocation& call) {
-  const signature::router_gate::Forward args(call.args);
-  check_rank_2(args.x, "x");
-  check_rank_2(args.w, "w");
-  const int64_t T = args.x.dim(0), h = args.x.dim(1), E = args.w.dim(0);
-  check_experts(E);
-  require_shape(args.w, {E, h});
-  require_type(args.w, args.x.dtype);
-  require_shape(args.bias, {E});
-  require_type(args.bias, args.x.dtype);
-  require_shape(args.logits, {T, E});
-  return select_pair<Forward>("router_gate", args.x.dtype, args.logits.dtype);
+  const signature::router_gate::Forward<Arg> args(call.args);
+  return select_pair<Forward>(args.x.dtype, args.logits.dtype);
 }
 
 Kernel resolve_router_gate_backward_input(const Invocation& call) {
-  const signature::router_gate::BackwardInput args(call.args);
-  check_rank_2(args.dlogits, "dlogits");
-  check_rank_2(args.w, "w");
-  const int64_t T = args.dlogits.dim(0), E = args.dlogits.dim(1), h = args.w.dim(1);
-  check_experts(E);
-  require_shape(args.w, {E, h});
-  require_shape(args.dx, {T, h});
-  require_type(args.dx, args.w.dtype);
-  return select_pair<BackwardInput>("router_gate", args.w.dtype, args.dlogits.dtype);
+  const signature::router_gate::BackwardInput<Arg> args(call.args);
+  return select_pair<BackwardInput>(args.w.dtype, args.dlogits.dtype);
 }
 
 Kernel resolve_router_gate_backward_weight(const Invocation& call) {
-  const signature::router_gate::BackwardWeight args(call.args);
-  check_rank_2(args.dlogits, "dlogits");
-  check_rank_2(args.x, "x");
-  const int64_t T = args.dlogits.dim(0), E = args.dlogits.dim(1), h = args.x.dim(1);
-  check_experts(E);
-  require_shape(args.x, {T, h});
-  require_shape(args.dw, {E, h});
-  require_type(args.dw, args.x.dtype);
-  require_shape(args.dbias, {E});
-  require_type(args.dbias, args.x.dtype);
-  return select_pair<BackwardWeight>("router_gate", args.x.dtype, args.dlogits.dtype);
+  const signature::router_gate::BackwardWeight<Arg> args(call.args);
+  return args.dw.dtype == args.x.dtype ? select_pair<BackwardWeight>(args.x.dtype, args.dlogits.dtype)
+                                       : nullptr;
 }
 
 }  // namespace pleat::kernels

@@ -6,7 +6,6 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
@@ -175,10 +174,8 @@ __global__ void __launch_bounds__(kThreads) add_bias(const double* partial, int 
   dbias[e] = from_float<D>(static_cast<float>(sum));
 }
 
-void check(const GateShape& shape) {
+void require_gpu_size(const GateShape& shape) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (shape.experts < 1 || shape.experts > kMaxExperts)
-    base::fail("[{}] {} experts, needed 1 to {}", kName, shape.experts, kMaxExperts);
   if (shape.tokens > kMost || shape.width > kMost)
     base::fail("[{}] [{}, {}] is too large", kName, shape.tokens, shape.width);
 }
@@ -200,17 +197,10 @@ bool takes_tensor_cores(std::string_view phase, const GateShape& shape,
 }  // namespace
 
 CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_gate::Forward args(call.args);
-  require_rank(kName, "x", args.x, 2);
-  require_rank(kName, "w", args.w, 2);
+  const signature::router_gate::Forward<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
   const GateShape shape{args.x.dim(0), args.x.dim(1), args.w.dim(0)};
-  check(shape);
-  require_shape(kName, "w", args.w, {shape.experts, shape.width});
-  require_dtype(kName, "w", args.w, args.x.dtype);
-  require_shape(kName, "bias", args.bias, {shape.experts});
-  require_dtype(kName, "bias", args.bias, args.x.dtype);
-  require_shape(kName, "logits", args.logits, {shape.tokens, shape.experts});
-  require_dtype(kName, "logits", args.logits, tensor::Dtype::F32);
+  require_gpu_size(shape);
   if (takes_tensor_cores("forward", shape, {&args.x, &args.w, &args.logits}))
     return prepare_gate_forward(shape, args.x, args.w, args.bias, args.logits, lane);
   CudaLaunch out;
@@ -227,15 +217,10 @@ CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lan
 }
 
 CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_gate::BackwardInput args(call.args);
-  require_rank(kName, "dlogits", args.dlogits, 2);
-  require_rank(kName, "w", args.w, 2);
+  const signature::router_gate::BackwardInput<Arg> args(call.args);
+  if (args.dlogits.dtype != tensor::Dtype::F32) return {};
   const GateShape shape{args.dlogits.dim(0), args.w.dim(1), args.dlogits.dim(1)};
-  check(shape);
-  require_dtype(kName, "dlogits", args.dlogits, tensor::Dtype::F32);
-  require_shape(kName, "w", args.w, {shape.experts, shape.width});
-  require_shape(kName, "dx", args.dx, {shape.tokens, shape.width});
-  require_dtype(kName, "dx", args.dx, args.w.dtype);
+  require_gpu_size(shape);
   if (takes_tensor_cores("dgrad", shape, {&args.w, &args.dlogits, &args.dx}))
     return prepare_gate_backward_input(shape, args.dlogits, args.w, args.dx, lane);
   CudaLaunch out;
@@ -252,17 +237,10 @@ CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cu
 }
 
 CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::router_gate::BackwardWeight args(call.args);
-  require_rank(kName, "dlogits", args.dlogits, 2);
-  require_rank(kName, "x", args.x, 2);
+  const signature::router_gate::BackwardWeight<Arg> args(call.args);
+  if (args.dlogits.dtype != tensor::Dtype::F32) return {};
   const GateShape shape{args.dlogits.dim(0), args.x.dim(1), args.dlogits.dim(1)};
-  check(shape);
-  require_dtype(kName, "dlogits", args.dlogits, tensor::Dtype::F32);
-  require_shape(kName, "x", args.x, {shape.tokens, shape.width});
-  require_shape(kName, "dw", args.dw, {shape.experts, shape.width});
-  require_shape(kName, "dbias", args.dbias, {shape.experts});
-  require_dtype(kName, "dbias", args.dbias, args.dw.dtype);
-
+  require_gpu_size(shape);
   const int64_t size = shape.experts * shape.width;
   GatePartials products;
   if (takes_tensor_cores("wgrad", shape, {&args.x, &args.dlogits})) {
