@@ -25,7 +25,7 @@ double row_gradient(T* __restrict row, int64_t n, int32_t label, double norm) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::cross_entropy::Forward args(call.args);
+    const signature::cross_entropy::Forward<Arg> args(call.args);
     const T* logits = args.logits.as<T>();
     const int32_t* labels = args.labels.as<int32_t>();
     const uint8_t* mask = args.mask.as<uint8_t>();
@@ -51,7 +51,7 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::cross_entropy::BackwardInput args(call.args);
+    const signature::cross_entropy::BackwardInput<Arg> args(call.args);
     const int32_t* labels = args.labels.as<int32_t>();
     const uint8_t* mask = args.mask.as<uint8_t>();
     const double norm = *args.norm.as<double>();
@@ -66,21 +66,13 @@ struct BackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const signature::cross_entropy::Forward args(call.args);
-  require_rank(args.logits, 2);
-  require_labels("cross_entropy", args.labels, args.mask, args.loss, args.logits.dim(0));
-  require_shape(args.token_loss, {args.logits.dim(0)});
-  require_same_type({&args.logits, &args.token_loss});
+  const signature::cross_entropy::Forward<Arg> args(call.args);
+  if (args.token_loss.present && args.token_loss.dtype != args.logits.dtype) return nullptr;
   return select_float<Forward>(args.logits.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const signature::cross_entropy::BackwardInput args(call.args);
-  require_rank(args.logits, 2);
-  require_labels("cross_entropy", args.labels, args.mask, args.loss, args.logits.dim(0));
-  require_norm("cross_entropy", args.norm);
-  require_in_place(args.logits);
-  return select_float<BackwardInput>(args.logits.dtype);
+  return select_float<BackwardInput>(signature::cross_entropy::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace

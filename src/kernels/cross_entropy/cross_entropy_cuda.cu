@@ -4,11 +4,9 @@
 // that are not whole 16-byte units, or longer than a cluster of blocks holds, are read twice for it.
 #include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
-#include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
@@ -188,20 +186,13 @@ CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, device::cud
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::cross_entropy::Forward args(call.args);
-  require_rank(args.logits, 2);
-  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
-  require_labels("cross_entropy", args.labels, args.mask, args.loss, rows);
-  require_shape(args.token_loss, {rows});
   CudaLaunch out;
   if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return out;
   with_float(args.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{
-        args.logits.as<T>(), args.labels.as<int32_t>(), args.mask.as<uint8_t>(), nullptr, columns, columns};
-    LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
-    if (args.token_loss.present) to.token_loss = args.token_loss.data, to.token_dtype = args.token_loss.dtype;
+    const auto p = loss_args<decltype(zero)>(args, call);
+    const LossTarget to = loss_target(args);
     out = loss_launch(
-        [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, rows, row_loss); }, to,
+        [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, to.rows, row_loss); }, to,
         lane);
   });
   return out;
@@ -209,41 +200,21 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
   const signature::cross_entropy::BackwardInput args(call.args);
-  require_rank(args.logits, 2);
-  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
-  require_labels("cross_entropy", args.labels, args.mask, args.loss, rows);
-  require_norm("cross_entropy", args.norm);
-  require_in_place(args.logits);
   CudaLaunch out;
   with_float(args.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{
-        args.logits.as<T>(), args.labels.as<int32_t>(), args.mask.as<uint8_t>(), nullptr, columns, columns};
-    const LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
-    out = loss_launch(plan_gradient(p, rows, args.norm.as<double>()), to, lane);
+    const LossTarget to = loss_target(args);
+    out = loss_launch(plan_gradient(loss_args<decltype(zero)>(args, call), to.rows, args.norm.as<double>()),
+                      to, lane);
   });
   return out;
 }
 
 CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane) {
   const signature::vocab_stats::Forward args(call.args);
-  require_rank(args.logits, 2);
-  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
-  require_labels("vocab_stats", args.labels, args.mask, {}, rows);
-  require_coords("vocab_stats", call, args.coords);
-  require_shape(args.stats, {rows, 3});
-  require_type(args.stats, tensor::Dtype::F64);
-  const int64_t vocabulary = call.integer("vocabulary");
   CudaLaunch out;
   with_float(args.logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{args.logits.as<T>(),
-                        args.labels.as<int32_t>(),
-                        args.mask.as<uint8_t>(),
-                        args.coords.as<int64_t>() + call.integer("group"),
-                        columns,
-                        vocabulary};
-    out = [=, stats = args.stats.as<double>(), stream = lane.stream()] {
+    const auto p = loss_args<decltype(zero)>(args, call);
+    out = [=, rows = args.logits.dim(0), stats = args.stats.as<double>(), stream = lane.stream()] {
       launch_sums<true>(stream, p, rows, stats);
     };
   });

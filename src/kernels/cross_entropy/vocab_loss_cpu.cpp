@@ -4,16 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include <fmt/ranges.h>
-
+#include "kernels/cross_entropy/contract.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cross_entropy/loss_rows.h"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
-
-constexpr int64_t kNumStats = 3;
 
 // One row over all pieces. `top` is the maximum of some piece, so it is exact in the logits' own type.
 struct WholeRow {
@@ -22,7 +18,7 @@ struct WholeRow {
 };
 
 WholeRow combine(const double* all_stats, int64_t num_ranks, int64_t num_rows, int64_t t) {
-  const auto of = [&](int64_t rank) { return all_stats + (rank * num_rows + t) * kNumStats; };
+  const auto of = [&](int64_t rank) { return all_stats + (rank * num_rows + t) * kNumVocabStats; };
   WholeRow row{-std::numeric_limits<double>::infinity(), 0, 0};
   for (int64_t rank = 0; rank < num_ranks; ++rank) row.top = of(rank)[0] > row.top ? of(rank)[0] : row.top;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
@@ -38,28 +34,24 @@ int64_t real_columns(const Invocation& call, int64_t first, int64_t columns) {
   return std::clamp<int64_t>(call.integer("vocabulary") - first, 0, columns);
 }
 
-int64_t ranks_of(const Arg& all_stats, int64_t num_rows) {
-  return num_rows == 0 ? 0 : all_stats.size() / (num_rows * kNumStats);
-}
-
 template <class T>
 struct Stats {
   static void run(const Invocation& call) {
-    const signature::vocab_stats::Forward args(call.args);
+    const signature::vocab_stats::Forward<Arg> args(call.args);
     const T* logits = args.logits.as<T>();
     const int32_t* labels = args.labels.as<int32_t>();
     const uint8_t* mask = args.mask.as<uint8_t>();
     double* stats = args.stats.as<double>();
     const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
-    const int64_t first = columns * coordinate("vocab_stats", call, args.coords);
+    const int64_t first = columns * coordinate(args.coords, call);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_stats", labels, mask, rows, call.integer("vocabulary"));
     const Tiling tiling = loss_tiling(rows);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-        double* to = stats + t * kNumStats;
+        double* to = stats + t * kNumVocabStats;
         if (!mask[t]) {
-          std::fill_n(to, kNumStats, 0.0);
+          std::fill_n(to, kNumVocabStats, 0.0);
           continue;
         }
         const T* row = logits + t * columns;
@@ -76,11 +68,11 @@ struct Stats {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::vocab_loss::Forward args(call.args);
+    const signature::vocab_loss::Forward<Arg> args(call.args);
     const double* all_stats = args.all_stats.as<double>();
     const uint8_t* mask = args.mask.as<uint8_t>();
     T* token_loss = args.token_loss.as<T>();
-    const int64_t rows = args.mask.dim(0), num_ranks = ranks_of(args.all_stats, rows);
+    const int64_t rows = args.mask.dim(0), num_ranks = ranks_of_stats(args.all_stats, rows);
     sum_rows(
         call, mask, rows, args.loss,
         [&](int64_t t) {
@@ -97,15 +89,15 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const signature::vocab_loss::BackwardInput args(call.args);
+    const signature::vocab_loss::BackwardInput<Arg> args(call.args);
     const double* all_stats = args.all_stats.as<double>();
     const int32_t* labels = args.labels.as<int32_t>();
     const uint8_t* mask = args.mask.as<uint8_t>();
     const double norm = *args.norm.as<double>();
     T* logits = args.logits.as<T>();
     const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1),
-                  num_ranks = ranks_of(args.all_stats, rows);
-    const int64_t first = columns * coordinate("vocab_loss", call, args.coords);
+                  num_ranks = ranks_of_stats(args.all_stats, rows);
+    const int64_t first = columns * coordinate(args.coords, call);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_loss", labels, mask, rows, call.integer("vocabulary"));
     sum_rows(
@@ -126,49 +118,18 @@ struct BackwardInput {
   }
 };
 
-void require_all_stats(const Arg& all_stats, int64_t rows) {
-  require_dtype("vocab_loss", "all_stats", all_stats, tensor::Dtype::F64);
-  const auto shape = all_stats.shape;
-  const bool fits = shape.size() == 3 ? shape[1] == rows && shape[2] == kNumStats
-                    : shape.size() == 2
-                        ? (rows == 0 ? shape[0] == 0 : shape[0] % rows == 0) && shape[1] == kNumStats
-                        : false;
-  if (!fits || (rows > 0 && all_stats.size() == 0))
-    base::fail("[vocab_loss] argument 'all_stats' is [{}], needed [ranks, {}, {}]", fmt::join(shape, ", "),
-               rows, kNumStats);
-}
-
 }  // namespace
 
 Kernel resolve_vocab_stats(const Invocation& call) {
-  const signature::vocab_stats::Forward args(call.args);
-  require_rank(args.logits, 2);
-  require_labels("vocab_stats", args.labels, args.mask, {}, args.logits.dim(0));
-  require_coords("vocab_stats", call, args.coords);
-  require_shape(args.stats, {args.logits.dim(0), kNumStats});
-  require_type(args.stats, tensor::Dtype::F64);
-  return select_float<Stats>(args.logits.dtype);
+  return select_float<Stats>(signature::vocab_stats::Forward(call.args).logits.dtype);
 }
 
 Kernel resolve_vocab_loss_forward(const Invocation& call) {
-  const signature::vocab_loss::Forward args(call.args);
-  require_rank(args.mask, 1);
-  require_labels("vocab_loss", {}, args.mask, args.loss, args.mask.dim(0));
-  require_all_stats(args.all_stats, args.mask.dim(0));
-  require_shape(args.token_loss, {args.mask.dim(0)});
-  require_same_type({&args.token_loss});
-  return select_float<Forward>(args.token_loss.dtype);
+  return select_float<Forward>(signature::vocab_loss::Forward(call.args).token_loss.dtype);
 }
 
 Kernel resolve_vocab_loss_backward_input(const Invocation& call) {
-  const signature::vocab_loss::BackwardInput args(call.args);
-  require_rank(args.logits, 2);
-  require_labels("vocab_loss", args.labels, args.mask, args.loss, args.logits.dim(0));
-  require_all_stats(args.all_stats, args.logits.dim(0));
-  require_norm("vocab_loss", args.norm);
-  require_coords("vocab_loss", call, args.coords);
-  require_in_place(args.logits);
-  return select_float<BackwardInput>(args.logits.dtype);
+  return select_float<BackwardInput>(signature::vocab_loss::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -1,10 +1,9 @@
 // Cross entropy from the statistics of all pieces of a cut vocabulary, on the GPU. The gradient needs no sum
 // over a row any more: a pure stream.
+#include "kernels/cross_entropy/contract.h"
 #include "kernels/cross_entropy/loss_rows.cuh"
-#include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
@@ -91,30 +90,14 @@ __global__ void __launch_bounds__(kThreads, 5)
   if (threadIdx.x == 0) row_loss[row] = !counted ? 0.0 : p.label_ok(row) ? whole.loss() : not_a_number();
 }
 
-int ranks_of(const Arg& all_stats, int64_t rows) {
-  require_dtype("vocab_loss", "all_stats", all_stats, tensor::Dtype::F64);
-  const auto shape = all_stats.shape;
-  const bool fits = shape.size() == 3   ? shape[1] == rows && shape[2] == 3
-                    : shape.size() == 2 ? (rows == 0 ? shape[0] == 0 : shape[0] % rows == 0) && shape[1] == 3
-                                        : false;
-  if (!fits || (rows > 0 && all_stats.size() == 0))
-    base::fail("[vocab_loss] argument 'all_stats' has {} elements in {} dimensions, needed [ranks, {}, 3]",
-               all_stats.size(), shape.size(), rows);
-  return rows == 0 ? 0 : static_cast<int>(all_stats.size() / (rows * 3));
-}
-
 }  // namespace
 
 CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::vocab_loss::Forward args(call.args);
-  require_rank(args.mask, 1);
+  const signature::vocab_loss::Forward<Arg> args(call.args);
   const int64_t rows = args.mask.dim(0);
-  require_labels("vocab_loss", {}, args.mask, args.loss, rows);
-  require_shape(args.token_loss, {rows});
-  const int num_ranks = ranks_of(args.all_stats, rows);
+  const int num_ranks = static_cast<int>(ranks_of_stats(args.all_stats, rows));
   if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return {};
-  LossTarget to{args.mask.as<uint8_t>(), rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
-  if (args.token_loss.present) to.token_loss = args.token_loss.data, to.token_dtype = args.token_loss.dtype;
+  const LossTarget to = loss_target(args);
   lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
   return [=, &lane, all_stats = args.all_stats.as<double>()] {
     auto* row_loss = reinterpret_cast<double*>(lane.scratch());
@@ -128,25 +111,15 @@ CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane
 }
 
 CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::vocab_loss::BackwardInput args(call.args);
-  require_rank(args.logits, 2);
-  const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
-  require_labels("vocab_loss", args.labels, args.mask, args.loss, rows);
-  require_norm("vocab_loss", args.norm);
-  require_coords("vocab_loss", call, args.coords);
-  require_in_place(args.logits);
-  const int num_ranks = ranks_of(args.all_stats, rows);
+  const signature::vocab_loss::BackwardInput<Arg> args(call.args);
+  const int64_t rows = args.logits.dim(0);
+  const int num_ranks = static_cast<int>(ranks_of_stats(args.all_stats, rows));
   CudaLaunch out;
   with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{args.logits.as<T>(),
-                        args.labels.as<int32_t>(),
-                        args.mask.as<uint8_t>(),
-                        args.coords.as<int64_t>() + call.integer("group"),
-                        columns,
-                        call.integer("vocabulary")};
-    const LossTarget to{p.mask, rows, args.loss.as<double>(), args.loss.into() == Into::Accumulate};
-    const bool wide = columns % kWide<T> == 0 && all_aligned({p.logits});
+    const auto p = loss_args<T>(args, call);
+    const LossTarget to = loss_target(args);
+    const bool wide = p.columns % kWide<T> == 0 && all_aligned({p.logits});
     lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
     out = [=, &lane, all_stats = args.all_stats.as<double>(), norm = args.norm.as<double>()] {
       auto* row_loss = reinterpret_cast<double*>(lane.scratch());

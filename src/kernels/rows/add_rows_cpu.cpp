@@ -1,7 +1,6 @@
 // Rows summed with what did not go through the collective: bias, shared experts, residual.
 #include <algorithm>
 
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/rows/rows.h"
 
@@ -16,7 +15,7 @@ void add_to(T* __restrict to, const T* __restrict from, int64_t count) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const signature::add_rows::Forward args(call.args);
+    const signature::add_rows::Forward<Arg> args(call.args);
     const T *x = args.x.as<T>(), *bias = args.bias.as<T>(), *shared = args.shared.as<T>(),
             *residual = args.residual.as<T>();
     T* y = args.y.as<T>();
@@ -37,7 +36,7 @@ struct Forward {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const signature::add_rows::BackwardWeight args(call.args);
+    const signature::add_rows::BackwardWeight<Arg> args(call.args);
     const T* dy = args.dy.as<T>();
     T* dbias = args.dbias.as<T>();
     const bool accumulate = args.dbias.into() == Into::Accumulate;
@@ -59,23 +58,12 @@ struct BackwardWeight {
 }  // namespace
 
 Kernel resolve_add_rows_forward(const Invocation& call) {
-  const signature::add_rows::Forward args(call.args);
-  require_rank(args.x, 2);
-  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
-  require_shape(args.bias, {width});
-  require_shape(args.shared, {rows, width});
-  require_shape(args.residual, {rows, width});
-  require_shape(args.y, {rows, width});
-  require_same_type({&args.x, &args.bias, &args.shared, &args.residual, &args.y});
-  return select_float<Forward>(args.x.dtype);
+  return select_float<Forward>(signature::add_rows::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_add_rows_backward_weight(const Invocation& call) {
-  const signature::add_rows::BackwardWeight args(call.args);
-  require_rank(args.dy, 2);
-  require_shape(args.dbias, {args.dy.dim(1)});
-  require_same_type({&args.dy, &args.dbias});
-  return select_float<BackwardWeight>(args.dy.dtype);
+  const signature::add_rows::BackwardWeight<Arg> args(call.args);
+  return args.dbias.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
 }
 
 }  // namespace pleat::kernels

@@ -5,7 +5,6 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -53,17 +52,9 @@ struct Columns {
   }
 };
 
-}  // namespace
-
 CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::add_rows::Forward args(call.args);
-  require_rank(args.x, 2);
+  const signature::add_rows::Forward<Arg> args(call.args);
   const int64_t rows = args.x.dim(0), width = args.x.dim(1);
-  require_shape(args.bias, {width});
-  require_shape(args.shared, {rows, width});
-  require_shape(args.residual, {rows, width});
-  require_shape(args.y, {rows, width});
-  require_same_type({&args.x, &args.bias, &args.shared, &args.residual, &args.y});
   CudaLaunch out;
   with_float(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -86,10 +77,8 @@ CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& 
 }
 
 CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::add_rows::BackwardWeight args(call.args);
-  require_rank(args.dy, 2);
+  const signature::add_rows::BackwardWeight<Arg> args(call.args);
   const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
-  require_shape(args.dbias, {width});
   CudaLaunch out;
   if (!is_stored(args.dbias.dtype)) return out;
   with_float(args.dy.dtype, [&](auto zero) {
@@ -107,12 +96,16 @@ CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda
   return out;
 }
 
+// Args: the row of any phase.
+template <template <class> class Args>
 CudaLaunch prepare_fill_zero(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::fill_zero::BackwardInput args(call.args);
+  const Args<Arg> args(call.args);
   return [to = args.y.data, bytes = args.y.size() * tensor::size_of(args.y.dtype), stream = lane.stream()] {
     if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
   };
 }
+
+}  // namespace
 
 std::span<const CudaBinding> rows_cuda_bindings() {
   using program::KernelKind;
@@ -120,18 +113,18 @@ std::span<const CudaBinding> rows_cuda_bindings() {
   static constexpr CudaBinding rows[] = {
       {KernelKind::add_rows, Phase::Forward, prepare_add_rows_forward},
       {KernelKind::add_rows, Phase::BackwardWeight, prepare_add_rows_backward_weight},
-      {KernelKind::take_rows, Phase::Forward, prepare_take_rows},
-      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows},
+      {KernelKind::take_rows, Phase::Forward, prepare_take_rows_forward},
+      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows_backward_input},
       {KernelKind::columns, Phase::Forward, prepare_columns_forward},
       {KernelKind::columns, Phase::BackwardInput, prepare_columns_backward_input},
-      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero},
-      {KernelKind::split_heads, Phase::Forward, prepare_split_heads},
-      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads},
-      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads},
-      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads},
+      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero<signature::fill_zero::Forward>},
+      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero<signature::fill_zero::BackwardInput>},
+      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero<signature::fill_zero::BackwardWeight>},
+      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero<signature::fill_zero::Update>},
+      {KernelKind::split_heads, Phase::Forward, prepare_split_heads_forward},
+      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads_backward_input},
+      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads_forward},
+      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads_backward_input},
   };
   return rows;
 }

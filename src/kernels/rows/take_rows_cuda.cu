@@ -1,6 +1,5 @@
 // Rows picked by index on the GPU. Overwriting moves bytes; accumulating adds in the element type (floats:
 // once rounded).
-#include "kernels/math/require.h"
 #include "kernels/rows/gather.cuh"
 #include "kernels/rows/rows_cuda.h"
 
@@ -46,11 +45,11 @@ __global__ void __launch_bounds__(kGatherThreads)
 }
 
 template <class T>
-CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picked, device::cuda::Lane& lane) {
-  const signature::take_rows::BackwardInput args(call.args);
-  const auto* x = static_cast<const T*>(args.x.data);
-  auto* y = static_cast<T*>(args.y.data);
-  const int64_t rows = args.y.dim(0);
+CudaLaunch launch_add(const Arg& from, const Arg& to, int64_t width, const Picked& picked,
+                      device::cuda::Lane& lane) {
+  const auto* x = static_cast<const T*>(from.data);
+  auto* y = static_cast<T*>(to.data);
+  const int64_t rows = to.dim(0);
   const bool wide = width % kWide<T> == 0 && all_aligned({x, y});
   return [=, stream = lane.stream()] {
     const int64_t blocks = ceil_div(rows * width, kGatherThreads * (wide ? kWide<T> : 1));
@@ -65,47 +64,46 @@ CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picke
   };
 }
 
-}  // namespace
-
-CudaLaunch prepare_take_rows(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::take_rows::BackwardInput args(call.args);
-  if (args.x.shape.size() != 1) require_rank(args.x, 2);
-  require_rank(args.y, args.x.shape.size());
-  if (args.x.shape.size() == 2) require_shape(args.y, {args.y.dim(0), args.x.dim(1)});
-  require_type(args.y, args.x.dtype);
-  require_type(args.index, tensor::Dtype::I32);
-  require_shape(args.index, {args.y.dim(0)});
-  require_type(args.offsets, tensor::Dtype::I32);
-  require_rank(args.offsets, 1);
-  if (args.offsets.present && args.offsets.dim(0) < 1)
-    base::fail("[take_rows] argument 'offsets' is empty, needed 1 element or more");
-  const int64_t rows = args.y.dim(0), width = args.x.shape.size() == 2 ? args.x.dim(1) : 1;
-  const Picked picked{args.index.as<int32_t>(),
-                      args.offsets.present ? args.offsets.as<int32_t>() + args.offsets.dim(0) - 1 : nullptr,
-                      args.x.dim(0), rows};
-  if (args.y.into() == Into::Overwrite) {
-    const int64_t bytes = width * tensor::size_of(args.x.dtype);
-    return [=, x = static_cast<const void*>(args.x.data), y = args.y.data,
-            unit = common_unit({bytes}, {args.x.data, args.y.data}),
-            stream = lane.stream()] { launch_gather(stream, x, y, rows, bytes, unit, picked); };
+CudaLaunch prepare(const Arg& x, const Arg& index, const Arg& offsets, const Arg& y,
+                   device::cuda::Lane& lane) {
+  const int64_t rows = y.dim(0), width = x.shape.size() == 2 ? x.dim(1) : 1;
+  const Picked picked{index.as<int32_t>(),
+                      offsets.present ? offsets.as<int32_t>() + offsets.dim(0) - 1 : nullptr, x.dim(0), rows};
+  if (y.into() == Into::Overwrite) {
+    const int64_t bytes = width * tensor::size_of(x.dtype);
+    return [=, from = static_cast<const void*>(x.data), to = y.data,
+            unit = common_unit({bytes}, {x.data, y.data}),
+            stream = lane.stream()] { launch_gather(stream, from, to, rows, bytes, unit, picked); };
   }
-  switch (args.x.dtype) {
+  switch (x.dtype) {
     case tensor::Dtype::U8:
-      return launch_add<uint8_t>(call, width, picked, lane);
+      return launch_add<uint8_t>(x, y, width, picked, lane);
     case tensor::Dtype::I32:
-      return launch_add<int32_t>(call, width, picked, lane);
+      return launch_add<int32_t>(x, y, width, picked, lane);
     case tensor::Dtype::I64:
-      return launch_add<int64_t>(call, width, picked, lane);
+      return launch_add<int64_t>(x, y, width, picked, lane);
     case tensor::Dtype::F32:
-      return launch_add<float>(call, width, picked, lane);
+      return launch_add<float>(x, y, width, picked, lane);
     case tensor::Dtype::F64:
-      return launch_add<double>(call, width, picked, lane);
+      return launch_add<double>(x, y, width, picked, lane);
     case tensor::Dtype::BF16:
-      return launch_add<bf16>(call, width, picked, lane);
+      return launch_add<bf16>(x, y, width, picked, lane);
     case tensor::Dtype::I16:
       break;
   }
   return {};
+}
+
+}  // namespace
+
+CudaLaunch prepare_take_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::take_rows::Forward<Arg> args(call.args);
+  return prepare(args.x, args.index, args.offsets, args.y, lane);
+}
+
+CudaLaunch prepare_take_rows_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::take_rows::BackwardInput<Arg> args(call.args);
+  return prepare(args.x, args.index, args.offsets, args.y, lane);
 }
 
 }  // namespace pleat::kernels
