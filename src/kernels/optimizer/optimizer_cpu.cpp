@@ -6,17 +6,15 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/checked.h"
 #include "kernels/math/coords.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
 namespace {
 
 void run_copy(const Invocation& call) {
-  const signature::copy::Forward args(call.args);
+  const signature::copy::Forward<Arg> args(call.args);
   const int64_t bytes = args.x.size() * tensor::size_of(args.x.dtype);
   const auto* from = static_cast<const std::byte*>(args.x.data);
   auto* to = static_cast<std::byte*>(args.y.data);
@@ -28,30 +26,43 @@ void run_copy(const Invocation& call) {
 }
 
 template <class T>
-struct AddGrad {
+void add(const Invocation& call, const Arg& x, const Arg& y) {
+  const T* addend = x.as<T>();
+  T* sum = y.as<T>();
+  const Tiling tiling = element_tiling(x.size());
+  call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
+    const T* __restrict from = addend;
+    T* __restrict to = sum;
+    for (int64_t i = tiling.begin(tile_idx), end = tiling.end(tile_idx); i < end; ++i) to[i] += from[i];
+  });
+}
+
+template <class T>
+struct AddInputGradient {
   static void run(const Invocation& call) {
-    const signature::add_grad::BackwardInput args(call.args);
-    const T* x = args.x.as<T>();
-    T* y = args.y.as<T>();
-    const Tiling tiling = element_tiling(args.x.size());
-    call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
-      const T* __restrict from = x;
-      T* __restrict to = y;
-      for (int64_t i = tiling.begin(tile_idx), end = tiling.end(tile_idx); i < end; ++i) to[i] += from[i];
-    });
+    const signature::add_grad::BackwardInput<Arg> args(call.args);
+    add<T>(call, args.x, args.y);
+  }
+};
+
+template <class T>
+struct AddWeightGradient {
+  static void run(const Invocation& call) {
+    const signature::add_grad::BackwardWeight<Arg> args(call.args);
+    add<T>(call, args.x, args.y);
   }
 };
 
 template <class T>
 struct GradNorm {
   static void run(const Invocation& call) {
-    const signature::grad_norm::Update args(call.args);
+    const signature::grad_norm::Update<Arg> args(call.args);
     const T* g = args.g.as<T>();
     double* parts = args.parts.as<double>();
     const bool cut = args.coords.present;
     const int64_t elements = cut ? call.integer("elements") : args.g.size();
-    const Piece piece = cut ? piece_of(elements, args.g.size(), coordinate("grad_norm", call, args.coords))
-                            : Piece{0, elements};
+    const Piece piece =
+        cut ? piece_of(elements, args.g.size(), coordinate(args.coords, call)) : Piece{0, elements};
     const Tiling tiling{elements, kNormBlock};
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       const int64_t begin = std::max(tiling.begin(tile_idx), piece.first);
@@ -62,7 +73,7 @@ struct GradNorm {
 };
 
 void run_clip(const Invocation& call) {
-  const signature::clip::Update args(call.args);
+  const signature::clip::Update<Arg> args(call.args);
   const double* parts = args.parts.as<double>();
   const double* loss = args.loss.as<double>();
   double* grad_scale = args.grad_scale.as<double>();
@@ -80,49 +91,21 @@ void run_clip(const Invocation& call) {
   *args.commit.as<int32_t>() = finite && fits ? 1 : 0;
 }
 
-Kernel resolve_copy(const Invocation& call) {
-  const signature::copy::Forward args(call.args);
-  require_like(args.y, args.x);
-  return run_copy;
+Kernel resolve_copy(const Invocation&) { return run_copy; }
+
+Kernel resolve_add_input_gradient(const Invocation& call) {
+  return select_float<AddInputGradient>(signature::add_grad::BackwardInput(call.args).x.dtype);
 }
 
-Kernel resolve_add_grad(const Invocation& call) {
-  const signature::add_grad::BackwardInput args(call.args);
-  require_same_type({&args.x, &args.y});
-  require_like(args.y, args.x);
-  require_in_place(args.y);
-  return select_float<AddGrad>(args.x.dtype);
+Kernel resolve_add_weight_gradient(const Invocation& call) {
+  return select_float<AddWeightGradient>(signature::add_grad::BackwardWeight(call.args).x.dtype);
 }
 
 Kernel resolve_grad_norm(const Invocation& call) {
-  const signature::grad_norm::Update args(call.args);
-  require_same_type({&args.g});
-  require_coords("grad_norm", call, args.coords);
-  int64_t elements = args.g.size();
-  if (args.coords.present) {
-    require_shard("grad_norm", "g", call, args.g);
-    elements = call.integer("elements");
-    if (elements < 0) base::fail("[grad_norm] attribute 'elements' is {}, needed 0 or more", elements);
-  }
-  require_type(args.parts, tensor::Dtype::F64);
-  require_shape(args.parts, {base::ceil_div(elements, kNormBlock)});
-  return select_float<GradNorm>(args.g.dtype);
+  return select_float<GradNorm>(signature::grad_norm::Update(call.args).g.dtype);
 }
 
-Kernel resolve_clip(const Invocation& call) {
-  const signature::clip::Update args(call.args);
-  require_rank(args.parts, 1);
-  require_type(args.parts, tensor::Dtype::F64);
-  require_type(args.loss, tensor::Dtype::F64);
-  if (args.overflow.present) require_type(args.overflow, tensor::Dtype::I64);
-  require_type(args.grad_scale, tensor::Dtype::F64);
-  require_shape(args.grad_scale, {2});
-  require_type(args.commit, tensor::Dtype::I32);
-  require_shape(args.commit, {1});
-  if (!(call.attr("clip") >= 0))
-    base::fail("[clip] attribute 'clip' is {}, needed 0 or more", call.attr("clip"));
-  return run_clip;
-}
+Kernel resolve_clip(const Invocation&) { return run_clip; }
 
 }  // namespace
 
@@ -131,8 +114,8 @@ std::span<const Binding> optimizer_bindings() {
   using program::Phase;
   static constexpr Binding rows[] = {
       {KernelKind::copy, Phase::Forward, resolve_copy},
-      {KernelKind::add_grad, Phase::BackwardInput, resolve_add_grad},
-      {KernelKind::add_grad, Phase::BackwardWeight, resolve_add_grad},
+      {KernelKind::add_grad, Phase::BackwardInput, resolve_add_input_gradient},
+      {KernelKind::add_grad, Phase::BackwardWeight, resolve_add_weight_gradient},
       {KernelKind::grad_norm, Phase::Update, resolve_grad_norm},
       {KernelKind::clip, Phase::Update, resolve_clip},
       {KernelKind::adamw, Phase::Update, resolve_adamw},

@@ -6,8 +6,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/optimizer/optimizer.h"
 
 namespace pleat::kernels {
@@ -85,25 +83,20 @@ __global__ void __launch_bounds__(1024)
 }
 
 CudaLaunch prepare_copy(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::copy::Forward args(call.args);
-  require_like(args.y, args.x);
+  const signature::copy::Forward<Arg> args(call.args);
   const auto bytes = static_cast<size_t>(args.x.size() * tensor::size_of(args.x.dtype));
   return [bytes, x = static_cast<const void*>(args.x.data), y = args.y.data, stream = lane.stream()] {
     if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, stream));
   };
 }
 
-CudaLaunch prepare_add_grad(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::add_grad::BackwardInput args(call.args);
-  require_same_type({&args.x, &args.y});
-  require_like(args.y, args.x);
-  require_in_place(args.y);
+CudaLaunch prepare_add(const Arg& addend, const Arg& sum, device::cuda::Lane& lane) {
   CudaLaunch out;
-  with_float(args.x.dtype, [&](auto zero) {
+  with_float(addend.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* x = args.x.as<T>();
-    T* y = args.y.as<T>();
-    const int64_t count = args.x.size();
+    const T* x = addend.as<T>();
+    T* y = sum.as<T>();
+    const int64_t count = addend.size();
     out = [=, wide = all_aligned({x, y}), stream = lane.stream()] {
       if (count == 0) return;
       const auto blocks = static_cast<unsigned>(ceil_div(count, kThreads * (wide ? kWide<T> : 1)));
@@ -117,21 +110,22 @@ CudaLaunch prepare_add_grad(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
+CudaLaunch prepare_add_input_gradient(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::add_grad::BackwardInput<Arg> args(call.args);
+  return prepare_add(args.x, args.y, lane);
+}
+
+CudaLaunch prepare_add_weight_gradient(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::add_grad::BackwardWeight<Arg> args(call.args);
+  return prepare_add(args.x, args.y, lane);
+}
+
 CudaLaunch prepare_grad_norm(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::grad_norm::Update args(call.args);
-  require_same_type({&args.g});
-  require_coords("grad_norm", call, args.coords);
-  int64_t elements = args.g.size();
-  const int64_t* place = nullptr;
-  if (args.coords.present) {
-    require_shard("grad_norm", "g", call, args.g);
-    elements = call.integer("elements");
-    if (elements < 0) base::fail("[grad_norm] attribute 'elements' is {}, needed 0 or more", elements);
-    place = args.coords.as<int64_t>() + call.integer("group");
-  }
-  const int64_t blocks = ceil_div(elements, kNormBlock);
-  require_type(args.parts, tensor::Dtype::F64);
-  require_shape(args.parts, {blocks});
+  const signature::grad_norm::Update<Arg> args(call.args);
+  const bool cut = args.coords.present;
+  const int64_t elements = cut ? call.integer("elements") : args.g.size(),
+                blocks = ceil_div(elements, kNormBlock);
+  const int64_t* place = cut ? args.coords.as<int64_t>() + call.integer("group") : nullptr;
   CudaLaunch out;
   with_float(args.g.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -147,17 +141,8 @@ CudaLaunch prepare_grad_norm(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_clip(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::clip::Update args(call.args);
-  require_rank(args.parts, 1);
-  require_type(args.parts, tensor::Dtype::F64);
-  require_type(args.loss, tensor::Dtype::F64);
-  if (args.overflow.present) require_type(args.overflow, tensor::Dtype::I64);
-  require_type(args.grad_scale, tensor::Dtype::F64);
-  require_shape(args.grad_scale, {2});
-  require_type(args.commit, tensor::Dtype::I32);
-  require_shape(args.commit, {1});
+  const signature::clip::Update<Arg> args(call.args);
   const double clip = call.attr("clip");
-  if (!(clip >= 0)) base::fail("[clip] attribute 'clip' is {}, needed 0 or more", clip);
   return [=, parts = args.parts.as<double>(), num_parts = args.parts.size(), loss = args.loss.as<double>(),
           num_losses = args.loss.size(), overflow = args.overflow.as<int64_t>(),
           num_overflows = args.overflow.present ? args.overflow.size() : 0,
@@ -176,8 +161,8 @@ std::span<const CudaBinding> optimizer_cuda_bindings() {
   using program::Phase;
   static constexpr CudaBinding rows[] = {
       {KernelKind::copy, Phase::Forward, prepare_copy},
-      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_grad},
-      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_grad},
+      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_input_gradient},
+      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_weight_gradient},
       {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},
       {KernelKind::clip, Phase::Update, prepare_clip},
       {KernelKind::adamw, Phase::Update, prepare_adamw},

@@ -4,7 +4,6 @@
 
 #include "kernels/math/coords.h"
 #include "kernels/math/exp.h"
-#include "kernels/math/require.h"
 #include "kernels/math/sqrt.h"
 #include "kernels/math/tiles.h"
 #include "kernels/optimizer/optimizer.h"
@@ -38,12 +37,12 @@ void adamw_block(const AdamwScalars<T> s, int64_t count, const T* __restrict g, 
 template <class T>
 struct Adamw {
   static void run(const Invocation& call) {
-    const signature::adamw::Update args(call.args);
+    const signature::adamw::Update<Arg> args(call.args);
     if (*args.commit.as<int32_t>() == 0) return;
     const T* g = args.g.as<T>();
     const double* hyper = args.hyper.as<double>();
     const Piece piece = args.coords.present
-                            ? piece_of(args.w.size(), args.g.size(), coordinate("adamw", call, args.coords))
+                            ? piece_of(args.w.size(), args.g.size(), coordinate(args.coords, call))
                             : Piece{0, args.g.size()};
     T* w = args.w.as<T>() + piece.first;
     T* m = args.m.as<T>();
@@ -71,7 +70,7 @@ struct Adamw {
 };
 
 void run_bias_update(const Invocation& call) {
-  const signature::bias_update::Update args(call.args);
+  const signature::bias_update::Update<Arg> args(call.args);
   if (*args.commit.as<int32_t>() == 0) return;
   const int64_t* load = args.load.as<int64_t>();
   float* bias = args.bias.as<float>();
@@ -86,48 +85,15 @@ void run_bias_update(const Invocation& call) {
   }
 }
 
-void require_open_unit(std::string_view key, double number) {
-  if (!(number >= 0 && number < 1))
-    base::fail("[adamw] attribute '{}' is {}, needed 0 <= {} < 1", key, number, key);
-}
-
 }  // namespace
 
 Kernel resolve_adamw(const Invocation& call) {
-  const signature::adamw::Update args(call.args);
-  require_same_type({&args.g, &args.w, &args.m, &args.v});
-  require_type(args.hyper, tensor::Dtype::F64);
-  require_shape(args.hyper, {4});
-  require_type(args.grad_scale, tensor::Dtype::F64);
-  require_shape(args.grad_scale, {2});
-  require_type(args.commit, tensor::Dtype::I32);
-  require_shape(args.commit, {1});
-  require_coords("adamw", call, args.coords);
-  if (args.coords.present) require_shard("adamw", "g", call, args.g);
-  constexpr std::string_view names[] = {"w", "m", "v"};
-  for (size_t i = 0; i < 3; ++i) {
-    if (i > 0 || !args.coords.present) require_like("adamw", names[i], call[5 + i], "g", args.g);
-    require_in_place("adamw", names[i], call[5 + i]);
-  }
-  require_open_unit("beta1", call.attr("beta1"));
-  require_open_unit("beta2", call.attr("beta2"));
-  for (const char* key : {"eps", "weight_decay", "lr_mult"})
-    if (!(call.attr(key) >= 0))
-      base::fail("[adamw] attribute '{}' is {}, needed 0 or more", key, call.attr(key));
-  return select_float<Adamw>(args.g.dtype);
+  const signature::adamw::Update<Arg> args(call.args);
+  for (const Arg* kept : {&args.g, &args.m, &args.v})
+    if (kept->dtype != args.w.dtype) return nullptr;
+  return select_float<Adamw>(args.w.dtype);
 }
 
-Kernel resolve_bias_update(const Invocation& call) {
-  const signature::bias_update::Update args(call.args);
-  require_rank(args.load, 1);
-  require_type(args.load, tensor::Dtype::I64);
-  require_type(args.commit, tensor::Dtype::I32);
-  require_shape(args.commit, {1});
-  require_type(args.bias, tensor::Dtype::F32);
-  require_shape(args.bias, {args.load.dim(0)});
-  require_in_place(args.bias);
-  call.attr("rate");
-  return run_bias_update;
-}
+Kernel resolve_bias_update(const Invocation&) { return run_bias_update; }
 
 }  // namespace pleat::kernels
