@@ -143,8 +143,7 @@ int run_bench(const BenchArguments& a) {
   result["path"] = {gpu ? "CUDA, one graph per step" : "CPU"};
   fmt::print("{}", report::time_shares("region", r.breakdown.regions, r.breakdown.total));
   ceilings.gemm = r.gemm_rate;
-  const auto operations =
-      bench::operation_times(programs.train_plan().program, r.timeline, config.train.seq_len, ceilings);
+  const auto operations = bench::operation_times(programs.train_plan().program, r.timeline, ceilings);
   result["operations"] = operations_json(operations);
   if (gpu) fmt::print("{}", operation_table(operations));
   if (!a.svg.empty())

@@ -102,7 +102,7 @@ int simulate_ranks(const SimulateArguments& a) {
   const double plan_s = watch.lap();
   const interpret::Simulation s =
       interpret::simulate(network, [&](const program::Program& p, const program::Stage& stage) {
-        return cost::stage_ns(machine, ranks.mesh, p, stage, config.train.seq_len);
+        return cost::stage_ns(machine, ranks.mesh, p, stage);
       });
   const double simulate_s = watch.lap();
 

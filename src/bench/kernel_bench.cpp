@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "device/cuda/random.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
 
 namespace pleat::bench {
@@ -82,7 +83,9 @@ PreparedKernel::PreparedKernel(const KernelCase& of) : state_(std::make_unique<S
     s.args.push_back(arg);
     if (a.present) s.write(i);
   }
+  kernels::name_arguments(s.args, c.kind, c.phase);
   const kernels::Invocation call{s.args, &c.attrs, nullptr};
+  kernels::check_contract(c.kind, c.phase, call);
   const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(c.kind, c.phase);
   if (!prepare) {
     missing_ = "no CUDA kernel";

@@ -167,8 +167,7 @@ LayerResult bench_layer(const LayerShape& shape, const LayerOptions& options) {
     interpret::RunOptions timed;
     timed.timing = true;
     bound.executor().run(timed);
-    out.operations =
-        operation_times(bound.program(), bound.executor().timeline(), shape.tokens, options.ceilings);
+    out.operations = operation_times(bound.program(), bound.executor().timeline(), options.ceilings);
     if (!options.check_finite) continue;
     interpret::RunOptions looking;
     looking.find_non_finite = true;

@@ -10,8 +10,7 @@
 namespace pleat::bench {
 
 std::vector<OperationTime> operation_times(const program::Program& program,
-                                           const interpret::Timeline& timeline, int64_t seq_len,
-                                           const Ceilings& ceilings) {
+                                           const interpret::Timeline& timeline, const Ceilings& ceilings) {
   const cost::Machine machine{"measured", 0, ceilings.gemm / 1e9, ceilings.copy / 1e9, {}, {}};
   std::map<std::string, OperationTime> sums;
   for (const interpret::Span& span : timeline.spans) {
@@ -20,8 +19,8 @@ std::vector<OperationTime> operation_times(const program::Program& program,
     OperationTime& sum = sums[name];
     sum.name = name;
     sum.seconds += static_cast<double>(span.end_ns - span.start_ns) / 1e9;
-    sum.flops += cost::stage_flops(program, stage, seq_len);
-    sum.floor_seconds += static_cast<double>(cost::stage_ns(machine, {}, program, stage, seq_len)) / 1e9;
+    sum.flops += cost::stage_flops(program, stage);
+    sum.floor_seconds += static_cast<double>(cost::stage_ns(machine, {}, program, stage)) / 1e9;
     ++sum.count;
   }
   std::vector<OperationTime> out;

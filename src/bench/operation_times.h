@@ -19,7 +19,7 @@ struct OperationTime {
 // Longest first; lanes that run side by side are counted both. The floor of a stage is its products at the
 // one ceiling or the bytes it reads and writes at the other, whichever takes longer.
 std::vector<OperationTime> operation_times(const program::Program& program,
-                                           const interpret::Timeline& timeline, int64_t seq_len,
+                                           const interpret::Timeline& timeline,
                                            const Ceilings& ceilings = {});
 
 }  // namespace pleat::bench

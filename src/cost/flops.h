@@ -14,9 +14,8 @@ namespace pleat::cost {
 // One training step over `tokens` tokens in sequences of `seq_len`. `config` must be resolved.
 ModelFlops model_flops(const config::Config& config, double tokens, double seq_len);
 
-// Multiply-adds of one stage, times two; 0 for stages without matrix products. `seq_len` bounds what a row
-// can attend to.
-double stage_flops(const program::Program& program, const program::Stage& stage, int64_t seq_len);
-double hardware_flops(const program::Program& program, int64_t seq_len);
+// Multiply-adds of one stage, times two, as its kernel counts them; 0 for stages without matrix products.
+double stage_flops(const program::Program& program, const program::Stage& stage);
+double hardware_flops(const program::Program& program);
 
 }  // namespace pleat::cost

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cost/flops.h"
+#include "cost/stage_work.h"
 
 namespace pleat::cost {
 
@@ -11,13 +11,20 @@ using namespace program;
 
 namespace {
 
-// Part of a routed value that balanced routing fills.
-double filled(const Value& v) {
-  if (v.expected_rows == 0 || v.shape.empty() || v.shape[0] == 0) return 1;
-  return static_cast<double>(v.expected_rows) / static_cast<double>(v.shape[0]);
+// Routed values count with the rows of balanced routing.
+double bytes_of(const Value& v) {
+  const double bytes = static_cast<double>(num_bytes(v));
+  if (v.expected_rows == 0 || v.shape.empty() || v.shape[0] == 0) return bytes;
+  return bytes * (static_cast<double>(v.expected_rows) / static_cast<double>(v.shape[0]));
 }
 
-double bytes_of(const Value& v) { return static_cast<double>(num_bytes(v)) * filled(v); }
+double largest_of(const Program& program, const Stage& stage) {
+  double largest = 0;
+  for (const Use& use : stage.uses)
+    if (use.value != kNoValue)
+      largest = std::max(largest, bytes_of(program.values[static_cast<size_t>(use.value)]));
+  return largest;
+}
 
 int64_t over(double amount, double per_ns) {
   return per_ns > 0 ? static_cast<int64_t>(std::ceil(amount / per_ns)) : 0;
@@ -33,10 +40,7 @@ bool is_near(Group group) {
 Machine toy_machine() { return {"toy", 3000, 500e3, 3000, {5000, 400}, {10000, 50}}; }
 
 double sent_bytes(const model::Mesh& mesh, const Program& program, const Stage& stage) {
-  double largest = 0;
-  for (const Use& use : stage.uses)
-    if (use.value != kNoValue)
-      largest = std::max(largest, bytes_of(program.values[static_cast<size_t>(use.value)]));
+  const double largest = largest_of(program, stage);
   const KernelKind kind = kernel_of(stage.op);
   const double n = static_cast<double>(mesh.size(stage.group));
   if (class_of(stage.op) == OpClass::Transfer) return kind == KernelKind::send ? largest : 0;
@@ -45,26 +49,18 @@ double sent_bytes(const model::Mesh& mesh, const Program& program, const Stage& 
   return (kind == KernelKind::all_reduce ? 2 : 1) * largest * (n - 1) / n;
 }
 
-int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& program, const Stage& stage,
-                 int64_t seq_len) {
-  double largest = 0, sum = 0, full = 1;
-  for (const Use& use : stage.uses) {
-    if (use.value == kNoValue) continue;
-    const Value& v = program.values[static_cast<size_t>(use.value)];
-    largest = std::max(largest, bytes_of(v));
-    sum += bytes_of(v) * (use.access == program::Access::Update ? 2 : 1);  // is read and written
-    full = std::min(full, filled(v));
-  }
+int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& program, const Stage& stage) {
   switch (class_of(stage.op)) {
     case OpClass::Transfer:
-      return m.far.latency_ns + over(largest, m.far.bytes_per_ns);
+      return m.far.latency_ns + over(largest_of(program, stage), m.far.bytes_per_ns);
     case OpClass::Collective: {
       const Link& link = is_near(stage.group) ? m.near : m.far;
       return link.latency_ns + over(sent_bytes(mesh, program, stage), link.bytes_per_ns);
     }
-    default:
-      return m.launch_ns + std::max(over(stage_flops(program, stage, seq_len) * full, m.flops_per_ns),
-                                    over(sum, m.bytes_per_ns));
+    default: {
+      const kernels::Work work = stage_work(program, stage, RoutedRows::Balanced);
+      return m.launch_ns + std::max(over(work.flops, m.flops_per_ns), over(work.bytes, m.bytes_per_ns));
+    }
   }
 }
 

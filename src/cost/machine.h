@@ -27,12 +27,13 @@ struct Machine {
 Machine toy_machine();
 
 // Bytes a rank sends to others in this stage; 0 where it is none of theirs to give. Routed values count with
-// the rows of balanced routing. A collective of n ranks moves (n - 1) / n of its largest value, an all-reduce
-// twice that, a shift round the ring all of it.
+// the rows of balanced routing. A collective of n ranks moves (n - 1) / n of its largest value, an
+// all-reduce twice that, a shift round the ring all of it.
 double sent_bytes(const model::Mesh& mesh, const program::Program& program, const program::Stage& stage);
 
-// An exchange takes what it sends at the speed of its link.
+// An exchange takes what it sends at the speed of its link; any other stage what its kernel says it computes
+// and moves, whichever takes longer, and one launch.
 int64_t stage_ns(const Machine& machine, const model::Mesh& mesh, const program::Program& program,
-                 const program::Stage& stage, int64_t seq_len);
+                 const program::Stage& stage);
 
 }  // namespace pleat::cost

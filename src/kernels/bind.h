@@ -1,8 +1,8 @@
-// How a kernels folder offers its kernels: each folder defines one row function, and registry_cpu.cpp lists
-// the rows. A missing row is an error when a program is bound, not when the stage is reached.
+// How a kernels folder offers its kernels: each folder of folders.def defines one row function. A missing row
+// is an error when a program is bound, not when the stage is reached.
 #pragma once
 
-#include "kernels/invocation.h"
+#include "kernels/contract.h"
 
 namespace pleat::kernels {
 
@@ -25,30 +25,9 @@ Kernel select_float(tensor::Dtype dtype) {
   }
 }
 
-// Throws "[op] argument 'name' is [a, b], needed [c, d]" unless the shape matches.
-void require_shape(std::string_view kernel, std::string_view argument, const Arg& arg,
-                   std::initializer_list<int64_t> shape);
-void require_dtype(std::string_view kernel, std::string_view argument, const Arg& arg, tensor::Dtype dtype);
-
 // One function per folder.
-std::span<const Binding> embedding_bindings();
-std::span<const Binding> linear_bindings();
-std::span<const Binding> rmsnorm_bindings();
-std::span<const Binding> rope_bindings();
-std::span<const Binding> mla_bindings();
-std::span<const Binding> attention_bindings();
-std::span<const Binding> cached_attention_bindings();
-std::span<const Binding> mla_decode_bindings();
-std::span<const Binding> swiglu_bindings();
-std::span<const Binding> sigmoid_gate_bindings();
-std::span<const Binding> router_bindings();
-std::span<const Binding> dispatch_bindings();
-std::span<const Binding> grouped_linear_bindings();
-std::span<const Binding> rows_bindings();
-std::span<const Binding> cross_entropy_bindings();
-std::span<const Binding> mtp_bindings();
-std::span<const Binding> token_score_bindings();
-std::span<const Binding> optimizer_bindings();
-std::span<const Binding> shares_bindings();
+#define PLEAT_FOLDER(name) std::span<const Binding> name##_bindings();
+#define PLEAT_CPU_FOLDER(name) PLEAT_FOLDER(name)
+#include "kernels/folders.def"
 
 }  // namespace pleat::kernels

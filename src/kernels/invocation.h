@@ -1,7 +1,9 @@
-// What a kernel gets: its arguments in the order of program/ops.def, its static attributes and the device.
+// What a kernel gets: its arguments, its static attributes and the device.
 //
-// A kernel never allocates, never waits, never keeps a pointer; scratch memory is an argument. It is called
-// once per step per stage, with the same addresses every time.
+// A kernel names its arguments as program/ops.def does (program/signature.h):
+//   const signature::rmsnorm::Forward<Arg> args(call.args);   // args.x, args.w, args.y, args.rstd
+// It never allocates, never waits, never keeps a pointer; scratch memory is an argument. It is called once per
+// step per stage, with the same addresses every time.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +12,11 @@
 
 #include "base/error.h"
 #include "device/cpu/pool.h"
-#include "program/program.h"
+#include "program/signature.h"
 
 namespace pleat::kernels {
+
+namespace signature = program::signature;
 
 // Overwrite: what was there does not matter (it may be NaN). Accumulate: add to it.
 enum class Into : uint8_t { Overwrite, Accumulate };
@@ -23,6 +27,7 @@ struct Arg {
   std::span<const int64_t> shape;
   program::Access access = program::Access::Read;
   bool present = false;
+  std::string_view kernel = {}, name = {};  // as in ops.def; for errors (name_arguments)
 
   int64_t dim(size_t i) const { return shape[i]; }
   int64_t size() const {
@@ -44,7 +49,6 @@ struct Invocation {
   const program::AttrSet* attrs = nullptr;
   device::Pool* pool = nullptr;
 
-  const Arg& operator[](size_t i) const { return args[i]; }
   double attr(std::string_view key) const {
     for (const program::Attr& a : *attrs)
       if (a.key == key) return a.number;
@@ -53,10 +57,13 @@ struct Invocation {
   int64_t integer(std::string_view key) const { return static_cast<int64_t>(attr(key)); }
 };
 
+// Gives the arguments of a call their names.
+void name_arguments(std::span<Arg> args, program::KernelKind kind, program::Phase phase);
+
 using Kernel = void (*)(const Invocation&);
 
-// Picks the kernel for the dtypes and shapes of an invocation when the program is bound, and throws
-// base::Error (naming shapes) when they do not fit the contract; nullptr: no kernel for these types.
+// Picks the kernel for the types and shapes of an invocation that fits the contract (kernels/contract.h), when
+// the program is bound; nullptr: no kernel for these types.
 using Resolve = Kernel (*)(const Invocation&);
 
 // The CPU kernel of (kind, phase), or nullptr.

@@ -22,49 +22,49 @@ constexpr OpRow kOps[] = {
 #include "program/ops.def"
 };
 
-struct KernelRow {
-  std::string_view name;
-  std::array<std::string_view, 4> phases;
-};
-
-constexpr KernelRow kKernels[] = {
-#define PLEAT_KERNEL(name, forward, backward_input, backward_weight, update) \
-  {#name, {forward, backward_input, backward_weight, update}},
+constexpr std::string_view kKernelNames[] = {
+#define PLEAT_KERNEL(name) #name,
 #include "program/ops.def"
 };
 
-std::vector<Argument> parse_arguments(std::string_view text) {
-  std::vector<Argument> out;
-  bool output = false;
-  while (!text.empty()) {
-    const size_t space = text.find(' ');
-    std::string_view word = text.substr(0, space);
-    text = space == std::string_view::npos ? std::string_view{} : text.substr(space + 1);
-    if (word == "->") {
-      output = true;
-      continue;
-    }
-    Argument argument;
-    argument.output = output;
-    for (; word.ends_with('?') || word.ends_with('+') || word.ends_with('!') || word.ends_with('*');
-         word.remove_suffix(1)) {
-      argument.repeated |= word.back() == '*';
-      argument.optional |= word.back() == '?';
-      argument.may_update |= word.back() == '+' || word.back() == '!';
-      argument.in_place |= word.back() == '!';
-    }
-    argument.name = word;
-    out.push_back(argument);
-  }
-  return out;
+struct PhaseRow {
+  KernelKind kernel;
+  Phase phase;
+  std::vector<Argument> arguments;
+};
+
+std::vector<PhaseRow> phase_rows() {
+  return {
+#define IN(x) Argument{.name = #x},
+#define IN_IF(x) Argument{.name = #x, .optional = true},
+#define IN_LIST(x) Argument{.name = #x, .repeated = true},
+#define OUT(x) Argument{.name = #x, .output = true},
+#define OUT_IF(x) Argument{.name = #x, .output = true, .optional = true},
+#define SUM(x) Argument{.name = #x, .output = true, .may_update = true},
+#define SUM_IF(x) Argument{.name = #x, .output = true, .optional = true, .may_update = true},
+#define CHANGE(x) Argument{.name = #x, .output = true, .may_update = true, .in_place = true},
+#define CHANGE_LIST(x) \
+  Argument{.name = #x, .output = true, .may_update = true, .in_place = true, .repeated = true},
+#define PLEAT_PHASE(kernel, phase, arguments) {KernelKind::kernel, Phase::phase, {arguments}},
+#include "program/ops.def"
+#undef IN
+#undef IN_IF
+#undef IN_LIST
+#undef OUT
+#undef OUT_IF
+#undef SUM
+#undef SUM_IF
+#undef CHANGE
+#undef CHANGE_LIST
+  };
 }
 
-std::vector<std::array<std::vector<Argument>, 4>> parse_table() {
-  std::vector<std::array<std::vector<Argument>, 4>> out;
-  for (const KernelRow& row : kKernels) {
-    auto& phases = out.emplace_back();
-    for (size_t p = 0; p < 4; ++p) phases[p] = parse_arguments(row.phases[p]);
-  }
+using PhaseLists = std::array<std::vector<Argument>, 4>;
+
+std::vector<PhaseLists> argument_table() {
+  std::vector<PhaseLists> out(std::size(kKernelNames));
+  for (PhaseRow& row : phase_rows())
+    out[static_cast<size_t>(row.kernel)][static_cast<size_t>(row.phase)] = std::move(row.arguments);
   return out;
 }
 
@@ -96,7 +96,7 @@ ValueId root_of(const Program& program, ValueId value) {
 }
 
 std::string_view name_of(Op op) { return row_of(op).name; }
-std::string_view name_of(KernelKind kind) { return kKernels[static_cast<size_t>(kind)].name; }
+std::string_view name_of(KernelKind kind) { return kKernelNames[static_cast<size_t>(kind)]; }
 OpClass class_of(Op op) { return row_of(op).op_class; }
 bool is_exchange(Op op) { return class_of(op) == OpClass::Collective || class_of(op) == OpClass::Transfer; }
 Region region_of(Op op) { return row_of(op).region; }
@@ -115,7 +115,7 @@ bool in_module(Op op, std::string_view module) {
 }
 
 const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase) {
-  static const auto table = parse_table();
+  static const auto table = argument_table();
   return table[static_cast<size_t>(kind)][static_cast<size_t>(phase)];
 }
 

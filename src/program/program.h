@@ -57,7 +57,7 @@ enum class Op : uint16_t {
 #include "program/ops.def"
 };
 enum class KernelKind : uint16_t {
-#define PLEAT_KERNEL(name, ...) name,
+#define PLEAT_KERNEL(name) name,
 #include "program/ops.def"
 };
 

@@ -189,7 +189,7 @@ BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options)
   const double tokens = double(c.train.micro_batch * c.train.num_microbatches * c.train.seq_len);
   out.tokens_per_s = tokens / out.median_seconds;
   out.model_flops = cost::model_flops(c, tokens, double(c.train.seq_len)).total();
-  out.hardware_flops = cost::hardware_flops(executor.program(), c.train.seq_len);
+  out.hardware_flops = cost::hardware_flops(executor.program());
   out.gemm_rate =
       gpu ? programs.machine()->gemm_rate()
           : device::measure_gemm_rate(programs.pool(),
@@ -202,7 +202,7 @@ BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options)
     const program::KernelKind kind = program::kernel_of(stage.op);
     if (kind != program::KernelKind::linear && kind != program::KernelKind::grouped_linear) continue;
     gemm_seconds += double(span.end_ns - span.start_ns) / 1e9;
-    gemm_flops += cost::stage_flops(executor.program(), stage, c.train.seq_len);
+    gemm_flops += cost::stage_flops(executor.program(), stage);
   }
   out.gemm_share = gemm_seconds / out.breakdown.total;
   out.gemm_stage_rate = gemm_seconds > 0 ? gemm_flops / gemm_seconds : 0;

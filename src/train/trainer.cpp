@@ -82,8 +82,7 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
                      .total();
-  if (choice.train)
-    hardware_flops_ = cost::hardware_flops(programs_.train_plan().program, config_.train.seq_len);
+  if (choice.train) hardware_flops_ = cost::hardware_flops(programs_.train_plan().program);
   // The others wait, so that the leader measures with its own threads alone.
   if (crew_.leads())
     gemm_rate_ = programs_.machine()

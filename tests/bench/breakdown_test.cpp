@@ -28,15 +28,15 @@ TEST(OperationTimes, FloorIsTheSlowerOfProductsAndBytes) {
     return OperationTime{};
   };
   // Slow products: their floor counts multiply-adds. 128 rows of 32 times 16 x 2.
-  const auto products = operation_times(p, timeline, 64, {1e30, 1e6});
+  const auto products = operation_times(p, timeline, {1e30, 1e6});
   EXPECT_NEAR(find(products, "fwd expert_up").floor_seconds, 2.0 * 128 * 32 * 32 / 1e6, 1e-9);
   EXPECT_LE(find(products, "fwd permute").floor_seconds, 1e-9);
   // Slow memory: their floor counts bytes. Rows in and out, weights of eight experts, offsets.
-  const auto bytes = operation_times(p, timeline, 64, {1e6, 1e30});
+  const auto bytes = operation_times(p, timeline, {1e6, 1e30});
   EXPECT_NEAR(find(bytes, "fwd expert_up").floor_seconds,
               (2.0 * (128 * 32 + 128 * 32 + 8 * 32 * 32) + 4 * 9) / 1e6, 1e-9);
   for (size_t i = 0; i + 1 < bytes.size(); ++i) EXPECT_GE(bytes[i].seconds, bytes[i + 1].seconds);
-  EXPECT_EQ(find(operation_times(p, timeline, 64), "fwd expert_up").floor_seconds, 0);
+  EXPECT_EQ(find(operation_times(p, timeline), "fwd expert_up").floor_seconds, 0);
 }
 
 TEST(BreakdownSvg, DrawsABarForWhatCounts) {

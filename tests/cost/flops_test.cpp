@@ -171,7 +171,7 @@ TEST(HardwareFlops, AreModelFlopsPlusRouterPlusOneProductOfAttention) {
   const double router = 6 * tokens * 2 * 8 * 32;
   // The backward forms the scores again: five products beside the model's four.
   const double scores = tokens * seq * 3 * 32;
-  EXPECT_DOUBLE_EQ(hardware_flops(step(c), 24), model + router + scores);
+  EXPECT_DOUBLE_EQ(hardware_flops(step(c)), model + router + scores);
 }
 
 TEST(HardwareFlops, OfMultiTokenPredictionToo) {
@@ -182,14 +182,14 @@ TEST(HardwareFlops, OfMultiTokenPredictionToo) {
   // Beside the model's: two routers, scores formed again, and norms that are not matrix products.
   const double router = 6 * tokens * 2 * 8 * 32, scores = tokens * seq * 2 * 32,
                norms = 6 * tokens * 2 * 3 * 32;
-  EXPECT_DOUBLE_EQ(hardware_flops(step(c), 24) - hardware_flops(step(plain), 24),
+  EXPECT_DOUBLE_EQ(hardware_flops(step(c)) - hardware_flops(step(plain)),
                    model_flops(c, tokens, seq).mtp + router + scores - norms);
 }
 
 TEST(HardwareFlops, CountReplaysAndPadding) {
   const config::Config c = make(kSmall);
   program::Program p = step(c);
-  const double plain = hardware_flops(p, 24);
+  const double plain = hardware_flops(p);
   const program::Stage* up = nullptr;
   for (const program::Stage& s : p.stages)
     if (s.op == program::Op::expert_up && s.phase == program::Phase::Forward) up = &s;
@@ -197,20 +197,20 @@ TEST(HardwareFlops, CountReplaysAndPadding) {
   program::Stage again = *up;
   again.replay = 1;
   // 96 routed rows, 32 wide, into gate and up of 24.
-  EXPECT_DOUBLE_EQ(stage_flops(p, again, 24), 2.0 * 96 * 32 * 48);
+  EXPECT_DOUBLE_EQ(stage_flops(p, again), 2.0 * 96 * 32 * 48);
   p.stages.push_back(again);
-  EXPECT_DOUBLE_EQ(hardware_flops(p, 24), plain + 2.0 * 96 * 32 * 48);
-  EXPECT_GT(hardware_flops(p, 24), model_flops(c, 3 * 48, 24).total());
+  EXPECT_DOUBLE_EQ(hardware_flops(p), plain + 2.0 * 96 * 32 * 48);
+  EXPECT_GT(hardware_flops(p), model_flops(c, 3 * 48, 24).total());
 
   const config::Config padded = make(kSmall, {"moe.capacity_factor=2.0", "moe.pad_to_capacity=true"});
   const double routed = model_flops(c, 3 * 48, 24).routed;
-  EXPECT_DOUBLE_EQ(hardware_flops(step(padded), 24), plain + routed) << "twice the rows of the model";
+  EXPECT_DOUBLE_EQ(hardware_flops(step(padded)), plain + routed) << "twice the rows of the model";
 }
 
 TEST(HardwareFlops, WindowBoundsAttention) {
   const config::Config full = make(kSmall), window = make(kSmall, {"model.sliding_window=6"});
   const double core = 7 * 144.0 * 24 * 3 * 32;  // all products of all layers, causal half
-  EXPECT_DOUBLE_EQ(hardware_flops(step(full), 24) - hardware_flops(step(window), 24), core / 2);
+  EXPECT_DOUBLE_EQ(hardware_flops(step(full)) - hardware_flops(step(window)), core / 2);
 }
 
 }  // namespace

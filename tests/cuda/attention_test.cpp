@@ -55,7 +55,7 @@ struct Case {
 std::string path_of(const Case& c, Dtype type, Phase phase) {
   device::cuda::Lane lane;
   const std::vector<int64_t> shape{c.rows, c.width()};
-  std::vector<Arg> args(6);
+  std::vector<Arg> args(program::arguments_of(KernelKind::attention, phase).size());
   for (Arg& arg : args) arg = {nullptr, type, shape, program::Access::Read, true};
   const AttrSet attrs = c.attrs();
   return attention_path({args, &attrs, nullptr}, phase, lane);

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "device/cuda/cuda.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
 
 namespace pleat::kernels::testing {
@@ -82,7 +83,9 @@ void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector
     }
     args.push_back(arg);
   }
+  name_arguments(args, kind, phase);
   const Invocation invocation{args, &attrs, nullptr};
+  check_contract(kind, phase, invocation);
   const CudaPrepare prepare = find_cuda_kernel(kind, phase);
   if (!prepare) base::fail("no CUDA kernel for {} {}", program::name_of(kind), program::name_of(phase));
   const CudaLaunch launch = prepare(invocation, lane());

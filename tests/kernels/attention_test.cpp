@@ -2,6 +2,7 @@
 // leak.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -29,9 +30,15 @@ struct Case {
   int64_t v_column(int64_t g) const { return (heads + kv_heads) * head_dim + g * v_head_dim(); }
   int64_t out_width() const { return static_cast<int64_t>(heads) * v_head_dim(); }
   program::AttrSet attrs() const {
-    return {{"head_dim", double(head_dim)},       {"heads", double(heads)},
-            {"kv_heads", double(kv_heads)},       {"scale", scale},
-            {"v_head_dim", double(v_head_dim())}, {"window", double(window)}};
+    return {{"deterministic", 1},
+            {"documents", 1},
+            {"head_dim", double(head_dim)},
+            {"heads", double(heads)},
+            {"kv_heads", double(kv_heads)},
+            {"scale", scale},
+            {"seq_len", double(std::max<int64_t>(rows(), 1))},
+            {"v_head_dim", double(v_head_dim())},
+            {"window", double(window)}};
   }
   Tensor sinks(Dtype dtype) const { return Tensor::normal(dtype, {heads}, 3); }
   Tensor doc_start() const {
@@ -402,6 +409,9 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   c = good;
   c.scale = std::nan("");
   EXPECT_EQ(refusal(c, nothing), "[attention] scale is nan, needed a finite number");
+  c = good;
+  c.documents = {5};
+  EXPECT_EQ(refusal(c, nothing), "[attention] 7 rows are not whole sequences of 5");
   EXPECT_EQ(refusal(good, [](auto&, Tensor& s, auto&, auto&) { s = Tensor::zeros(Dtype::I32, {6}); }),
             "[attention] argument 'doc_start' is [6], needed [7]");
   EXPECT_EQ(refusal(good, [](auto&, Tensor& s, auto&, auto&) { s = Tensor::zeros(Dtype::I64, {7}); }),
@@ -451,7 +461,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_EQ(weight(four, four), "no error");
   EXPECT_EQ(weight(three, four), "[attention] argument 'sinks' is [3], needed [4]");
   EXPECT_EQ(weight(four, three), "[attention] argument 'dsinks' is [3], needed [4]");
-  EXPECT_EQ(weight(four, wide), "[attention] argument 'dsinks' is f64, needed f32");
+  EXPECT_EQ(weight(four, wide), "[attention] argument 'dsinks' is f64, needed f32 or bf16");
 }
 
 TEST(AttentionDeathTest, DocStartThatDecreasesOrLooksAhead) {

@@ -1,6 +1,7 @@
 // Attention cut over ranks that share a sequence: cases, and attention of all rows at once to compare with.
 #pragma once
 
+#include <algorithm>
 #include <numeric>
 
 #include "kernels/dense_support.h"
@@ -24,8 +25,15 @@ struct Case {
   int64_t width() const { return q_width() + kv_width(); }
   int64_t out_width() const { return int64_t{1} * heads * dv; }
   program::AttrSet attrs() const {
-    return {{"head_dim", double(d)}, {"heads", double(heads)},   {"kv_heads", double(kv_heads)},
-            {"scale", 0.3},          {"v_head_dim", double(dv)}, {"window", double(window)}};
+    return {{"deterministic", 1},
+            {"documents", 1},
+            {"head_dim", double(d)},
+            {"heads", double(heads)},
+            {"kv_heads", double(kv_heads)},
+            {"scale", 0.3},
+            {"seq_len", double(std::max<int64_t>(rows(), 1))},
+            {"v_head_dim", double(dv)},
+            {"window", double(window)}};
   }
   Tensor doc_start() const {
     Tensor t = Tensor::zeros(Dtype::I32, {rows()});

@@ -8,6 +8,8 @@
 #include <map>
 #include <memory>
 
+#include "kernels/contract.h"
+
 namespace pleat::kernels::testing {
 
 Tensor Tensor::zeros(tensor::Dtype dtype, std::vector<int64_t> shape) {
@@ -122,7 +124,9 @@ void call(program::KernelKind kind, program::Phase phase, std::vector<Pass> pass
     }
     args.push_back(arg);
   }
+  name_arguments(args, kind, phase);
   const Invocation invocation{args, &attrs, pool.get()};
+  check_contract(kind, phase, invocation);
   const Resolve resolve = find_cpu_kernel(kind, phase);
   const Kernel kernel = resolve ? resolve(invocation) : nullptr;
   if (!kernel) base::fail("no CPU kernel for {} {}", program::name_of(kind), program::name_of(phase));

@@ -163,10 +163,13 @@ TEST(MlaPack, SortedHalvesGiveTheSameAttention) {
     Tensor y = Tensor::nan(Dtype::F64, {s.rows, s.heads * s.v_dim}),
            lse = Tensor::nan(Dtype::F64, {s.rows, s.heads});
     call(KernelKind::attention, Phase::Forward, {in(qkv), in(doc_start), none(), out(y), out(lse)},
-         {{"head_dim", double(s.d())},
+         {{"deterministic", 1},
+          {"documents", 0},
+          {"head_dim", double(s.d())},
           {"heads", double(s.heads)},
           {"kv_heads", double(s.heads)},
           {"scale", 0.3},
+          {"seq_len", double(s.rows)},
           {"v_head_dim", double(s.v_dim)},
           {"window", 0}});
     return y.numbers();

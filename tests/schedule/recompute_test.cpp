@@ -243,10 +243,10 @@ TEST(Recompute, CostsTheFlopsOfItsReplaysAndNoMore) {
   const config::Config config = make_config();
   const Program plain = train_program(config);
   const double seq = 24, tokens = 2 * 2 * seq;
-  const double none = cost::hardware_flops(plain, 24);
+  const double none = cost::hardware_flops(plain);
   EXPECT_GT(none, cost::model_flops(config, tokens, seq).total());
   const auto extra = [&](const std::string& module) {
-    return cost::hardware_flops(recompute(plain, {{module}, {}}), 24) - none;
+    return cost::hardware_flops(recompute(plain, {{module}, {}})) - none;
   };
   EXPECT_EQ(extra("norm"), 0) << "no matrix product in it";
   EXPECT_EQ(extra("activation"), 0);

@@ -154,7 +154,7 @@ TEST(Ring, WorkIsThatOfOneRankSharedEvenly) {
     for (const Stage& s : r.programs[0].stages)
       if (region_of(s.op) == Region::Attention && class_of(s.op) == OpClass::Compute && s.op != Op::qkv &&
           s.op != Op::attn_out)
-        sum += cost::stage_flops(r.programs[0], s, 48);
+        sum += cost::stage_flops(r.programs[0], s);
     return sum;
   };
   const double one =

@@ -12,6 +12,7 @@
 #include "device/cuda/graph_clock.h"
 #include "device/gpu_fault.h"
 #include "interpret/run/lane_threads.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
 #include "program/order.h"
 #include "tensor/bf16.h"
@@ -165,6 +166,7 @@ struct CudaExecutor::State {
       }
       bound.args.push_back(arg);
     }
+    kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
@@ -177,6 +179,7 @@ struct CudaExecutor::State {
       base::fail("{}: the GPU has no kernel {} for this phase; device.kind = \"cpu\" has", bound.name,
                  name_of(kind));
     try {
+      kernels::check_contract(kind, stage.phase, bound.invocation);
       bound.launch = prepare(bound.invocation, *bound.lane);
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", bound.name, e.what()));

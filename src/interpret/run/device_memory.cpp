@@ -7,8 +7,12 @@
 #include "device/cuda/cuda.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/cuda/workspace.h"
+#include "program/signature.h"
 
 namespace pleat::interpret {
+
+namespace signature = program::signature;
+
 namespace {
 
 // Of an H200 with CUDA 13: `pleat doctor` prints that of the GPU at hand.
@@ -28,7 +32,8 @@ double attribute(const program::Program& p, const program::Stage& stage, std::st
 // their list is small.
 int64_t attention_workspace(const program::Program& p, const program::Stage& stage) {
   const auto attr = [&](std::string_view key) { return static_cast<int64_t>(attribute(p, stage, key)); };
-  const program::Value& dqkv = p.values[static_cast<size_t>(stage.uses[5].value)];
+  const signature::attention::BackwardInput<program::Use> uses(stage.uses);
+  const program::Value& dqkv = p.values[static_cast<size_t>(uses.dqkv.value)];
   const int64_t heads = attr("heads"), d = attr("head_dim"), dv = attr("v_head_dim"),
                 rows = dqkv.shape[0] * heads;
   const bool documents = attr("documents") != 0, deterministic = attr("deterministic") != 0;
@@ -43,26 +48,26 @@ int64_t attention_workspace(const program::Program& p, const program::Stage& sta
 }
 
 int64_t workspace_of(const program::Program& p, const program::Stage& stage) {
-  const auto elements = [&](const program::Use& use) {
-    int64_t n = 1;
-    for (const int64_t d : p.values[static_cast<size_t>(use.value)].shape) n *= d;
-    return n;
+  using program::KernelKind;
+  using program::Phase;
+  using program::Use;
+  const auto elements = [&](const Use& use) {
+    return program::num_elements(p.values[static_cast<size_t>(use.value)]);
   };
-  switch (program::kernel_of(stage.op)) {
-    case program::KernelKind::linear:
-      return kernels::kMatmulWorkspace;
-    // Sums over runs of tokens, in the room of a matrix product while one run fits into it.
-    case program::KernelKind::router_gate:
-      return stage.phase == program::Phase::BackwardWeight ? 4 * elements(stage.uses[2]) : 0;
-    // Counts of every document's experts, at its first token.
-    case program::KernelKind::router_aux:
-      return attribute(p, stage, "seq_coef") != 0 ? 4 * (elements(stage.uses[1]) + elements(stage.uses[0]))
-                                                  : 0;
-    case program::KernelKind::attention:
-      return stage.phase == program::Phase::BackwardInput ? attention_workspace(p, stage) : 0;
-    default:
-      return 0;
+  const auto is = [&](KernelKind kernel, Phase phase) {
+    return program::kernel_of(stage.op) == kernel && stage.phase == phase;
+  };
+  if (program::kernel_of(stage.op) == KernelKind::linear) return kernels::kMatmulWorkspace;
+  // Sums over runs of tokens, in the room of a matrix product while one run fits into it.
+  if (is(KernelKind::router_gate, Phase::BackwardWeight))
+    return 4 * elements(signature::router_gate::BackwardWeight<Use>(stage.uses).dw);
+  // Counts of every document's experts, at its first token.
+  if (is(KernelKind::router_aux, Phase::BackwardInput) && attribute(p, stage, "seq_coef") != 0) {
+    const signature::router_aux::BackwardInput<Use> uses(stage.uses);
+    return 4 * (elements(uses.valid) + elements(uses.logits));
   }
+  if (is(KernelKind::attention, Phase::BackwardInput)) return attention_workspace(p, stage);
+  return 0;
 }
 
 std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) / double(1 << 30)); }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "interpret/run/lane_threads.h"
+#include "kernels/contract.h"
 
 namespace pleat::interpret {
 
@@ -91,6 +92,7 @@ struct Executor::State {
       }
       bound.args.push_back(arg);
     }
+    kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
@@ -102,6 +104,7 @@ struct Executor::State {
       base::fail_with(base::ExitCode::Internal, "{}: the CPU has no kernel {} for this phase",
                       stage_name(stage), name_of(kind));
     try {
+      kernels::check_contract(kind, stage.phase, bound.invocation);
       bound.kernel = resolve(bound.invocation);
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "interpret/simulate/simulate.h"
+#include "program/signature.h"
 #include "program/turns.h"
 
 namespace pleat::interpret {
@@ -26,7 +27,8 @@ std::vector<StageId> heads_of(const Program& program, const std::vector<Turn>& l
     bool found = false;
     for (StageId s = turn.begin; s < turn.end && turn.microbatch >= 0 && !found; ++s) {
       const Stage& stage = program.stages[static_cast<size_t>(s)];
-      if (kernel_of(stage.op) == KernelKind::receive) received = stage.uses[0].value;
+      if (kernel_of(stage.op) == KernelKind::receive)
+        received = signature::receive::Forward<Use>(stage.uses).y.value;
       if (stage.lane != kComputeLane) continue;
       const bool needs = received != kNoValue && std::find(stage.uses.begin(), stage.uses.end(),
                                                            Use{received, Access::Read}) != stage.uses.end();

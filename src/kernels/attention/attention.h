@@ -55,6 +55,7 @@ struct AttentionShape {
   double scale = 1.0;
 
   int64_t width() const { return v_column(kv_heads); }
+  int64_t q_width() const { return static_cast<int64_t>(heads) * head_dim; }
   int64_t out_width() const { return static_cast<int64_t>(heads) * v_head_dim; }
   int kv_head_of(int head) const { return head / (heads / kv_heads); }
   int64_t k_column(int kv_head) const { return static_cast<int64_t>(heads + kv_head) * head_dim; }
@@ -65,6 +66,19 @@ struct AttentionShape {
   int64_t kv_width() const { return static_cast<int64_t>(kv_heads) * (head_dim + v_head_dim); }
   int64_t kv_v_column() const { return static_cast<int64_t>(kv_heads) * head_dim; }
 };
+
+// The attributes; contract.h checks them.
+inline AttentionShape attention_shape(const Invocation& call, int64_t rows) {
+  AttentionShape shape;
+  shape.rows = rows;
+  shape.heads = static_cast<int>(call.integer("heads"));
+  shape.kv_heads = static_cast<int>(call.integer("kv_heads"));
+  shape.head_dim = static_cast<int>(call.integer("head_dim"));
+  shape.v_head_dim = static_cast<int>(call.integer("v_head_dim"));
+  shape.window = call.integer("window");
+  shape.scale = call.attr("scale");
+  return shape;
+}
 
 constexpr int kMaxHeadDim = static_cast<int>(program::kMaxHeadDim);
 

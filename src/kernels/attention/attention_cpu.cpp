@@ -1,86 +1,75 @@
-// Binds the attention kernels: shapes and attributes are checked here, once, when a program is bound.
-#include "kernels/attention/attention_bind.h"
+// Binds the attention kernels.
 #include "kernels/attention/context_attention.h"
 #include "kernels/attention/ring_attention.h"
 
 namespace pleat::kernels {
 namespace {
 
-using namespace attention;
-
 template <class T>
 struct Forward {
   static void run(const Invocation& in) {
-    attention_forward<T>(shape_of(in, in[0].dim(0)), in[0].as<T>(), in[1].as<int32_t>(), in[2].as<T>(),
-                         in[3].as<T>(), in[4].as<T>(), *in.pool);
+    const signature::attention::Forward<Arg> args(in.args);
+    attention_forward<T>(attention_shape(in, args.qkv.dim(0)), args.qkv.as<T>(), args.doc_start.as<int32_t>(),
+                         args.sinks.as<T>(), args.out.as<T>(), args.lse.as<T>(), *in.pool);
   }
 };
 
 template <class T>
 struct Backward {
   static void run(const Invocation& in) {
-    attention_backward<T>(shape_of(in, in[1].dim(0)), in[0].as<T>(), in[1].as<T>(), in[2].as<T>(),
-                          in[3].as<T>(), in[4].as<int32_t>(), in[5].as<T>(), *in.pool);
+    const signature::attention::BackwardInput<Arg> args(in.args);
+    attention_backward<T>(attention_shape(in, args.qkv.dim(0)), args.dout.as<T>(), args.qkv.as<T>(),
+                          args.out.as<T>(), args.lse.as<T>(), args.doc_start.as<int32_t>(), args.dqkv.as<T>(),
+                          *in.pool);
   }
 };
 
-AttentionShape checked_shape(const Invocation& in, const Arg& qkv) {
-  const AttentionShape s = checked_attributes("attention", in, qkv, "qkv");
-  require_shape("attention", "qkv", qkv, {s.rows, s.width()});
-  return s;
-}
-
 Kernel resolve_forward(const Invocation& in) {
-  const Arg &qkv = in[0], &doc_start = in[1], &sinks = in[2], &out = in[3], &lse = in[4];
-  const AttentionShape s = checked_shape(in, qkv);
-  require_shape("attention", "doc_start", doc_start, {s.rows});
-  require_shape("attention", "sinks", sinks, {s.heads});
-  require_shape("attention", "out", out, {s.rows, s.out_width()});
-  require_shape("attention", "lse", lse, {s.rows, s.heads});
-  require_dtype("attention", "doc_start", doc_start, tensor::Dtype::I32);
-  require_dtype("attention", "sinks", sinks, qkv.dtype);
-  require_dtype("attention", "out", out, qkv.dtype);
-  require_dtype("attention", "lse", lse, qkv.dtype);
-  require_output("attention", "out", out);
-  require_output("attention", "lse", lse);
-  return select_float<Forward>(qkv.dtype);
+  return select_float<Forward>(signature::attention::Forward(in.args).qkv.dtype);
 }
 
 Kernel resolve_backward(const Invocation& in) {
-  const Arg &dout = in[0], &qkv = in[1], &out = in[2], &lse = in[3], &doc_start = in[4], &dqkv = in[5];
-  const AttentionShape s = checked_shape(in, qkv);
-  require_shape("attention", "dout", dout, {s.rows, s.out_width()});
-  require_shape("attention", "out", out, {s.rows, s.out_width()});
-  require_shape("attention", "lse", lse, {s.rows, s.heads});
-  require_shape("attention", "doc_start", doc_start, {s.rows});
-  require_shape("attention", "dqkv", dqkv, {s.rows, s.width()});
-  require_dtype("attention", "doc_start", doc_start, tensor::Dtype::I32);
-  require_dtype("attention", "dout", dout, qkv.dtype);
-  require_dtype("attention", "out", out, qkv.dtype);
-  require_dtype("attention", "lse", lse, qkv.dtype);
-  require_dtype("attention", "dqkv", dqkv, qkv.dtype);
-  require_output("attention", "dqkv", dqkv);
-  return select_float<Backward>(qkv.dtype);
+  return select_float<Backward>(signature::attention::BackwardInput(in.args).qkv.dtype);
 }
 
-Kernel resolve_backward_sinks(const Invocation& in) { return resolve_sinks("attention", in); }
+// The gradient of the sinks is the same for all three.
+template <template <class> class Row>
+struct Sinks {
+  template <class T>
+  struct Gradient {
+    static void run(const Invocation& in) {
+      const Row<Arg> args(in.args);
+      attention_backward_sinks<T>(attention_shape(in, args.dout.dim(0)), args.dout.template as<T>(),
+                                  args.out.template as<T>(), args.lse.template as<T>(),
+                                  args.sinks.template as<T>(), args.dsinks.into(),
+                                  args.dsinks.template as<T>(), *in.pool);
+    }
+  };
+  static Kernel resolve(const Invocation& in) {
+    const Row<Arg> args(in.args);
+    return args.dsinks.dtype == args.dout.dtype ? select_float<Gradient>(args.dout.dtype) : nullptr;
+  }
+};
 
 }  // namespace
 
 std::span<const Binding> attention_bindings() {
-  static constexpr Binding kRows[] = {
-      {program::KernelKind::attention, program::Phase::Forward, resolve_forward},
-      {program::KernelKind::attention, program::Phase::BackwardInput, resolve_backward},
-      {program::KernelKind::attention, program::Phase::BackwardWeight, resolve_backward_sinks},
-      {program::KernelKind::context_attention, program::Phase::Forward, resolve_context_forward},
-      {program::KernelKind::context_attention, program::Phase::BackwardInput, resolve_context_backward},
-      {program::KernelKind::context_attention, program::Phase::BackwardWeight,
-       resolve_context_backward_sinks},
-      {program::KernelKind::ring_attention, program::Phase::Forward, resolve_ring_forward},
-      {program::KernelKind::ring_attention, program::Phase::BackwardInput, resolve_ring_backward},
-      {program::KernelKind::ring_attention, program::Phase::BackwardWeight, resolve_ring_backward_sinks},
+  using program::KernelKind;
+  using program::Phase;
+  static constexpr Binding rows[] = {
+      {KernelKind::attention, Phase::Forward, resolve_forward},
+      {KernelKind::attention, Phase::BackwardInput, resolve_backward},
+      {KernelKind::attention, Phase::BackwardWeight, Sinks<signature::attention::BackwardWeight>::resolve},
+      {KernelKind::context_attention, Phase::Forward, resolve_context_forward},
+      {KernelKind::context_attention, Phase::BackwardInput, resolve_context_backward},
+      {KernelKind::context_attention, Phase::BackwardWeight,
+       Sinks<signature::context_attention::BackwardWeight>::resolve},
+      {KernelKind::ring_attention, Phase::Forward, resolve_ring_forward},
+      {KernelKind::ring_attention, Phase::BackwardInput, resolve_ring_backward},
+      {KernelKind::ring_attention, Phase::BackwardWeight,
+       Sinks<signature::ring_attention::BackwardWeight>::resolve},
   };
-  return kRows;
+  return rows;
 }
 
 }  // namespace pleat::kernels

@@ -1,4 +1,4 @@
-// Binds attention on the GPU: checks, and the choice between cuDNN and the own kernels.
+// Binds attention on the GPU: the choice between cuDNN and the own kernels.
 //
 // cuDNN takes bf16 with head widths that are multiples of 8: whole sequences, and packed documents where
 // their number allows (documents.h) and the backward may be the faster one. Everything else (f32, other
@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "kernels/attention/attention_bind.h"
 #include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_own.h"
 #include "kernels/attention/attention_path.h"
@@ -22,32 +21,23 @@ using namespace attention;
 using program::Phase;
 using tensor::Dtype;
 
-constexpr std::string_view kName = "attention";
-
 struct Facts {
   int64_t seq_len;
   bool documents, deterministic;
 };
 
-Facts facts_of(const Invocation& in, const AttentionShape& s) {
-  const Facts f{in.integer("seq_len"), in.attr("documents") != 0, in.attr("deterministic") != 0};
-  if (f.seq_len < 1 || s.rows % f.seq_len != 0)
-    base::fail("[{}] {} rows are not whole sequences of {}", kName, s.rows, f.seq_len);
-  return f;
+Facts facts_of(const Invocation& in) {
+  return {in.integer("seq_len"), in.attr("documents") != 0, in.attr("deterministic") != 0};
 }
-
-// Arguments by phase.
-const Arg& qkv_of(const Invocation& in, Phase phase) { return in[phase == Phase::Forward ? 0 : 1]; }
 
 struct Choice {
   std::shared_ptr<const CudnnAttention> cudnn;  // nullptr: own
   std::string why;
 };
 
-Choice choose(const Invocation& in, Phase phase, device::cuda::Lane& lane) {
-  const Arg& qkv = qkv_of(in, phase);
-  const AttentionShape s = checked_attributes(kName, in, qkv, "qkv");
-  const Facts f = facts_of(in, s);
+Choice choose(const Arg& qkv, const Invocation& in, Phase phase, device::cuda::Lane& lane) {
+  const AttentionShape s = attention_shape(in, qkv.dim(0));
+  const Facts f = facts_of(in);
   const auto own = [](std::string why) { return Choice{nullptr, std::move(why)}; };
   if (qkv.dtype != Dtype::BF16)
     return own(std::string("the type is ") + std::string(tensor::name_of(qkv.dtype)));
@@ -62,14 +52,13 @@ Choice choose(const Invocation& in, Phase phase, device::cuda::Lane& lane) {
 }
 
 std::string documents_of(const Invocation& in, const AttentionShape& s) {
-  const Facts f = facts_of(in, s);
+  const Facts f = facts_of(in);
   if (!f.documents) return "";
   return fmt::format("; own kernel for microbatches of more than {} documents",
                      max_documents(s.rows, f.seq_len));
 }
 
-void note(const Invocation& in, Phase phase, const Choice& choice) {
-  const AttentionShape s = shape_of(in, qkv_of(in, phase).dim(0));
+void note(const AttentionShape& s, const Invocation& in, Phase phase, const Choice& choice) {
   std::string line =
       fmt::format("attention {}: {} rows, {} heads over {}, width {}/{}, window {}: {}",
                   phase == Phase::Forward ? "forward" : "backward", s.rows, s.heads, s.kv_heads, s.head_dim,
@@ -84,21 +73,7 @@ void note(const Invocation& in, Phase phase, const Choice& choice) {
   cuda::note_path(std::move(line));
 }
 
-AttentionShape checked(const Invocation& in, const Arg& qkv, const Arg& out, const Arg& lse,
-                       const Arg& doc_start) {
-  const AttentionShape s = checked_attributes(kName, in, qkv, "qkv");
-  require_shape(kName, "qkv", qkv, {s.rows, s.width()});
-  require_shape(kName, "doc_start", doc_start, {s.rows});
-  require_shape(kName, "out", out, {s.rows, s.out_width()});
-  require_shape(kName, "lse", lse, {s.rows, s.heads});
-  require_dtype(kName, "doc_start", doc_start, Dtype::I32);
-  require_dtype(kName, "out", out, qkv.dtype);
-  require_dtype(kName, "lse", lse, Dtype::F32);
-  facts_of(in, s);
-  return s;
-}
-
-// The same for kernels that know nothing of sequences.
+// For kernels that know nothing of sequences.
 OwnArguments own_arguments(const AttentionShape& s, const Arg& doc_start, const Arg& lse) {
   OwnArguments a;
   a.num_queries = a.num_keys = static_cast<int>(s.rows);
@@ -136,29 +111,27 @@ CudaLaunch attend_documents(const AttentionShape& s, const Facts& f,
 }
 
 CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &doc_start = in[1], &sinks = in[2], &out = in[3], &lse = in[4];
-  const AttentionShape s = checked(in, qkv, out, lse, doc_start);
-  require_shape(kName, "sinks", sinks, {s.heads});
-  require_dtype(kName, "sinks", sinks, qkv.dtype);
-  require_output(kName, "out", out);
-  require_output(kName, "lse", lse);
-  if (qkv.dtype != Dtype::BF16 && qkv.dtype != Dtype::F32) return {};
-  const Choice choice = choose(in, Phase::Forward, lane);
-  note(in, Phase::Forward, choice);
-  OwnArguments own = own_arguments(s, doc_start, lse);
+  const signature::attention::Forward<Arg> args(in.args);
+  const Arg &qkv = args.qkv, &sinks = args.sinks;
+  if (!cuda::is_stored(qkv.dtype)) return {};
+  const AttentionShape s = attention_shape(in, qkv.dim(0));
+  const Choice choice = choose(qkv, in, Phase::Forward, lane);
+  note(s, in, Phase::Forward, choice);
+  OwnArguments own = own_arguments(s, args.doc_start, args.lse);
   own.q_row = own.kv_row = s.width();
   own.q = qkv.data, own.k = at(qkv, s.k_column(0)), own.v = at(qkv, s.v_column(0));
-  own.out_to = out.data;
+  own.out_to = args.out.data;
   if (!choice.cudnn) {
     own.sinks = sinks.present ? sinks.data : nullptr;
     return own_forward(own, qkv.dtype, lane);
   }
   CudnnArguments a;
-  a.qkv = qkv.data, a.out = out.data, a.stats = lse.data;
+  a.qkv = qkv.data, a.out = args.out.data, a.stats = args.lse.data;
   CudaLaunch finish;
-  if (sinks.present) finish = apply_sinks(s, sinks.data, out.data, lse.as<float>(), qkv.dtype, lane);
+  if (sinks.present)
+    finish = apply_sinks(s, sinks.data, args.out.data, args.lse.as<float>(), qkv.dtype, lane);
   CudaLaunch attend;
-  if (const Facts f = facts_of(in, s); f.documents) {
+  if (const Facts f = facts_of(in); f.documents) {
     attend = attend_documents(s, f, choice.cudnn, a, own, lane);
   } else {
     lane.need_scratch(choice.cudnn->workspace_bytes());
@@ -171,33 +144,29 @@ CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &qkv = in[1], &out = in[2], &lse = in[3], &doc_start = in[4], &dqkv = in[5];
-  const AttentionShape s = checked(in, qkv, out, lse, doc_start);
-  require_shape(kName, "dout", dout, {s.rows, s.out_width()});
-  require_shape(kName, "dqkv", dqkv, {s.rows, s.width()});
-  require_dtype(kName, "dout", dout, qkv.dtype);
-  require_dtype(kName, "dqkv", dqkv, qkv.dtype);
-  require_output(kName, "dqkv", dqkv);
-  if (qkv.dtype != Dtype::BF16 && qkv.dtype != Dtype::F32) return {};
-  const Choice choice = choose(in, Phase::BackwardInput, lane);
-  note(in, Phase::BackwardInput, choice);
-  OwnArguments own = own_arguments(s, doc_start, lse);
+  const signature::attention::BackwardInput<Arg> args(in.args);
+  const Arg &qkv = args.qkv, &dqkv = args.dqkv;
+  if (!cuda::is_stored(qkv.dtype)) return {};
+  const AttentionShape s = attention_shape(in, qkv.dim(0));
+  const Choice choice = choose(qkv, in, Phase::BackwardInput, lane);
+  note(s, in, Phase::BackwardInput, choice);
+  OwnArguments own = own_arguments(s, args.doc_start, args.lse);
   own.q_row = own.kv_row = own.dq_row = own.dkv_row = s.width();
   own.q = qkv.data, own.k = at(qkv, s.k_column(0)), own.v = at(qkv, s.v_column(0));
-  own.out = out.data, own.dout = dout.data;
+  own.out = args.out.data, own.dout = args.dout.data;
   own.dq = dqkv.data;
   own.dk = const_cast<std::byte*>(at(dqkv, s.k_column(0)));
   own.dv_to = const_cast<std::byte*>(at(dqkv, s.v_column(0)));
   if (!choice.cudnn) return own_backward(own, qkv.dtype, lane);
   CudnnArguments a;
-  a.qkv = qkv.data, a.out = out.data, a.dout = dout.data, a.dqkv = dqkv.data;
-  const Facts f = facts_of(in, s);
+  a.qkv = qkv.data, a.out = args.out.data, a.dout = args.dout.data, a.dqkv = dqkv.data;
+  const Facts f = facts_of(in);
   if (f.documents) {
-    a.stats = lse.data;
+    a.stats = args.lse.data;
     return attend_documents(s, f, choice.cudnn, a, own, lane);
   }
   // Scratch: the transposed log-sum-exp, then cuDNN's workspace.
-  const CudaLaunch transpose = transpose_lse(lse.as<float>(), s.rows, s.heads, f.seq_len, lane);
+  const CudaLaunch transpose = transpose_lse(args.lse.as<float>(), s.rows, s.heads, f.seq_len, lane);
   const int64_t stats_bytes = cuda::ceil_div(s.rows * s.heads * 4, 256) * 256;
   lane.need_scratch(stats_bytes + choice.cudnn->workspace_bytes());
   return [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
@@ -208,81 +177,53 @@ CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
   };
 }
 
+// The gradient of the sinks is the same for all three.
+template <template <class> class Row>
 CudaLaunch prepare_sinks(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &out = in[1], &lse = in[2], &sinks = in[3], &dsinks = in[4];
-  const AttentionShape s = checked_attributes(kName, in, dout, "dout");
-  require_shape(kName, "dout", dout, {s.rows, s.out_width()});
-  require_shape(kName, "out", out, {s.rows, s.out_width()});
-  require_shape(kName, "lse", lse, {s.rows, s.heads});
-  require_shape(kName, "sinks", sinks, {s.heads});
-  require_shape(kName, "dsinks", dsinks, {s.heads});
-  require_dtype(kName, "out", out, dout.dtype);
-  require_dtype(kName, "lse", lse, Dtype::F32);
-  require_dtype(kName, "sinks", sinks, dout.dtype);
-  return sinks_backward(s, dout.data, out.data, lse.as<float>(), sinks.data, dout.dtype, dsinks, lane);
+  const Row<Arg> args(in.args);
+  if (!cuda::is_stored(args.dout.dtype)) return {};
+  return sinks_backward(attention_shape(in, args.dout.dim(0)), args.dout.data, args.out.data,
+                        args.lse.template as<float>(), args.sinks.data, args.dout.dtype, args.dsinks, lane);
 }
 
-constexpr std::string_view kContext = "context_attention";
-
 // What both directions read; kernels count keys in rows of the microbatch, queries in own rows.
-OwnArguments checked_context(const Invocation& in, const Arg& qkv, const Arg& kv, const Arg& row,
-                             const Arg& doc_start, const Arg& out, const Arg& lse) {
-  const AttentionShape own = checked_attributes(kContext, in, qkv, "qkv"),
-                       all = checked_attributes(kContext, in, kv, "kv");
-  require_shape(kContext, "qkv", qkv, {own.rows, own.width()});
-  require_shape(kContext, "kv", kv, {all.rows, all.kv_width()});
-  require_shape(kContext, "row", row, {own.rows});
-  require_shape(kContext, "doc_start", doc_start, {all.rows});
-  require_shape(kContext, "out", out, {own.rows, own.out_width()});
-  require_shape(kContext, "lse", lse, {own.rows, own.heads});
-  require_dtype(kContext, "kv", kv, qkv.dtype);
-  require_dtype(kContext, "row", row, Dtype::I32);
-  require_dtype(kContext, "doc_start", doc_start, Dtype::I32);
-  require_dtype(kContext, "out", out, qkv.dtype);
-  require_dtype(kContext, "lse", lse, Dtype::F32);
-  OwnArguments a = own_arguments(all, doc_start, lse);
-  a.num_queries = static_cast<int>(own.rows);
-  a.query_row = row.as<int32_t>();
-  a.q_row = own.width(), a.kv_row = all.kv_width();
-  a.q = qkv.data, a.k = kv.data, a.v = at(kv, all.kv_v_column());
+template <class Args>
+OwnArguments context_arguments(const Args& args, const Invocation& in) {
+  const AttentionShape all = attention_shape(in, args.kv.dim(0));
+  OwnArguments a = own_arguments(all, args.doc_start, args.lse);
+  a.num_queries = static_cast<int>(args.qkv.dim(0));
+  a.query_row = args.row.template as<int32_t>();
+  a.q_row = all.width(), a.kv_row = all.kv_width();
+  a.q = args.qkv.data, a.k = args.kv.data, a.v = at(args.kv, all.kv_v_column());
   return a;
 }
 
 CudaLaunch prepare_context_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &sinks = in[4], &out = in[5], &lse = in[6];
-  OwnArguments a = checked_context(in, qkv, in[1], in[2], in[3], out, lse);
-  require_shape(kContext, "sinks", sinks, {a.heads});
-  require_dtype(kContext, "sinks", sinks, qkv.dtype);
-  require_output(kContext, "out", out);
-  require_output(kContext, "lse", lse);
-  a.sinks = sinks.present ? sinks.data : nullptr;
-  a.out_to = out.data;
-  return own_forward(a, qkv.dtype, lane);
+  const signature::context_attention::Forward<Arg> args(in.args);
+  if (!cuda::is_stored(args.qkv.dtype)) return {};
+  OwnArguments a = context_arguments(args, in);
+  a.sinks = args.sinks.present ? args.sinks.data : nullptr;
+  a.out_to = args.out.data;
+  return own_forward(a, args.qkv.dtype, lane);
 }
 
 CudaLaunch prepare_context_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &dout = in[0], &qkv = in[1], &kv = in[2], &out = in[3], &lse = in[4], &dq = in[7], &dkv = in[8];
-  OwnArguments a = checked_context(in, qkv, kv, in[5], in[6], out, lse);
-  const int64_t q_width = static_cast<int64_t>(a.heads) * a.d;
-  require_shape(kContext, "dout", dout, {qkv.dim(0), a.out_row});
-  require_shape(kContext, "dq", dq, {qkv.dim(0), q_width});
-  require_shape(kContext, "dkv", dkv, {kv.dim(0), kv.dim(1)});
-  require_dtype(kContext, "dout", dout, qkv.dtype);
-  require_dtype(kContext, "dq", dq, qkv.dtype);
-  require_dtype(kContext, "dkv", dkv, qkv.dtype);
-  require_output(kContext, "dq", dq);
-  require_output(kContext, "dkv", dkv);
-  a.out = out.data, a.dout = dout.data;
-  a.dq_row = q_width, a.dkv_row = a.kv_row;
-  a.dq = dq.data, a.dk = dkv.data;
-  a.dv_to = const_cast<std::byte*>(at(dkv, static_cast<int64_t>(a.kv_heads) * a.d));
-  return own_backward(a, qkv.dtype, lane);
+  const signature::context_attention::BackwardInput<Arg> args(in.args);
+  if (!cuda::is_stored(args.qkv.dtype)) return {};
+  OwnArguments a = context_arguments(args, in);
+  a.out = args.out.data, a.dout = args.dout.data;
+  a.dq_row = static_cast<int64_t>(a.heads) * a.d, a.dkv_row = a.kv_row;
+  a.dq = args.dq.data, a.dk = args.dkv.data;
+  a.dv_to = const_cast<std::byte*>(at(args.dkv, static_cast<int64_t>(a.kv_heads) * a.d));
+  return own_backward(a, args.qkv.dtype, lane);
 }
 
 }  // namespace
 
 std::string attention_path(const Invocation& call, Phase phase, device::cuda::Lane& lane) {
-  const Choice choice = choose(call, phase, lane);
+  const Arg& qkv = phase == Phase::Forward ? signature::attention::Forward(call.args).qkv
+                                           : signature::attention::BackwardInput(call.args).qkv;
+  const Choice choice = choose(qkv, call, phase, lane);
   return choice.cudnn ? "cudnn" : "own: " + choice.why;
 }
 
@@ -291,13 +232,15 @@ std::span<const CudaBinding> attention_cuda_bindings() {
   static constexpr CudaBinding rows[] = {
       {KernelKind::attention, Phase::Forward, prepare_forward},
       {KernelKind::attention, Phase::BackwardInput, prepare_backward},
-      {KernelKind::attention, Phase::BackwardWeight, prepare_sinks},
+      {KernelKind::attention, Phase::BackwardWeight, prepare_sinks<signature::attention::BackwardWeight>},
       {KernelKind::context_attention, Phase::Forward, prepare_context_forward},
       {KernelKind::context_attention, Phase::BackwardInput, prepare_context_backward},
-      {KernelKind::context_attention, Phase::BackwardWeight, prepare_sinks},
+      {KernelKind::context_attention, Phase::BackwardWeight,
+       prepare_sinks<signature::context_attention::BackwardWeight>},
       {KernelKind::ring_attention, Phase::Forward, prepare_ring_forward},
       {KernelKind::ring_attention, Phase::BackwardInput, prepare_ring_backward},
-      {KernelKind::ring_attention, Phase::BackwardWeight, prepare_sinks},
+      {KernelKind::ring_attention, Phase::BackwardWeight,
+       prepare_sinks<signature::ring_attention::BackwardWeight>},
   };
   return rows;
 }

@@ -43,6 +43,5 @@ void context_attention_backward(const AttentionShape& shape, const ContextRows& 
 // Bound in attention_cpu.cpp.
 Kernel resolve_context_forward(const Invocation& call);
 Kernel resolve_context_backward(const Invocation& call);
-Kernel resolve_context_backward_sinks(const Invocation& call);
 
 }  // namespace pleat::kernels

@@ -42,6 +42,5 @@ void ring_attention_backward(const AttentionShape& shape, const ContextRows& que
 // Bound in attention_cpu.cpp.
 Kernel resolve_ring_forward(const Invocation& call);
 Kernel resolve_ring_backward(const Invocation& call);
-Kernel resolve_ring_backward_sinks(const Invocation& call);
 
 }  // namespace pleat::kernels

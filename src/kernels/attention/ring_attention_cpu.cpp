@@ -1,59 +1,52 @@
-// Checks and entry points of ring_attention; the work is done by attention's own tiles.
+// Entry points of ring_attention; the work is done by attention's own tiles.
 #include "kernels/attention/ring_attention.h"
 
-#include "kernels/attention/ring_attention_bind.h"
+#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
 
-using namespace attention;
-
 // The rows of the rank whose keys are here in this step.
-ContextRows keys_of(const Invocation& in, const Arg& kv, const Arg& key_row, const Arg& coords) {
-  const int64_t ranks = in.integer("ranks"), place = coordinate(kRing, in, coords), rows = kv.dim(0);
-  PLEAT_CHECK(place < ranks, "[{}] place {} in a ring of {}", kRing, place, ranks);
+template <class Args>
+ContextRows keys_of(const Args& args, const Invocation& in) {
+  const int64_t ranks = in.integer("ranks"), place = coordinate(args.coords, in), rows = args.kv.dim(0);
+  PLEAT_CHECK(place < ranks, "[ring_attention] place {} in a ring of {}", place, ranks);
   const int64_t owner = (place + ranks - in.integer("step")) % ranks;
-  return {key_row.as<int32_t>() + owner * rows, rows};
+  return {args.key_row.template as<int32_t>() + owner * rows, rows};
 }
 
 template <class T>
 struct Forward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[4].as<int32_t>(), in[4].dim(0)};
-    ring_attention_forward<T>(shape_of(in, in[6].dim(0)), queries, keys_of(in, in[3], in[5], in[7]),
-                              in[0].as<T>(), in[3].as<T>(), in[6].as<int32_t>(), in[8].as<T>(), in[1].as<T>(),
-                              in[2].as<T>(), in[9].as<T>(), in[10].as<T>(), *in.pool);
+    const signature::ring_attention::Forward<Arg> args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    ring_attention_forward<T>(attention_shape(in, args.doc_start.dim(0)), queries, keys_of(args, in),
+                              args.qkv.as<T>(), args.kv.as<T>(), args.doc_start.as<int32_t>(),
+                              args.sinks.as<T>(), args.prior_out.as<T>(), args.prior_lse.as<T>(),
+                              args.out.as<T>(), args.lse.as<T>(), *in.pool);
   }
 };
 
 template <class T>
 struct Backward {
   static void run(const Invocation& in) {
-    const ContextRows queries{in[5].as<int32_t>(), in[5].dim(0)};
-    ring_attention_backward<T>(shape_of(in, in[7].dim(0)), queries, keys_of(in, in[2], in[6], in[8]),
-                               in[0].as<T>(), in[1].as<T>(), in[2].as<T>(), in[3].as<T>(), in[4].as<T>(),
-                               in[7].as<int32_t>(), in[9].into(), in[9].as<T>(), in[10].as<T>(), *in.pool);
+    const signature::ring_attention::BackwardInput<Arg> args(in.args);
+    const ContextRows queries{args.row.as<int32_t>(), args.row.dim(0)};
+    ring_attention_backward<T>(attention_shape(in, args.doc_start.dim(0)), queries, keys_of(args, in),
+                               args.dout.as<T>(), args.qkv.as<T>(), args.kv.as<T>(), args.out.as<T>(),
+                               args.lse.as<T>(), args.doc_start.as<int32_t>(), args.dq.into(),
+                               args.dq.as<T>(), args.dkv.as<T>(), *in.pool);
   }
 };
 
 }  // namespace
 
 Kernel resolve_ring_forward(const Invocation& in) {
-  check_ring_forward(in);
-  const tensor::Dtype dtype = in[0].dtype;
-  require_dtype(kRing, "prior_out", in[1], dtype);
-  require_dtype(kRing, "prior_lse", in[2], dtype);
-  require_dtype(kRing, "out", in[9], dtype);
-  require_dtype(kRing, "lse", in[10], dtype);
-  return select_float<Forward>(dtype);
+  return select_float<Forward>(signature::ring_attention::Forward(in.args).qkv.dtype);
 }
 
 Kernel resolve_ring_backward(const Invocation& in) {
-  check_ring_backward(in);
-  require_dtype(kRing, "lse", in[4], in[1].dtype);
-  return select_float<Backward>(in[1].dtype);
+  return select_float<Backward>(signature::ring_attention::BackwardInput(in.args).qkv.dtype);
 }
-
-Kernel resolve_ring_backward_sinks(const Invocation& in) { return resolve_sinks(kRing, in); }
 
 }  // namespace pleat::kernels

@@ -2,7 +2,7 @@
 // head, its lanes split the head, and the other side's rows go by in ascending order. All arithmetic is in
 // float. Contract: ring_attention.h.
 #include "device/cuda/check.h"
-#include "kernels/attention/ring_attention_bind.h"
+#include "kernels/attention/ring_attention.h"
 #include "kernels/attention/ring_attention_cuda.h"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -11,7 +11,6 @@
 namespace pleat::kernels {
 namespace {
 
-using namespace attention;
 using namespace cuda;
 using tensor::Dtype;
 
@@ -201,16 +200,18 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // What both directions read.
-RingArguments arguments_of(const AttentionShape& s, const Invocation& in, const Arg& qkv, const Arg& kv,
-                           const Arg& row, const Arg& key_row, const Arg& doc_start, const Arg& coords) {
+template <class Args>
+RingArguments arguments_of(const Args& args, const Invocation& in) {
+  const AttentionShape s = attention_shape(in, args.doc_start.dim(0));
   RingArguments a;
-  a.rows = s.rows, a.num_queries = qkv.dim(0), a.num_keys = kv.dim(0);
+  a.rows = s.rows, a.num_queries = args.qkv.dim(0), a.num_keys = args.kv.dim(0);
   a.heads = s.heads, a.kv_heads = s.kv_heads, a.d = s.head_dim, a.dv = s.v_head_dim;
   a.window = s.window;
   a.scale = static_cast<float>(s.scale);
   a.step = in.integer("step"), a.ranks = in.integer("ranks");
-  a.row = row.as<int32_t>(), a.key_row = key_row.as<int32_t>(), a.doc_start = doc_start.as<int32_t>();
-  a.place = coords.as<int64_t>() + in.integer("group");
+  a.row = args.row.template as<int32_t>(), a.key_row = args.key_row.template as<int32_t>();
+  a.doc_start = args.doc_start.template as<int32_t>();
+  a.place = args.coords.template as<int64_t>() + in.integer("group");
   return a;
 }
 
@@ -219,11 +220,13 @@ dim3 grid_of(int64_t num_rows, int heads) {
 }
 
 template <class T, class O>
-CudaLaunch launch_forward(const RingArguments& a, const Invocation& in, device::cuda::Lane& lane) {
+CudaLaunch launch_forward(const Invocation& in, device::cuda::Lane& lane) {
+  const signature::ring_attention::Forward<Arg> args(in.args);
+  const RingArguments a = arguments_of(args, in);
   const dim3 grid = grid_of(a.num_queries, a.heads);
-  return [=, qkv = in[0].as<T>(), prior_out = in[1].as<float>(), prior_lse = in[2].as<float>(),
-          kv = in[3].as<T>(), sinks = in[8].as<T>(), out = in[9].as<O>(), lse = in[10].as<float>(),
-          stream = lane.stream()] {
+  return [=, qkv = args.qkv.as<T>(), prior_out = args.prior_out.as<float>(),
+          prior_lse = args.prior_lse.as<float>(), kv = args.kv.as<T>(), sinks = args.sinks.as<T>(),
+          out = args.out.as<O>(), lse = args.lse.as<float>(), stream = lane.stream()] {
     if (grid.x == 0) return;
     forward<T, O><<<grid, kThreads, 0, stream>>>(a, qkv, kv, sinks, prior_out, prior_lse, out, lse);
     PLEAT_CUDA_LAUNCHED();
@@ -231,11 +234,14 @@ CudaLaunch launch_forward(const RingArguments& a, const Invocation& in, device::
 }
 
 template <class T>
-CudaLaunch launch_backward(const RingArguments& a, const Invocation& in, device::cuda::Lane& lane) {
+CudaLaunch launch_backward(const Invocation& in, device::cuda::Lane& lane) {
+  const signature::ring_attention::BackwardInput<Arg> args(in.args);
+  const RingArguments a = arguments_of(args, in);
   const dim3 queries = grid_of(a.num_queries, a.heads), keys = grid_of(a.num_keys, a.kv_heads);
   lane.need_scratch(a.num_queries * a.heads * static_cast<int64_t>(sizeof(float)));
-  return [=, &lane, dout = in[0].as<T>(), qkv = in[1].as<T>(), kv = in[2].as<T>(), out = in[3].as<T>(),
-          lse = in[4].as<float>(), dq = in[9].as<T>(), into = in[9].into(), dkv = in[10].as<T>()] {
+  return [=, &lane, dout = args.dout.as<T>(), qkv = args.qkv.as<T>(), kv = args.kv.as<T>(),
+          out = args.out.as<T>(), lse = args.lse.as<float>(), dq = args.dq.as<T>(), into = args.dq.into(),
+          dkv = args.dkv.as<T>()] {
     auto* dots = reinterpret_cast<float*>(lane.scratch());
     if (queries.x > 0) {
       row_dots<T><<<queries, kThreads, 0, lane.stream()>>>(a, dout, out, dots);
@@ -253,24 +259,17 @@ CudaLaunch launch_backward(const RingArguments& a, const Invocation& in, device:
 }  // namespace
 
 CudaLaunch prepare_ring_forward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg &qkv = in[0], &out = in[9];
-  const RingArguments a = arguments_of(check_ring_forward(in), in, qkv, in[3], in[4], in[5], in[6], in[7]);
-  require_dtype(kRing, "prior_lse", in[2], Dtype::F32);
-  require_dtype(kRing, "lse", in[10], Dtype::F32);
-  require_dtype(kRing, "prior_out", in[1], Dtype::F32);  // what is gone on with is wide
-  if (out.dtype != Dtype::F32) require_dtype(kRing, "out", out, qkv.dtype);
-  if (qkv.dtype == Dtype::F32) return launch_forward<float, float>(a, in, lane);
-  if (qkv.dtype != Dtype::BF16) return {};
-  if (out.dtype == Dtype::F32) return launch_forward<bf16, float>(a, in, lane);
-  return launch_forward<bf16, bf16>(a, in, lane);
+  const signature::ring_attention::Forward<Arg> args(in.args);
+  if (args.qkv.dtype == Dtype::F32) return launch_forward<float, float>(in, lane);
+  if (args.qkv.dtype != Dtype::BF16) return {};
+  if (args.out.dtype == Dtype::F32) return launch_forward<bf16, float>(in, lane);
+  return launch_forward<bf16, bf16>(in, lane);
 }
 
 CudaLaunch prepare_ring_backward(const Invocation& in, device::cuda::Lane& lane) {
-  const Arg& qkv = in[1];
-  const RingArguments a = arguments_of(check_ring_backward(in), in, qkv, in[2], in[5], in[6], in[7], in[8]);
-  require_dtype(kRing, "lse", in[4], Dtype::F32);
   CudaLaunch out;
-  with_float(qkv.dtype, [&](auto zero) { out = launch_backward<decltype(zero)>(a, in, lane); });
+  with_float(signature::ring_attention::BackwardInput(in.args).qkv.dtype,
+             [&](auto zero) { out = launch_backward<decltype(zero)>(in, lane); });
   return out;
 }
 

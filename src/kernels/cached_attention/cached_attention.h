@@ -26,8 +26,7 @@
 
 #include <cstdint>
 
-#include "base/error.h"
-#include "device/cpu/pool.h"
+#include "kernels/bind.h"
 
 namespace pleat::kernels {
 
@@ -41,6 +40,11 @@ struct CacheShape {
 
   bool may_wrap() const { return window > 0 && capacity >= window - 1; }
 };
+// Of rows [B P, *] and a cache [B, C, w], with attrs column and window; contract.h checks them.
+inline CacheShape cache_shape(const Arg& rows, const Arg& cache, const Invocation& call) {
+  return {cache.dim(0),           rows.dim(0) / cache.dim(0), cache.dim(1), cache.dim(2),
+          call.integer("window"), call.integer("column"),     rows.dim(1)};
+}
 
 struct CachedAttentionShape {
   CacheShape cache;
@@ -48,6 +52,19 @@ struct CachedAttentionShape {
   int64_t v_column = 0, q_stride = 0;
   double scale = 1.0;
 };
+inline CachedAttentionShape cached_attention_shape(const signature::cached_attention::Forward<Arg>& args,
+                                                   const Invocation& call) {
+  CachedAttentionShape s;
+  s.cache = cache_shape(args.rows, args.cache, call);
+  s.heads = static_cast<int>(call.integer("heads"));
+  s.kv_heads = static_cast<int>(call.integer("kv_heads"));
+  s.head_dim = static_cast<int>(call.integer("head_dim"));
+  s.v_head_dim = static_cast<int>(call.integer("v_head_dim"));
+  s.v_column = call.integer("v_column");
+  s.q_stride = args.q.dim(1);
+  s.scale = call.attr("scale");
+  return s;
+}
 
 // Throws base::Error naming the sequence unless lengths and num_new fit the cache.
 void check_cache_use(const CacheShape& shape, const int32_t* lengths, const int32_t* num_new);

@@ -25,14 +25,15 @@ double row_gradient(T* __restrict row, int64_t n, int32_t label, double norm) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const T* logits = call[0].as<T>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    T* token_loss = call[4].as<T>();
-    const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
+    const signature::cross_entropy::Forward<Arg> args(call.args);
+    const T* logits = args.logits.as<T>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    T* token_loss = args.token_loss.as<T>();
+    const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
     check_labels("cross_entropy", labels, mask, rows, vocabulary);
     sum_rows(
-        call, mask, rows, call[3],
+        call, mask, rows, args.loss,
         [&](int64_t t) {
           const T* row = logits + t * vocabulary;
           const T shift = maximum(row, vocabulary);
@@ -50,33 +51,28 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const int32_t* labels = call[0].as<int32_t>();
-    const uint8_t* mask = call[1].as<uint8_t>();
-    const double norm = *call[2].as<double>();
-    T* logits = call[3].as<T>();
-    const int64_t rows = call[3].dim(0), vocabulary = call[3].dim(1);
+    const signature::cross_entropy::BackwardInput<Arg> args(call.args);
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    const double norm = *args.norm.as<double>();
+    T* logits = args.logits.as<T>();
+    const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
     check_labels("cross_entropy", labels, mask, rows, vocabulary);
     sum_rows(
-        call, mask, rows, call[4],
+        call, mask, rows, args.loss,
         [&](int64_t t) { return row_gradient(logits + t * vocabulary, vocabulary, labels[t], norm); },
         [&](int64_t t) { std::fill_n(logits + t * vocabulary, vocabulary, T(0)); });
   }
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("cross_entropy", "logits", call[0], 2);
-  require_labels("cross_entropy", call[1], call[2], call[3], call[0].dim(0));
-  require_shape("cross_entropy", "token_loss", call[4], {call[0].dim(0)});
-  require_same_dtype("cross_entropy", call, {"logits", "", "", "", "token_loss"});
-  return select_float<Forward>(call[0].dtype);
+  const signature::cross_entropy::Forward<Arg> args(call.args);
+  if (args.token_loss.present && args.token_loss.dtype != args.logits.dtype) return nullptr;
+  return select_float<Forward>(args.logits.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_rank("cross_entropy", "logits", call[3], 2);
-  require_labels("cross_entropy", call[0], call[1], call[4], call[3].dim(0));
-  require_norm("cross_entropy", call[2]);
-  require_in_place("cross_entropy", "logits", call[3]);
-  return select_float<BackwardInput>(call[3].dtype);
+  return select_float<BackwardInput>(signature::cross_entropy::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace

@@ -4,11 +4,9 @@
 // that are not whole 16-byte units, or longer than a cluster of blocks holds, are read twice for it.
 #include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
-#include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
@@ -187,60 +185,36 @@ CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, device::cud
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("cross_entropy", "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-  require_labels("cross_entropy", call[1], call[2], call[3], rows);
-  require_shape("cross_entropy", "token_loss", call[4], {rows});
+  const signature::cross_entropy::Forward args(call.args);
   CudaLaunch out;
-  if (call[4].present && !is_stored(call[4].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{call[0].as<T>(), call[1].as<int32_t>(), call[2].as<uint8_t>(), nullptr, columns,
-                        columns};
-    LossTarget to{p.mask, rows, call[3].as<double>(), call[3].into() == Into::Accumulate};
-    if (call[4].present) to.token_loss = call[4].data, to.token_dtype = call[4].dtype;
+  if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return out;
+  with_float(args.logits.dtype, [&](auto zero) {
+    const auto p = loss_args<decltype(zero)>(args, call);
+    const LossTarget to = loss_target(args);
     out = loss_launch(
-        [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, rows, row_loss); }, to,
+        [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, to.rows, row_loss); }, to,
         lane);
   });
   return out;
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("cross_entropy", "logits", call[3], 2);
-  const int64_t rows = call[3].dim(0), columns = call[3].dim(1);
-  require_labels("cross_entropy", call[0], call[1], call[4], rows);
-  require_norm("cross_entropy", call[2]);
-  require_in_place("cross_entropy", "logits", call[3]);
+  const signature::cross_entropy::BackwardInput args(call.args);
   CudaLaunch out;
-  with_float(call[3].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{call[3].as<T>(), call[0].as<int32_t>(), call[1].as<uint8_t>(), nullptr, columns,
-                        columns};
-    const LossTarget to{p.mask, rows, call[4].as<double>(), call[4].into() == Into::Accumulate};
-    out = loss_launch(plan_gradient(p, rows, call[2].as<double>()), to, lane);
+  with_float(args.logits.dtype, [&](auto zero) {
+    const LossTarget to = loss_target(args);
+    out = loss_launch(plan_gradient(loss_args<decltype(zero)>(args, call), to.rows, args.norm.as<double>()),
+                      to, lane);
   });
   return out;
 }
 
 CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_stats", "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-  require_labels("vocab_stats", call[1], call[2], {}, rows);
-  require_coords("vocab_stats", call, call[3]);
-  require_shape("vocab_stats", "stats", call[4], {rows, 3});
-  require_dtype("vocab_stats", "stats", call[4], tensor::Dtype::F64);
-  const int64_t vocabulary = call.integer("vocabulary");
+  const signature::vocab_stats::Forward args(call.args);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const LossArgs<T> p{call[0].as<T>(),
-                        call[1].as<int32_t>(),
-                        call[2].as<uint8_t>(),
-                        call[3].as<int64_t>() + call.integer("group"),
-                        columns,
-                        vocabulary};
-    out = [=, stats = call[4].as<double>(), stream = lane.stream()] {
+  with_float(args.logits.dtype, [&](auto zero) {
+    const auto p = loss_args<decltype(zero)>(args, call);
+    out = [=, rows = args.logits.dim(0), stats = args.stats.as<double>(), stream = lane.stream()] {
       launch_sums<true>(stream, p, rows, stats);
     };
   });

@@ -30,6 +30,23 @@ struct LossArgs {
   __device__ bool label_ok(int64_t row) const { return labels[row] >= 0 && labels[row] < vocabulary; }
 };
 
+// Of a call whose logits are whole, or with coords a piece of the vocabulary.
+template <class T, class Args>
+LossArgs<T> loss_args(const Args& args, const Invocation& call) {
+  const int64_t columns = args.logits.dim(1);
+  LossArgs<T> out{args.logits.template as<T>(),
+                  args.labels.template as<int32_t>(),
+                  args.mask.template as<uint8_t>(),
+                  nullptr,
+                  columns,
+                  columns};
+  if constexpr (requires { args.coords; }) {
+    out.place = args.coords.template as<int64_t>() + call.integer("group");
+    out.vocabulary = call.integer("vocabulary");
+  }
+  return out;
+}
+
 // The loss of a row whose part is the whole of it.
 template <class T>
 __device__ inline double loss_of(const LossArgs<T>& p, int64_t row, const RowPart& whole) {
@@ -84,6 +101,16 @@ struct LossTarget {
   void* token_loss = nullptr;
   tensor::Dtype token_dtype = tensor::Dtype::F32;
 };
+
+template <class Args>
+LossTarget loss_target(const Args& args) {
+  LossTarget out{args.mask.template as<uint8_t>(), args.mask.dim(0), args.loss.template as<double>(),
+                 args.loss.into() == Into::Accumulate};
+  if constexpr (requires { args.token_loss; })
+    if (args.token_loss.present)
+      out.token_loss = args.token_loss.data, out.token_dtype = args.token_loss.dtype;
+  return out;
+}
 
 inline void launch_sum_losses(CUstream_st* stream, const double* row_loss, const LossTarget& to) {
   with_float(to.token_dtype, [&](auto zero) {

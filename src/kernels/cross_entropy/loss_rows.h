@@ -1,5 +1,5 @@
 // What cross entropy over a whole vocabulary and over pieces of it share: the pass over one row, the sum of
-// the rows' losses in an order fixed by their number, and the checks of labels.
+// the rows' losses in an order fixed by their number, and the check of labels.
 #pragma once
 
 #include <algorithm>
@@ -7,9 +7,9 @@
 #include <limits>
 
 #include "base/checked.h"
+#include "kernels/bind.h"
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -88,21 +88,6 @@ void sum_rows(const Invocation& call, const uint8_t* mask, int64_t num_rows, con
   const bool accumulate = loss.into() == Into::Accumulate;
   to[0] = accumulate ? to[0] + sum : sum;
   to[1] = accumulate ? to[1] + num_tokens : num_tokens;
-}
-
-inline void require_labels(std::string_view kernel, const Arg& labels, const Arg& mask, const Arg& loss,
-                           int64_t rows) {
-  require_shape(kernel, "labels", labels, {rows});
-  require_dtype(kernel, "labels", labels, tensor::Dtype::I32);
-  require_shape(kernel, "mask", mask, {rows});
-  require_dtype(kernel, "mask", mask, tensor::Dtype::U8);
-  require_shape(kernel, "loss", loss, {2});
-  require_dtype(kernel, "loss", loss, tensor::Dtype::F64);
-}
-
-inline void require_norm(std::string_view kernel, const Arg& norm) {
-  require_dtype(kernel, "norm", norm, tensor::Dtype::F64);
-  if (norm.size() < 1) base::fail("[{}] argument 'norm' is empty, needed 1 element or more", kernel);
 }
 
 }  // namespace pleat::kernels

@@ -4,16 +4,12 @@
 #include <cmath>
 #include <limits>
 
-#include <fmt/ranges.h>
-
+#include "kernels/cross_entropy/contract.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/cross_entropy/loss_rows.h"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
-
-constexpr int64_t kNumStats = 3;
 
 // One row over all pieces. `top` is the maximum of some piece, so it is exact in the logits' own type.
 struct WholeRow {
@@ -22,7 +18,7 @@ struct WholeRow {
 };
 
 WholeRow combine(const double* all_stats, int64_t num_ranks, int64_t num_rows, int64_t t) {
-  const auto of = [&](int64_t rank) { return all_stats + (rank * num_rows + t) * kNumStats; };
+  const auto of = [&](int64_t rank) { return all_stats + (rank * num_rows + t) * kNumVocabStats; };
   WholeRow row{-std::numeric_limits<double>::infinity(), 0, 0};
   for (int64_t rank = 0; rank < num_ranks; ++rank) row.top = of(rank)[0] > row.top ? of(rank)[0] : row.top;
   for (int64_t rank = 0; rank < num_ranks; ++rank) {
@@ -38,27 +34,24 @@ int64_t real_columns(const Invocation& call, int64_t first, int64_t columns) {
   return std::clamp<int64_t>(call.integer("vocabulary") - first, 0, columns);
 }
 
-int64_t ranks_of(const Arg& all_stats, int64_t num_rows) {
-  return num_rows == 0 ? 0 : all_stats.size() / (num_rows * kNumStats);
-}
-
 template <class T>
 struct Stats {
   static void run(const Invocation& call) {
-    const T* logits = call[0].as<T>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    double* stats = call[4].as<double>();
-    const int64_t rows = call[0].dim(0), columns = call[0].dim(1);
-    const int64_t first = columns * coordinate("vocab_stats", call, call[3]);
+    const signature::vocab_stats::Forward<Arg> args(call.args);
+    const T* logits = args.logits.as<T>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    double* stats = args.stats.as<double>();
+    const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1);
+    const int64_t first = columns * coordinate(args.coords, call);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_stats", labels, mask, rows, call.integer("vocabulary"));
     const Tiling tiling = loss_tiling(rows);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-        double* to = stats + t * kNumStats;
+        double* to = stats + t * kNumVocabStats;
         if (!mask[t]) {
-          std::fill_n(to, kNumStats, 0.0);
+          std::fill_n(to, kNumVocabStats, 0.0);
           continue;
         }
         const T* row = logits + t * columns;
@@ -75,12 +68,13 @@ struct Stats {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const double* all_stats = call[0].as<double>();
-    const uint8_t* mask = call[1].as<uint8_t>();
-    T* token_loss = call[3].as<T>();
-    const int64_t rows = call[1].dim(0), num_ranks = ranks_of(call[0], rows);
+    const signature::vocab_loss::Forward<Arg> args(call.args);
+    const double* all_stats = args.all_stats.as<double>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    T* token_loss = args.token_loss.as<T>();
+    const int64_t rows = args.mask.dim(0), num_ranks = ranks_of_stats(args.all_stats, rows);
     sum_rows(
-        call, mask, rows, call[2],
+        call, mask, rows, args.loss,
         [&](int64_t t) {
           const double value = combine(all_stats, num_ranks, rows, t).loss();
           if (token_loss) token_loss[t] = static_cast<T>(value);
@@ -95,17 +89,19 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const double* all_stats = call[0].as<double>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    const double norm = *call[3].as<double>();
-    T* logits = call[5].as<T>();
-    const int64_t rows = call[5].dim(0), columns = call[5].dim(1), num_ranks = ranks_of(call[0], rows);
-    const int64_t first = columns * coordinate("vocab_loss", call, call[4]);
+    const signature::vocab_loss::BackwardInput<Arg> args(call.args);
+    const double* all_stats = args.all_stats.as<double>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    const double norm = *args.norm.as<double>();
+    T* logits = args.logits.as<T>();
+    const int64_t rows = args.logits.dim(0), columns = args.logits.dim(1),
+                  num_ranks = ranks_of_stats(args.all_stats, rows);
+    const int64_t first = columns * coordinate(args.coords, call);
     const int64_t real = real_columns(call, first, columns);
     check_labels("vocab_loss", labels, mask, rows, call.integer("vocabulary"));
     sum_rows(
-        call, mask, rows, call[6],
+        call, mask, rows, args.loss,
         [&](int64_t t) {
           const WholeRow whole = combine(all_stats, num_ranks, rows, t);
           T* __restrict row = logits + t * columns;
@@ -122,46 +118,18 @@ struct BackwardInput {
   }
 };
 
-void require_all_stats(const Arg& all_stats, int64_t rows) {
-  require_dtype("vocab_loss", "all_stats", all_stats, tensor::Dtype::F64);
-  const auto shape = all_stats.shape;
-  const bool fits = shape.size() == 3 ? shape[1] == rows && shape[2] == kNumStats
-                    : shape.size() == 2
-                        ? (rows == 0 ? shape[0] == 0 : shape[0] % rows == 0) && shape[1] == kNumStats
-                        : false;
-  if (!fits || (rows > 0 && all_stats.size() == 0))
-    base::fail("[vocab_loss] argument 'all_stats' is [{}], needed [ranks, {}, {}]", fmt::join(shape, ", "),
-               rows, kNumStats);
-}
-
 }  // namespace
 
 Kernel resolve_vocab_stats(const Invocation& call) {
-  require_rank("vocab_stats", "logits", call[0], 2);
-  require_labels("vocab_stats", call[1], call[2], {}, call[0].dim(0));
-  require_coords("vocab_stats", call, call[3]);
-  require_shape("vocab_stats", "stats", call[4], {call[0].dim(0), kNumStats});
-  require_dtype("vocab_stats", "stats", call[4], tensor::Dtype::F64);
-  return select_float<Stats>(call[0].dtype);
+  return select_float<Stats>(signature::vocab_stats::Forward(call.args).logits.dtype);
 }
 
 Kernel resolve_vocab_loss_forward(const Invocation& call) {
-  require_rank("vocab_loss", "mask", call[1], 1);
-  require_labels("vocab_loss", {}, call[1], call[2], call[1].dim(0));
-  require_all_stats(call[0], call[1].dim(0));
-  require_shape("vocab_loss", "token_loss", call[3], {call[1].dim(0)});
-  require_same_dtype("vocab_loss", call, {"", "", "", "token_loss"});
-  return select_float<Forward>(call[3].dtype);
+  return select_float<Forward>(signature::vocab_loss::Forward(call.args).token_loss.dtype);
 }
 
 Kernel resolve_vocab_loss_backward_input(const Invocation& call) {
-  require_rank("vocab_loss", "logits", call[5], 2);
-  require_labels("vocab_loss", call[1], call[2], call[6], call[5].dim(0));
-  require_all_stats(call[0], call[5].dim(0));
-  require_norm("vocab_loss", call[3]);
-  require_coords("vocab_loss", call, call[4]);
-  require_in_place("vocab_loss", "logits", call[5]);
-  return select_float<BackwardInput>(call[5].dtype);
+  return select_float<BackwardInput>(signature::vocab_loss::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -1,10 +1,9 @@
 // Cross entropy from the statistics of all pieces of a cut vocabulary, on the GPU. The gradient needs no sum
 // over a row any more: a pure stream.
+#include "kernels/cross_entropy/contract.h"
 #include "kernels/cross_entropy/loss_rows.cuh"
-#include "kernels/cross_entropy/loss_rows.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
 
 namespace pleat::kernels {
 namespace {
@@ -91,31 +90,16 @@ __global__ void __launch_bounds__(kThreads, 5)
   if (threadIdx.x == 0) row_loss[row] = !counted ? 0.0 : p.label_ok(row) ? whole.loss() : not_a_number();
 }
 
-int ranks_of(const Arg& all_stats, int64_t rows) {
-  require_dtype("vocab_loss", "all_stats", all_stats, tensor::Dtype::F64);
-  const auto shape = all_stats.shape;
-  const bool fits = shape.size() == 3   ? shape[1] == rows && shape[2] == 3
-                    : shape.size() == 2 ? (rows == 0 ? shape[0] == 0 : shape[0] % rows == 0) && shape[1] == 3
-                                        : false;
-  if (!fits || (rows > 0 && all_stats.size() == 0))
-    base::fail("[vocab_loss] argument 'all_stats' has {} elements in {} dimensions, needed [ranks, {}, 3]",
-               all_stats.size(), shape.size(), rows);
-  return rows == 0 ? 0 : static_cast<int>(all_stats.size() / (rows * 3));
-}
-
 }  // namespace
 
 CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_loss", "mask", call[1], 1);
-  const int64_t rows = call[1].dim(0);
-  require_labels("vocab_loss", {}, call[1], call[2], rows);
-  require_shape("vocab_loss", "token_loss", call[3], {rows});
-  const int num_ranks = ranks_of(call[0], rows);
-  if (call[3].present && !is_stored(call[3].dtype)) return {};
-  LossTarget to{call[1].as<uint8_t>(), rows, call[2].as<double>(), call[2].into() == Into::Accumulate};
-  if (call[3].present) to.token_loss = call[3].data, to.token_dtype = call[3].dtype;
+  const signature::vocab_loss::Forward<Arg> args(call.args);
+  const int64_t rows = args.mask.dim(0);
+  const int num_ranks = static_cast<int>(ranks_of_stats(args.all_stats, rows));
+  if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return {};
+  const LossTarget to = loss_target(args);
   lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
-  return [=, &lane, all_stats = call[0].as<double>()] {
+  return [=, &lane, all_stats = args.all_stats.as<double>()] {
     auto* row_loss = reinterpret_cast<double*>(lane.scratch());
     if (rows > 0) {
       losses<<<static_cast<unsigned>(ceil_div(rows, 256)), 256, 0, lane.stream()>>>(all_stats, num_ranks,
@@ -127,26 +111,17 @@ CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane
 }
 
 CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("vocab_loss", "logits", call[5], 2);
-  const int64_t rows = call[5].dim(0), columns = call[5].dim(1);
-  require_labels("vocab_loss", call[1], call[2], call[6], rows);
-  require_norm("vocab_loss", call[3]);
-  require_coords("vocab_loss", call, call[4]);
-  require_in_place("vocab_loss", "logits", call[5]);
-  const int num_ranks = ranks_of(call[0], rows);
+  const signature::vocab_loss::BackwardInput<Arg> args(call.args);
+  const int64_t rows = args.logits.dim(0);
+  const int num_ranks = static_cast<int>(ranks_of_stats(args.all_stats, rows));
   CudaLaunch out;
-  with_float(call[5].dtype, [&](auto zero) {
+  with_float(args.logits.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const LossArgs<T> p{call[5].as<T>(),
-                        call[1].as<int32_t>(),
-                        call[2].as<uint8_t>(),
-                        call[4].as<int64_t>() + call.integer("group"),
-                        columns,
-                        call.integer("vocabulary")};
-    const LossTarget to{p.mask, rows, call[6].as<double>(), call[6].into() == Into::Accumulate};
-    const bool wide = columns % kWide<T> == 0 && all_aligned({p.logits});
+    const auto p = loss_args<T>(args, call);
+    const LossTarget to = loss_target(args);
+    const bool wide = p.columns % kWide<T> == 0 && all_aligned({p.logits});
     lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
-    out = [=, &lane, all_stats = call[0].as<double>(), norm = call[3].as<double>()] {
+    out = [=, &lane, all_stats = args.all_stats.as<double>(), norm = args.norm.as<double>()] {
       auto* row_loss = reinterpret_cast<double*>(lane.scratch());
       const auto blocks = static_cast<unsigned>(rows);
       if (blocks > 0) {

@@ -1,15 +1,15 @@
 // How a kernels folder offers its CUDA kernels, beside its CPU ones (kernels/bind.h).
 //
-// A CUDA kernel is *prepared* once, when a program is bound: it checks shapes and types, picks tiles,
-// algorithms and library plans, and asks the lane for scratch. What it returns is called once per step: it
-// only enqueues work on the lane's stream. It never allocates, never waits for the device, never reads device
-// memory on the host; so a step can be captured as a graph.
+// A CUDA kernel is *prepared* once, when a program is bound and its arguments fit the contract
+// (kernels/contract.h): it picks tiles, algorithms and library plans, and asks the lane for scratch. What it
+// returns is called once per step: it only enqueues work on the lane's stream. It never allocates, never
+// waits for the device, never reads device memory on the host; so a step can be captured as a graph.
 //
 // Same contracts as the CPU kernels, which are the specification. Types: activations, weights and their
-// gradients with respect to activations bf16 or f32 (the compute type); rstd, lse, cos_sin f32; router logits
-// and probabilities f32; weight gradients f32 or bf16; moments f32 or bf16; the rest as program/ops.def says.
-// Arithmetic is in f32 (bf16 is for storage and matrix operands), results are rounded once. No float atomics:
-// the same launch gives the same bits.
+// gradients with respect to activations bf16 or f32 (the compute type); rstd, lse, cos_sin f32; router
+// logits and probabilities f32; weight gradients f32 or bf16; moments f32 or bf16; the rest as
+// program/ops.def says. Arithmetic is in f32 (bf16 is for storage and matrix operands), results are rounded
+// once. No float atomics: the same launch gives the same bits.
 #pragma once
 
 #include <functional>
@@ -21,8 +21,8 @@
 namespace pleat::kernels {
 
 using CudaLaunch = std::function<void()>;
-// The lane outlives the launch. Throws base::Error naming shapes or types that do not fit; an empty function:
-// no kernel for these types.
+// The lane outlives the launch. An empty function: no kernel for these types. Throws base::Error where rows
+// are more than a launch takes.
 using CudaPrepare = CudaLaunch (*)(const Invocation&, device::cuda::Lane&);
 
 struct CudaBinding {
@@ -34,23 +34,8 @@ struct CudaBinding {
 // The CUDA kernel of (kind, phase), or nullptr.
 CudaPrepare find_cuda_kernel(program::KernelKind kind, program::Phase phase);
 
-// One function per folder.
-std::span<const CudaBinding> embedding_cuda_bindings();
-std::span<const CudaBinding> linear_cuda_bindings();
-std::span<const CudaBinding> rmsnorm_cuda_bindings();
-std::span<const CudaBinding> rope_cuda_bindings();
-std::span<const CudaBinding> mla_cuda_bindings();
-std::span<const CudaBinding> attention_cuda_bindings();
-std::span<const CudaBinding> swiglu_cuda_bindings();
-std::span<const CudaBinding> sigmoid_gate_cuda_bindings();
-std::span<const CudaBinding> router_cuda_bindings();
-std::span<const CudaBinding> dispatch_cuda_bindings();
-std::span<const CudaBinding> grouped_linear_cuda_bindings();
-std::span<const CudaBinding> rows_cuda_bindings();
-std::span<const CudaBinding> shares_cuda_bindings();
-std::span<const CudaBinding> cross_entropy_cuda_bindings();
-std::span<const CudaBinding> mtp_cuda_bindings();
-std::span<const CudaBinding> token_score_cuda_bindings();
-std::span<const CudaBinding> optimizer_cuda_bindings();
+// One function per folder that has a GPU file.
+#define PLEAT_FOLDER(name) std::span<const CudaBinding> name##_cuda_bindings();
+#include "kernels/folders.def"
 
 }  // namespace pleat::kernels

@@ -12,11 +12,6 @@
 
 namespace pleat::kernels::cuda {
 
-// Types with_float knows.
-inline bool is_stored(tensor::Dtype dtype) {
-  return dtype == tensor::Dtype::F32 || dtype == tensor::Dtype::BF16;
-}
-
 // Where the sums go; an Arg, whose shape may be gone when the launch runs, in numbers.
 struct SumTarget {
   void* data;

@@ -62,6 +62,11 @@ bool with_float(tensor::Dtype dtype, F&& f) {
   }
 }
 
+// Types with_float knows.
+inline bool is_stored(tensor::Dtype dtype) {
+  return dtype == tensor::Dtype::F32 || dtype == tensor::Dtype::BF16;
+}
+
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace pleat::kernels::cuda

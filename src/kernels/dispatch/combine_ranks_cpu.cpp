@@ -129,20 +129,22 @@ void sum_over_ranks(const Invocation& call, const ReturnedRows& returned, const 
 template <class C>
 struct CombineRanks {
   static void run(const Invocation& call) {
-    const ReturnedRows returned(call, call[2], call[0].dim(0));
-    sum_over_ranks(call, returned, call[0].as<C>(), call[1], call[3]);
+    const signature::combine_ranks::Forward<Arg> args(call.args);
+    const ReturnedRows returned(call, args.offsets, args.rows.dim(0));
+    sum_over_ranks(call, returned, args.rows.as<C>(), args.token_row, args.y);
   }
 };
 
 template <class C, class R>
 struct PermuteRanks {
   static void run(const Invocation& call) {
-    const ReturnedRows returned(call, call[3], call[0].dim(0));
-    sum_over_ranks(call, returned, call[0].as<C>(), call[2], call[4]);
-    const R* drow_probs = call[1].as<R>();
-    const int32_t* token_row = call[2].as<int32_t>();
-    R* dprobs = call[5].as<R>();
-    const int64_t num_choices = call[2].size(), tile_size = 16 * kTileRows;
+    const signature::permute_ranks::BackwardInput<Arg> args(call.args);
+    const ReturnedRows returned(call, args.offsets, args.drows.dim(0));
+    sum_over_ranks(call, returned, args.drows.as<C>(), args.token_row, args.dx);
+    const R* drow_probs = args.drow_probs.as<R>();
+    const int32_t* token_row = args.token_row.as<int32_t>();
+    R* dprobs = args.dprobs.as<R>();
+    const int64_t num_choices = args.token_row.size(), tile_size = 16 * kTileRows;
     call.pool->for_each_tile(base::ceil_div(num_choices, tile_size), [&](int64_t tile) {
       for (int64_t i = tile * tile_size; i < std::min(num_choices, (tile + 1) * tile_size); ++i) {
         if (token_row[i] < 0) {
@@ -160,41 +162,15 @@ struct PermuteRanks {
   }
 };
 
-void check_returned(std::string_view kernel, const Invocation& call, const Arg& rows, const Arg& token_row,
-                    const Arg& offsets) {
-  check_rank(kernel, "rows", rows, 2);
-  check_rank(kernel, "token_row", token_row, 2);
-  require_dtype(kernel, "token_row", token_row, tensor::Dtype::I32);
-  check_offsets(kernel, offsets);
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
-  if (copies < 1) base::fail("[{}] copies is {}, needed 1 or more", kernel, copies);
-  if (El < 1 || (offsets.dim(0) - 1) % El != 0)
-    base::fail("[{}] {} experts with {} per rank: needed a multiple", kernel, offsets.dim(0) - 1, El);
-  if (token_row.dim(1) > kMaxExperts)
-    base::fail("[{}] {} choices per token, needed at most {}", kernel, token_row.dim(1), kMaxExperts);
-  check_index_range(kernel, token_row.size(), rows.dim(0));
-}
-
 }  // namespace
 
 Kernel resolve_combine_ranks(const Invocation& call) {
-  constexpr std::string_view kName = "combine_ranks";
-  check_returned(kName, call, call[0], call[1], call[2]);
-  require_dtype(kName, "y", call[3], call[0].dtype);
-  require_shape(kName, "y", call[3], {call[1].dim(0), call[0].dim(1)});
-  if (call[3].into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
-  return select_float<CombineRanks>(call[0].dtype);
+  return select_float<CombineRanks>(signature::combine_ranks::Forward(call.args).rows.dtype);
 }
 
 Kernel resolve_permute_ranks(const Invocation& call) {
-  constexpr std::string_view kName = "permute_ranks";
-  check_returned(kName, call, call[0], call[2], call[3]);
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "dx", call[4], call[0].dtype);
-  require_shape(kName, "dx", call[4], {call[2].dim(0), call[0].dim(1)});
-  require_dtype(kName, "dprobs", call[5], call[1].dtype);
-  require_shape(kName, "dprobs", call[5], {call[2].dim(0), call[2].dim(1)});
-  return select_pair<PermuteRanks>(kName, call[0].dtype, call[1].dtype);
+  const signature::permute_ranks::BackwardInput<Arg> args(call.args);
+  return select_pair<PermuteRanks>(args.drows.dtype, args.drow_probs.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -2,18 +2,16 @@
 // puts the token's rows into the order they are summed in, then has several of them on the way at a time.
 // Sums over the slots of a part in float, over parts in double.
 #include "device/cuda/check.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
-#include "kernels/math/require.h"
 #include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
-using namespace dispatch;
 
 constexpr int kThreads = 128, kWarps = kThreads / 32;
 constexpr int64_t kMaxSlots = program::kMaxGpuChoices;
@@ -199,13 +197,13 @@ __global__ void __launch_bounds__(kThreads, 5) sum_ranks(RankSum<T> a) {
 }
 
 template <class T, int N, int K, int U>
-CudaLaunch launch(std::string_view kernel, RankSum<T> a, device::cuda::Lane& lane) {
+CudaLaunch launch(const Arg& rows, RankSum<T> a, device::cuda::Lane& lane) {
   const int64_t row_steps = std::max<int64_t>(1, ceil_div(a.width, 32 * N * U));
   // Long enough that a token's list is made rarely, short enough that every multiprocessor gets many.
   const int64_t steps = std::clamp<int64_t>(a.num_tokens * row_steps / (num_sms() * 64), 1, 4),
                 pieces = ceil_div(row_steps, steps);
   if (a.num_tokens * pieces > std::numeric_limits<int32_t>::max())
-    base::fail("[{}] {} tokens of {} are too many for one launch", kernel, a.num_tokens, a.width);
+    refuse(rows, "{} tokens of {} are too many for one launch", a.num_tokens, a.width);
   a.pieces = static_cast<int>(pieces), a.steps = static_cast<int>(steps);
   const auto blocks = static_cast<unsigned>(ceil_div(a.num_tokens * pieces, kWarps));
   return [=, stream = lane.stream()] {
@@ -216,30 +214,18 @@ CudaLaunch launch(std::string_view kernel, RankSum<T> a, device::cuda::Lane& lan
 }
 
 template <int N, class T>
-CudaLaunch pick(std::string_view kernel, const RankSum<T>& a, device::cuda::Lane& lane) {
+CudaLaunch pick(const Arg& rows, const RankSum<T>& a, device::cuda::Lane& lane) {
   const int64_t most = static_cast<int64_t>(a.top_k) * a.returned.copies;
-  if (most <= 2) return launch<T, N, 2, 4>(kernel, a, lane);
-  if (most <= 4) return launch<T, N, 4, 2>(kernel, a, lane);
-  return launch<T, N, 8, 1>(kernel, a, lane);
+  if (most <= 2) return launch<T, N, 2, 4>(rows, a, lane);
+  if (most <= 4) return launch<T, N, 4, 2>(rows, a, lane);
+  return launch<T, N, 8, 1>(rows, a, lane);
 }
 
-CudaLaunch prepare(std::string_view kernel, const Invocation& call, const Arg& rows, const Arg& token_row,
-                   const Arg& offsets, const Arg& y, const Arg& drow_probs, const Arg& dprobs,
-                   device::cuda::Lane& lane) {
-  check_rank(kernel, "rows", rows, 2);
-  check_rank(kernel, "token_row", token_row, 2);
-  require_dtype(kernel, "token_row", token_row, tensor::Dtype::I32);
-  check_offsets(kernel, offsets);
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
-  if (copies < 1) base::fail("[{}] copies is {}, needed 1 or more", kernel, copies);
-  if (El < 1 || (offsets.dim(0) - 1) % El != 0)
-    base::fail("[{}] {} experts with {} per rank: needed a multiple", kernel, offsets.dim(0) - 1, El);
+CudaLaunch prepare(const Invocation& call, const Arg& rows, const Arg& token_row, const Arg& offsets,
+                   const Arg& y, const Arg& drow_probs, const Arg& dprobs, device::cuda::Lane& lane) {
   if (token_row.dim(1) > kMaxSlots)
-    base::fail("[{}] {} choices per token, needed at most {} on the GPU", kernel, token_row.dim(1),
-               kMaxSlots);
-  check_index_range(kernel, token_row.size(), rows.dim(0));
-  require_dtype(kernel, "y", y, rows.dtype);
-  require_shape(kernel, "y", y, {token_row.dim(0), rows.dim(1)});
+    refuse(token_row, "{} choices per token, needed at most {} on the GPU", token_row.dim(1), kMaxSlots);
+  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
   const Returned returned{offsets.as<int32_t>(), static_cast<int>(El),
                           static_cast<int>((offsets.dim(0) - 1) / El), static_cast<int>(copies)};
   CudaLaunch out;
@@ -258,7 +244,7 @@ CudaLaunch prepare(std::string_view kernel, const Invocation& call, const Arg& r
                        0,
                        y.into() == Into::Accumulate};
     const bool wide = y.dim(1) % kWide<T> == 0 && all_aligned({rows.data, y.data});
-    out = wide ? pick<kWide<T>>(kernel, a, lane) : pick<1>(kernel, a, lane);
+    out = wide ? pick<kWide<T>>(rows, a, lane) : pick<1>(rows, a, lane);
   });
   return out;
 }
@@ -268,17 +254,14 @@ const Arg kAbsent{};
 }  // namespace
 
 CudaLaunch prepare_combine_ranks(const Invocation& call, device::cuda::Lane& lane) {
-  if (call[3].into() != Into::Overwrite) base::fail("[combine_ranks] output 'y' can only be overwritten");
-  return prepare("combine_ranks", call, call[0], call[1], call[2], call[3], kAbsent, kAbsent, lane);
+  const signature::combine_ranks::Forward<Arg> args(call.args);
+  return prepare(call, args.rows, args.token_row, args.offsets, args.y, kAbsent, kAbsent, lane);
 }
 
 CudaLaunch prepare_permute_ranks(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "permute_ranks";
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "dprobs", call[5], tensor::Dtype::F32);
-  require_shape(kName, "dprobs", call[5], {call[2].dim(0), call[2].dim(1)});
-  return prepare(kName, call, call[0], call[2], call[3], call[4], call[1], call[5], lane);
+  const signature::permute_ranks::BackwardInput<Arg> args(call.args);
+  if (args.drow_probs.dtype != tensor::Dtype::F32) return {};
+  return prepare(call, args.drows, args.token_row, args.offsets, args.dx, args.drow_probs, args.dprobs, lane);
 }
 
 }  // namespace pleat::kernels

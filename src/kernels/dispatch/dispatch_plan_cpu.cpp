@@ -28,14 +28,15 @@ void keep_largest(int32_t* first, int32_t* last, int64_t capacity, const R* prob
 template <class R>
 struct Plan {
   static void run(const Invocation& call) {
-    const int32_t* idx = call[0].as<int32_t>();
-    const R* probs = call[1].as<R>();
-    const int32_t* piece = call[2].as<int32_t>();
-    int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-            *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
-    int64_t* dropped = call[7].as<int64_t>();
-    const int64_t T = call[0].dim(0), k = call[0].dim(1), budget = call[4].dim(0);
-    const int64_t num_experts = call[3].dim(0) - 1, pieces = piece ? call.integer("pieces") : 1;
+    const signature::dispatch_plan::Forward<Arg> args(call.args);
+    const int32_t* idx = args.idx.as<int32_t>();
+    const R* probs = args.probs.as<R>();
+    const int32_t* piece = args.piece.as<int32_t>();
+    int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+            *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
+    int64_t* dropped = args.dropped.as<int64_t>();
+    const int64_t T = args.idx.dim(0), k = args.idx.dim(1), budget = args.row_token.dim(0);
+    const int64_t num_experts = args.offsets.dim(0) - 1, pieces = piece ? call.integer("pieces") : 1;
     // What has a capacity of its own: an expert, or an expert and a piece of the tokens.
     const int64_t E = num_experts * pieces;
     const auto bucket = [&](int64_t choice) {
@@ -108,41 +109,14 @@ struct Plan {
     for (int64_t e = 0; e < num_experts; ++e) offsets[e] = static_cast<int32_t>(first_row[e * pieces]);
     offsets[num_experts] = static_cast<int32_t>(num_rows);
     fill_rows(row_token, row_slot, num_rows, budget);
-    dropped[0] = (call[7].into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
+    dropped[0] = (args.dropped.into() == Into::Accumulate ? dropped[0] : 0) + num_dropped;
   }
 };
 
 }  // namespace
 
 Kernel resolve_dispatch_plan(const Invocation& call) {
-  constexpr std::string_view kName = "dispatch_plan";
-  using tensor::Dtype;
-  const int64_t E = call.integer("experts"), k = call.integer("top_k"), capacity = call.integer("capacity");
-  if (E < 1 || E > kMaxExperts) base::fail("[dispatch_plan] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (capacity < 0) base::fail("[dispatch_plan] capacity is {}, needed 0 (none) or more", capacity);
-  if (call.integer("pad") != 0 && capacity == 0) base::fail("[dispatch_plan] padding needs a capacity");
-  const int64_t policy = call.integer("policy");
-  if (policy != 0 && policy != 1) base::fail("[dispatch_plan] policy is {}, needed 0 or 1", policy);
-  if (call[0].shape.size() != 2) base::fail("[dispatch_plan] argument 'idx' needs two dimensions");
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "idx", call[0], {T, k});
-  require_shape(kName, "probs", call[1], {T, k});
-  require_shape(kName, "piece", call[2], {T});
-  if (call[2].present && (call.integer("pieces") < 1 || E * call.integer("pieces") > kMaxExperts))
-    base::fail("[dispatch_plan] {} experts in {} pieces, at most {} together", E, call.integer("pieces"),
-               kMaxExperts);
-  require_shape(kName, "offsets", call[3], {E + 1});
-  if (call[4].shape.size() != 1) base::fail("[dispatch_plan] argument 'row_token' needs one dimension");
-  require_shape(kName, "row_slot", call[5], {call[4].dim(0)});
-  require_shape(kName, "token_row", call[6], {T, k});
-  require_shape(kName, "dropped", call[7], {1});
-  for (size_t i : {0, 2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", call[7], Dtype::I64);
-  check_index_range(kName, T * k, call[4].dim(0));
-  return select_float<Plan>(call[1].dtype);
+  return select_float<Plan>(signature::dispatch_plan::Forward(call.args).probs.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -3,10 +3,8 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/dispatch/plan_kernels.cuh"
-#include "kernels/math/require.h"
-#include "kernels/router/router.h"
+#include "kernels/router/routing_checks.h"
 
 namespace pleat::kernels {
 namespace {
@@ -46,45 +44,22 @@ __global__ void __launch_bounds__(kSelectThreads)
 }  // namespace
 
 CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "dispatch_plan";
-  using tensor::Dtype;
-  const int64_t E = call.integer("experts"), k = call.integer("top_k"), capacity = call.integer("capacity");
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  if (capacity < 0) base::fail("[{}] capacity is {}, needed 0 (none) or more", kName, capacity);
+  const signature::dispatch_plan::Forward<Arg> args(call.args);
+  if (args.probs.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.idx.dim(0), k = args.idx.dim(1), E = call.integer("experts"),
+                capacity = call.integer("capacity"), policy = call.integer("policy"),
+                pieces = args.piece.present ? call.integer("pieces") : 1, budget = args.row_token.dim(0);
   const bool pad = call.integer("pad") != 0;
-  if (pad && capacity == 0) base::fail("[{}] padding needs a capacity", kName);
-  const int64_t policy = call.integer("policy");
-  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
-  require_rank(kName, "idx", call[0], 2);
-  const int64_t T = call[0].dim(0), pieces = call[2].present ? call.integer("pieces") : 1;
-  if (pieces < 1 || E * pieces > kMaxExperts)
-    base::fail("[{}] {} experts in {} pieces, at most {} together", kName, E, pieces, kMaxExperts);
-  require_shape(kName, "idx", call[0], {T, k});
-  require_shape(kName, "probs", call[1], {T, k});
-  require_shape(kName, "piece", call[2], {T});
-  require_shape(kName, "offsets", call[3], {E + 1});
-  require_rank(kName, "row_token", call[4], 1);
-  const int64_t budget = call[4].dim(0);
-  require_shape(kName, "row_slot", call[5], {budget});
-  require_shape(kName, "token_row", call[6], {T, k});
-  require_shape(kName, "dropped", call[7], {1});
-  for (size_t i : {0, 2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::dispatch_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", call[7], Dtype::I64);
-  dispatch::check_index_range(kName, T * k, std::max(budget, E * pieces * capacity));
-  if (call[1].dtype != Dtype::F32) return {};
-
-  const Choices choices{call[0].as<int32_t>(), call[2].as<int32_t>(), T * k,
-                        static_cast<int>(k),   static_cast<int>(E),   static_cast<int>(pieces)};
+  require_index_range(args.row_token, T * k, E * pieces * capacity);
+  const Choices choices{args.idx.as<int32_t>(), args.piece.as<int32_t>(), T * k,
+                        static_cast<int>(k),    static_cast<int>(E),      static_cast<int>(pieces)};
   const int64_t buckets = E * pieces, chunks = std::max<int64_t>(1, ceil_div(T * k, kChunkItems));
-  check_counts(kName, chunks, buckets);
-  const float* probs = call[1].as<float>();
-  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
-  int64_t* dropped = call[7].as<int64_t>();
-  const bool add = call[7].into() == Into::Accumulate;
+  check_counts(args.idx, chunks, buckets);
+  const float* probs = args.probs.as<float>();
+  int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+          *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
+  int64_t* dropped = args.dropped.as<int64_t>();
+  const bool add = args.dropped.into() == Into::Accumulate;
   lane.need_scratch(4 * (buckets * (chunks + 3) + (capacity > 0 ? T * k : 0)));
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;

@@ -1,4 +1,5 @@
-// What the kernels of this folder share: sums of routed rows in slot order, fillers, and checks of arguments.
+// What the CPU kernels of this folder share: sums of routed rows in slot order, fillers, and the check of a
+// plan that is too long.
 #pragma once
 
 #include <algorithm>
@@ -41,24 +42,6 @@ inline void check_budget(std::string_view kernel, int64_t num_rows, int64_t budg
   if (num_rows > budget)
     base::fail("[{}] routing needs {} rows, the budget is {}; a larger token budget or a capacity would fit",
                kernel, num_rows, budget);
-}
-
-inline void check_rank(std::string_view kernel, std::string_view name, const Arg& arg, size_t rank) {
-  if (arg.shape.size() != rank)
-    base::fail("[{}] argument '{}' has {} dimensions, needed {}", kernel, name, arg.shape.size(), rank);
-}
-
-inline void check_offsets(std::string_view kernel, const Arg& offsets) {
-  require_dtype(kernel, "offsets", offsets, tensor::Dtype::I32);
-  check_rank(kernel, "offsets", offsets, 1);
-  if (offsets.dim(0) < 2)
-    base::fail("[{}] argument 'offsets' is [{}], needed one more than the experts", kernel, offsets.dim(0));
-}
-
-inline void check_index_range(std::string_view kernel, int64_t choices, int64_t rows) {
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (choices > kMost || rows > kMost)
-    base::fail("[{}] {} choices and {} rows do not fit in 32 bits", kernel, choices, rows);
 }
 
 }  // namespace pleat::kernels::dispatch

@@ -24,13 +24,14 @@ void copy_rows(const C* from, const int32_t* row_token, int64_t begin, int64_t e
 template <class C, class R>
 struct PermuteForward {
   static void run(const Invocation& call) {
-    const C* x = call[0].as<C>();
-    const R* probs = call[1].as<R>();
-    const int32_t *offsets = call[2].as<int32_t>(), *row_token = call[3].as<int32_t>(),
-                  *row_slot = call[4].as<int32_t>();
-    C* rows = call[6].as<C>();
-    R* row_probs = call[7].as<R>();
-    const int64_t width = call[0].dim(1), k = call[1].dim(1), num_rows = offsets[call[2].dim(0) - 1];
+    const signature::permute::Forward<Arg> args(call.args);
+    const C* x = args.x.as<C>();
+    const R* probs = args.probs.as<R>();
+    const int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+                  *row_slot = args.row_slot.as<int32_t>();
+    C* rows = args.rows.as<C>();
+    R* row_probs = args.row_probs.as<R>();
+    const int64_t width = args.x.dim(1), k = args.probs.dim(1), num_rows = offsets[args.offsets.dim(0) - 1];
     call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
       const int64_t begin = tile * kTileRows, end = std::min(num_rows, begin + kTileRows);
       copy_rows(x, row_token, begin, end, width, rows);
@@ -43,13 +44,14 @@ struct PermuteForward {
 template <class C, class R>
 struct PermuteBackward {
   static void run(const Invocation& call) {
-    const C* drows = call[0].as<C>();
-    const R* drow_probs = call[1].as<R>();
-    const int32_t* token_row = call[2].as<int32_t>();
-    C* dx = call[3].as<C>();
-    R* dprobs = call[4].as<R>();
-    const bool add = call[3].into() == Into::Accumulate;
-    const int64_t T = call[3].dim(0), width = call[3].dim(1), k = call[2].dim(1);
+    const signature::permute::BackwardInput<Arg> args(call.args);
+    const C* drows = args.drows.as<C>();
+    const R* drow_probs = args.drow_probs.as<R>();
+    const int32_t* token_row = args.token_row.as<int32_t>();
+    C* dx = args.dx.as<C>();
+    R* dprobs = args.dprobs.as<R>();
+    const bool add = args.dx.into() == Into::Accumulate;
+    const int64_t T = args.dx.dim(0), width = args.dx.dim(1), k = args.token_row.dim(1);
     call.pool->for_each_tile(base::ceil_div(T, kTileRows), [&](int64_t tile) {
       C sum[kChunk];
       for (int64_t t = tile * kTileRows; t < std::min(T, (tile + 1) * kTileRows); ++t) {
@@ -73,10 +75,11 @@ struct PermuteBackward {
 template <class C>
 struct CombineForward {
   static void run(const Invocation& call) {
-    const C *rows = call[0].as<C>(), *residual = call[2].as<C>(), *shared = call[3].as<C>();
-    const int32_t* token_row = call[1].as<int32_t>();
-    C* y = call[4].as<C>();
-    const int64_t T = call[4].dim(0), width = call[4].dim(1), k = call[1].dim(1);
+    const signature::combine::Forward<Arg> args(call.args);
+    const C *rows = args.rows.as<C>(), *residual = args.residual.as<C>(), *shared = args.shared.as<C>();
+    const int32_t* token_row = args.token_row.as<int32_t>();
+    C* y = args.y.as<C>();
+    const int64_t T = args.y.dim(0), width = args.y.dim(1), k = args.token_row.dim(1);
     call.pool->for_each_tile(base::ceil_div(T, kTileRows), [&](int64_t tile) {
       C sum[kChunk];
       for (int64_t t = tile * kTileRows; t < std::min(T, (tile + 1) * kTileRows); ++t)
@@ -96,10 +99,11 @@ struct CombineForward {
 template <class C>
 struct CombineBackward {
   static void run(const Invocation& call) {
-    const C* dy = call[0].as<C>();
-    const int32_t *row_token = call[1].as<int32_t>(), *offsets = call[2].as<int32_t>();
-    C* drows = call[4].as<C>();
-    const int64_t width = call[0].dim(1), num_rows = offsets[call[2].dim(0) - 1];
+    const signature::combine::BackwardInput<Arg> args(call.args);
+    const C* dy = args.dy.as<C>();
+    const int32_t *row_token = args.row_token.as<int32_t>(), *offsets = args.offsets.as<int32_t>();
+    C* drows = args.drows.as<C>();
+    const int64_t width = args.dy.dim(1), num_rows = offsets[args.offsets.dim(0) - 1];
     call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
       copy_rows(dy, row_token, tile * kTileRows, std::min(num_rows, (tile + 1) * kTileRows), width, drows);
     });
@@ -109,68 +113,21 @@ struct CombineBackward {
 }  // namespace
 
 Kernel resolve_permute_forward(const Invocation& call) {
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "x", call[0], 2);
-  check_rank(kName, "probs", call[1], 2);
-  check_offsets(kName, call[2]);
-  check_rank(kName, "rows", call[6], 2);
-  const int64_t R = call[6].dim(0);
-  require_shape(kName, "probs", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "row_token", call[3], tensor::Dtype::I32);
-  require_shape(kName, "row_token", call[3], {R});
-  require_dtype(kName, "row_slot", call[4], tensor::Dtype::I32);
-  require_shape(kName, "row_slot", call[4], {R});
-  require_dtype(kName, "token_row", call[5], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[5], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "rows", call[6], call[0].dtype);
-  require_shape(kName, "rows", call[6], {R, call[0].dim(1)});
-  require_dtype(kName, "row_probs", call[7], call[1].dtype);
-  require_shape(kName, "row_probs", call[7], {R});
-  return select_pair<PermuteForward>(kName, call[0].dtype, call[1].dtype);
+  const signature::permute::Forward<Arg> args(call.args);
+  return select_pair<PermuteForward>(args.x.dtype, args.probs.dtype);
 }
 
 Kernel resolve_permute_backward_input(const Invocation& call) {
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "drows", call[0], 2);
-  check_rank(kName, "token_row", call[2], 2);
-  check_rank(kName, "dx", call[3], 2);
-  const int64_t T = call[2].dim(0), k = call[2].dim(1);
-  require_dtype(kName, "token_row", call[2], tensor::Dtype::I32);
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "dx", call[3], call[0].dtype);
-  require_shape(kName, "dx", call[3], {T, call[0].dim(1)});
-  require_dtype(kName, "dprobs", call[4], call[1].dtype);
-  require_shape(kName, "dprobs", call[4], {T, k});
-  return select_pair<PermuteBackward>(kName, call[0].dtype, call[1].dtype);
+  const signature::permute::BackwardInput<Arg> args(call.args);
+  return select_pair<PermuteBackward>(args.drows.dtype, args.drow_probs.dtype);
 }
 
 Kernel resolve_combine_forward(const Invocation& call) {
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "rows", call[0], 2);
-  check_rank(kName, "token_row", call[1], 2);
-  const int64_t T = call[1].dim(0), h = call[0].dim(1);
-  require_dtype(kName, "token_row", call[1], tensor::Dtype::I32);
-  require_shape(kName, "residual", call[2], {T, h});
-  require_dtype(kName, "residual", call[2], call[0].dtype);
-  require_shape(kName, "shared", call[3], {T, h});
-  require_dtype(kName, "shared", call[3], call[0].dtype);
-  require_shape(kName, "y", call[4], {T, h});
-  require_dtype(kName, "y", call[4], call[0].dtype);
-  return select_float<CombineForward>(call[0].dtype);
+  return select_float<CombineForward>(signature::combine::Forward(call.args).rows.dtype);
 }
 
 Kernel resolve_combine_backward_input(const Invocation& call) {
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "dy", call[0], 2);
-  check_rank(kName, "row_token", call[1], 1);
-  check_offsets(kName, call[2]);
-  require_dtype(kName, "row_token", call[1], tensor::Dtype::I32);
-  check_rank(kName, "token_row", call[3], 2);
-  require_dtype(kName, "token_row", call[3], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[3], {call[0].dim(0), call[3].dim(1)});
-  require_dtype(kName, "drows", call[4], call[0].dtype);
-  require_shape(kName, "drows", call[4], {call[1].dim(0), call[0].dim(1)});
-  return select_float<CombineBackward>(call[0].dtype);
+  return select_float<CombineBackward>(signature::combine::BackwardInput(call.args).dy.dtype);
 }
 
 }  // namespace pleat::kernels

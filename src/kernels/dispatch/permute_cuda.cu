@@ -2,17 +2,15 @@
 // writes them to the token's rows (scatter), or reads them from the token's rows and writes the sum
 // (sum_slots). So a token's row crosses the memory bus once, whatever the number of slots.
 #include "device/cuda/check.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
-using namespace dispatch;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kScatterVecs = 4;  // vectors a lane loads before it stores the first
@@ -169,9 +167,9 @@ __global__ void __launch_bounds__(kThreads, 2) sum_slots(Sum<T> a) {
 }
 
 // Warps, one per piece of a token: the grid must hold them.
-unsigned grid_of(std::string_view kernel, int64_t tokens, int64_t pieces) {
+unsigned grid_of(const Arg& of, int64_t tokens, int64_t pieces) {
   if (tokens * pieces > std::numeric_limits<int32_t>::max())
-    base::fail("[{}] {} tokens in {} pieces each are too many for one launch", kernel, tokens, pieces);
+    refuse(of, "{} tokens in {} pieces each are too many for one launch", tokens, pieces);
   return static_cast<unsigned>(ceil_div(tokens * pieces, kWarps));
 }
 
@@ -180,7 +178,7 @@ struct ScatterArgs {
 };
 
 template <class T, int N>
-CudaLaunch launch_scatter(std::string_view kernel, const ScatterArgs& args, device::cuda::Lane& lane) {
+CudaLaunch launch_scatter(const ScatterArgs& args, device::cuda::Lane& lane) {
   const int64_t tokens = args.from.dim(0), width = args.from.dim(1), rows = args.to.dim(0);
   const int64_t pieces = std::max<int64_t>(1, ceil_div(width, 32 * N * kScatterVecs));
   const Scatter<T> a{args.from.as<T>(),
@@ -195,7 +193,7 @@ CudaLaunch launch_scatter(std::string_view kernel, const ScatterArgs& args, devi
                      static_cast<int>(pieces),
                      static_cast<int>(args.token_row.dim(1)),
                      static_cast<unsigned>(ceil_div(rows, kThreads))};
-  const unsigned blocks = a.filler_blocks + grid_of(kernel, tokens, pieces);
+  const unsigned blocks = a.filler_blocks + grid_of(args.from, tokens, pieces);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
     scatter<T, N><<<blocks, kThreads, 0, stream>>>(a);
@@ -208,7 +206,7 @@ struct SumArgs {
 };
 
 template <class T, int N, int K, int U>
-CudaLaunch launch_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+CudaLaunch launch_sum(const SumArgs& args, device::cuda::Lane& lane) {
   const int64_t tokens = args.y.dim(0), width = args.y.dim(1),
                 row_steps = std::max<int64_t>(1, ceil_div(width, 32 * N * U));
   // Long enough that a token's slots are looked up rarely, short enough that every multiprocessor gets many.
@@ -227,7 +225,7 @@ CudaLaunch launch_sum(std::string_view kernel, const SumArgs& args, device::cuda
                  static_cast<int>(pieces),
                  static_cast<int>(steps),
                  args.y.into() == Into::Accumulate};
-  const unsigned blocks = grid_of(kernel, tokens, pieces);
+  const unsigned blocks = grid_of(args.rows, tokens, pieces);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
     sum_slots<T, N, K, U><<<blocks, kThreads, 0, stream>>>(a);
@@ -236,33 +234,30 @@ CudaLaunch launch_sum(std::string_view kernel, const SumArgs& args, device::cuda
 }
 
 template <class T, int N>
-CudaLaunch pick_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
+CudaLaunch pick_sum(const SumArgs& args, device::cuda::Lane& lane) {
   const int64_t k = args.token_row.dim(1);
-  if (k <= 2) return launch_sum<T, N, 2, 4>(kernel, args, lane);
-  if (k <= 4) return launch_sum<T, N, 4, 2>(kernel, args, lane);
-  return launch_sum<T, N, 8, 1>(kernel, args, lane);
+  if (k <= 2) return launch_sum<T, N, 2, 4>(args, lane);
+  if (k <= 4) return launch_sum<T, N, 4, 2>(args, lane);
+  return launch_sum<T, N, 8, 1>(args, lane);
 }
 
-CudaLaunch prepare_sum(std::string_view kernel, const SumArgs& args, device::cuda::Lane& lane) {
-  check_rank(kernel, "rows", args.rows, 2);
-  check_rank(kernel, "token_row", args.token_row, 2);
-  require_dtype(kernel, "token_row", args.token_row, tensor::Dtype::I32);
+CudaLaunch prepare_sum(const SumArgs& args, device::cuda::Lane& lane) {
   CudaLaunch out;
   with_float(args.rows.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool wide = args.y.dim(1) % kWide<T> == 0 &&
                       all_aligned({args.rows.data, args.shared.data, args.residual.data, args.y.data});
-    out = wide ? pick_sum<T, kWide<T>>(kernel, args, lane) : pick_sum<T, 1>(kernel, args, lane);
+    out = wide ? pick_sum<T, kWide<T>>(args, lane) : pick_sum<T, 1>(args, lane);
   });
   return out;
 }
 
-CudaLaunch prepare_scatter(std::string_view kernel, const ScatterArgs& args, device::cuda::Lane& lane) {
+CudaLaunch prepare_scatter(const ScatterArgs& args, device::cuda::Lane& lane) {
   CudaLaunch out;
   with_float(args.from.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool wide = args.from.dim(1) % kWide<T> == 0 && all_aligned({args.from.data, args.to.data});
-    out = wide ? launch_scatter<T, kWide<T>>(kernel, args, lane) : launch_scatter<T, 1>(kernel, args, lane);
+    out = wide ? launch_scatter<T, kWide<T>>(args, lane) : launch_scatter<T, 1>(args, lane);
   });
   return out;
 }
@@ -272,69 +267,28 @@ const Arg kAbsent{};
 }  // namespace
 
 CudaLaunch prepare_permute_forward(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "x", call[0], 2);
-  check_rank(kName, "probs", call[1], 2);
-  check_offsets(kName, call[2]);
-  check_rank(kName, "rows", call[6], 2);
-  const int64_t R = call[6].dim(0);
-  require_shape(kName, "probs", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "row_token", call[3], tensor::Dtype::I32);
-  require_shape(kName, "row_token", call[3], {R});
-  require_dtype(kName, "row_slot", call[4], tensor::Dtype::I32);
-  require_shape(kName, "row_slot", call[4], {R});
-  require_dtype(kName, "token_row", call[5], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[5], {call[0].dim(0), call[1].dim(1)});
-  require_dtype(kName, "rows", call[6], call[0].dtype);
-  require_shape(kName, "rows", call[6], {R, call[0].dim(1)});
-  require_dtype(kName, "row_probs", call[7], tensor::Dtype::F32);
-  require_shape(kName, "row_probs", call[7], {R});
-  return prepare_scatter(kName, {call[0], call[1], call[2], call[3], call[5], call[6], call[7]}, lane);
+  const signature::permute::Forward<Arg> args(call.args);
+  if (args.probs.dtype != tensor::Dtype::F32) return {};
+  return prepare_scatter(
+      {args.x, args.probs, args.offsets, args.row_token, args.token_row, args.rows, args.row_probs}, lane);
 }
 
 CudaLaunch prepare_permute_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "permute";
-  check_rank(kName, "drows", call[0], 2);
-  check_rank(kName, "token_row", call[2], 2);
-  check_rank(kName, "dx", call[3], 2);
-  const int64_t T = call[2].dim(0), k = call[2].dim(1);
-  require_shape(kName, "drow_probs", call[1], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[1], tensor::Dtype::F32);
-  require_dtype(kName, "dx", call[3], call[0].dtype);
-  require_shape(kName, "dx", call[3], {T, call[0].dim(1)});
-  require_dtype(kName, "dprobs", call[4], tensor::Dtype::F32);
-  require_shape(kName, "dprobs", call[4], {T, k});
-  return prepare_sum(kName, {call[0], call[2], kAbsent, kAbsent, call[3], call[1], call[4]}, lane);
+  const signature::permute::BackwardInput<Arg> args(call.args);
+  if (args.drow_probs.dtype != tensor::Dtype::F32) return {};
+  return prepare_sum({args.drows, args.token_row, kAbsent, kAbsent, args.dx, args.drow_probs, args.dprobs},
+                     lane);
 }
 
 CudaLaunch prepare_combine_forward(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "rows", call[0], 2);
-  check_rank(kName, "token_row", call[1], 2);
-  const int64_t T = call[1].dim(0), h = call[0].dim(1);
-  require_shape(kName, "residual", call[2], {T, h});
-  require_dtype(kName, "residual", call[2], call[0].dtype);
-  require_shape(kName, "shared", call[3], {T, h});
-  require_dtype(kName, "shared", call[3], call[0].dtype);
-  require_shape(kName, "y", call[4], {T, h});
-  require_dtype(kName, "y", call[4], call[0].dtype);
-  if (call[4].into() != Into::Overwrite) base::fail("[{}] output 'y' can only be overwritten", kName);
-  return prepare_sum(kName, {call[0], call[1], call[3], call[2], call[4], kAbsent, kAbsent}, lane);
+  const signature::combine::Forward<Arg> args(call.args);
+  return prepare_sum({args.rows, args.token_row, args.shared, args.residual, args.y, kAbsent, kAbsent}, lane);
 }
 
 CudaLaunch prepare_combine_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "combine";
-  check_rank(kName, "dy", call[0], 2);
-  check_rank(kName, "row_token", call[1], 1);
-  check_offsets(kName, call[2]);
-  require_dtype(kName, "row_token", call[1], tensor::Dtype::I32);
-  check_rank(kName, "token_row", call[3], 2);
-  require_dtype(kName, "token_row", call[3], tensor::Dtype::I32);
-  require_shape(kName, "token_row", call[3], {call[0].dim(0), call[3].dim(1)});
-  require_dtype(kName, "drows", call[4], call[0].dtype);
-  require_shape(kName, "drows", call[4], {call[1].dim(0), call[0].dim(1)});
-  return prepare_scatter(kName, {call[0], kAbsent, call[2], call[1], call[3], call[4], kAbsent}, lane);
+  const signature::combine::BackwardInput<Arg> args(call.args);
+  return prepare_scatter(
+      {args.dy, kAbsent, args.offsets, args.row_token, args.token_row, args.drows, kAbsent}, lane);
 }
 
 }  // namespace pleat::kernels

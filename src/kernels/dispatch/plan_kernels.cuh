@@ -8,6 +8,7 @@
 #pragma once
 
 #include "device/cuda/check.h"
+#include "kernels/contract.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
@@ -44,11 +45,10 @@ struct RowRule {
 };
 
 // Before a launch: there is a count of every chunk and bucket.
-inline void check_counts(std::string_view kernel, int64_t chunks, int64_t buckets) {
+inline void check_counts(const Arg& idx, int64_t chunks, int64_t buckets) {
   constexpr int64_t kMost = std::numeric_limits<uint32_t>::max();
   if (chunks * buckets > kMost)
-    base::fail("[{}] {} chunks of choices in {} buckets, needed at most {} counts", kernel, chunks, buckets,
-               kMost);
+    refuse(idx, "{} chunks of choices in {} buckets, needed at most {} counts", chunks, buckets, kMost);
 }
 
 // Turns the counts of chunks into what lies before them, and puts the buckets' sums into `counts` [buckets],

@@ -16,13 +16,14 @@ int64_t first_expert(const Invocation& call, const Arg& coords) {
 }
 
 void gather_plan(const Invocation& call) {
-  const int32_t *idx = call[0].as<int32_t>(), *kept = call[1].as<int32_t>();
-  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
-  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), budget = call[4].dim(0);
+  const signature::gather_plan::Forward<Arg> args(call.args);
+  const int32_t *idx = args.idx.as<int32_t>(), *kept = args.kept.as<int32_t>();
+  int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+          *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
+  const int64_t num_tokens = args.idx.dim(0), k = args.idx.dim(1), budget = args.row_token.dim(0);
   const int64_t El = call.integer("experts_per_rank"), ranks = call.integer("ranks"),
                 capacity = call.integer("capacity");
-  const int64_t E = ranks / call.integer("copies") * El, begin = first_expert(call, call[2]);
+  const int64_t E = ranks / call.integer("copies") * El, begin = first_expert(call, args.coords);
   const bool pad = call.integer("pad") != 0;
   if (begin < 0 || begin + El > E)
     base::fail_with(base::ExitCode::Internal, "[gather_plan] this rank's experts begin at {} of {}", begin,
@@ -84,11 +85,13 @@ void gather_plan(const Invocation& call) {
 }
 
 void receive_plan(const Invocation& call) {
-  const int32_t* all_offsets = call[0].as<int32_t>();
-  int32_t *offsets = call[2].as<int32_t>(), *source_row = call[3].as<int32_t>(),
-          *sorted_row = call[4].as<int32_t>();
-  const int64_t ranks = call[0].dim(0), stride = call[0].dim(1), budget = call[3].dim(0);
-  const int64_t El = call.integer("experts_per_rank"), begin = first_expert(call, call[1]);
+  const signature::receive_plan::Forward<Arg> args(call.args);
+  const int32_t* all_offsets = args.all_offsets.as<int32_t>();
+  int32_t *offsets = args.offsets.as<int32_t>(), *source_row = args.source_row.as<int32_t>(),
+          *sorted_row = args.sorted_row.as<int32_t>();
+  const int64_t ranks = args.all_offsets.dim(0), stride = args.all_offsets.dim(1),
+                budget = args.source_row.dim(0);
+  const int64_t El = call.integer("experts_per_rank"), begin = first_expert(call, args.coords);
   if (begin < 0 || begin + El >= stride)
     base::fail_with(base::ExitCode::Internal, "[receive_plan] this rank's experts begin at {} of {}", begin,
                     stride - 1);
@@ -120,62 +123,10 @@ void receive_plan(const Invocation& call) {
   fill_rows(source_row, sorted_row, row, budget);
 }
 
-void check_coords(std::string_view kernel, const Arg& coords) {
-  require_dtype(kernel, "coords", coords, tensor::Dtype::I64);
-  require_shape(kernel, "coords", coords, {program::kNumGroups});
-}
-
-// Returns the experts of all ranks.
-int64_t checked_experts(std::string_view kernel, const Invocation& call, int64_t ranks) {
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
-  if (copies < 1 || ranks < 1 || ranks % copies != 0)
-    base::fail("[{}] {} ranks with {} copies: needed a positive multiple", kernel, ranks, copies);
-  if (El < 1 || El > kMaxExperts)
-    base::fail("[{}] {} experts per rank, needed 1 to {}", kernel, El, kMaxExperts);
-  return ranks / copies * El;
-}
-
 }  // namespace
 
-Kernel resolve_gather_plan(const Invocation& call) {
-  constexpr std::string_view kName = "gather_plan";
-  const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity");
-  checked_experts(kName, call, ranks);
-  if (call.integer("pad") != 0 && capacity < 1)
-    base::fail("[{}] padding needs a capacity, got {}", kName, capacity);
-  check_rank(kName, "idx", call[0], 2);
-  check_rank(kName, "row_token", call[4], 1);
-  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), R = call[4].dim(0);
-  if (num_tokens % ranks != 0)
-    base::fail("[{}] {} tokens of {} ranks: needed a multiple", kName, num_tokens, ranks);
-  check_coords(kName, call[2]);
-  require_shape(kName, "kept", call[1], {num_tokens, k});
-  require_shape(kName, "offsets", call[3], {call.integer("experts_per_rank") + 1});
-  require_shape(kName, "row_slot", call[5], {R});
-  require_shape(kName, "token_row", call[6], {num_tokens, k});
-  for (size_t i : {0, 1, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::gather_plan, program::Phase::Forward)[i].name,
-                  call[i], tensor::Dtype::I32);
-  check_index_range(kName, num_tokens * k, R);
-  return &gather_plan;
-}
+Kernel resolve_gather_plan(const Invocation&) { return &gather_plan; }
 
-Kernel resolve_receive_plan(const Invocation& call) {
-  constexpr std::string_view kName = "receive_plan";
-  check_rank(kName, "all_offsets", call[0], 2);
-  check_rank(kName, "source_row", call[3], 1);
-  const int64_t ranks = call[0].dim(0), R = call[3].dim(0);
-  require_shape(kName, "all_offsets", call[0], {ranks, checked_experts(kName, call, ranks) + 1});
-  check_coords(kName, call[1]);
-  require_shape(kName, "offsets", call[2], {call.integer("experts_per_rank") + 1});
-  require_shape(kName, "sorted_row", call[4], {R});
-  for (size_t i : {0, 2, 3, 4})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::receive_plan, program::Phase::Forward)[i].name,
-                  call[i], tensor::Dtype::I32);
-  check_index_range(kName, 0, R);
-  return &receive_plan;
-}
+Kernel resolve_receive_plan(const Invocation&) { return &receive_plan; }
 
 }  // namespace pleat::kernels

@@ -1,16 +1,13 @@
 // Row plans of a rank's own experts on the GPU, when the tokens of several ranks meet there: gathered
 // (gather_plan) or exchanged (receive_plan).
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/dispatch/plan_kernels.cuh"
-#include "kernels/math/require.h"
-#include "kernels/router/router.h"
+#include "kernels/router/routing_checks.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
-using namespace dispatch;
 
 constexpr int kThreads = 256;
 
@@ -73,20 +70,6 @@ __global__ void __launch_bounds__(kThreads)
   fill_tail(all, budget, source_row, sorted_row);
 }
 
-void check_coords(std::string_view kernel, const Arg& coords) {
-  require_dtype(kernel, "coords", coords, tensor::Dtype::I64);
-  require_shape(kernel, "coords", coords, {program::kNumGroups});
-}
-
-int64_t checked_experts(std::string_view kernel, const Invocation& call, int64_t ranks) {
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies");
-  if (copies < 1 || ranks < 1 || ranks % copies != 0)
-    base::fail("[{}] {} ranks with {} copies: needed a positive multiple", kernel, ranks, copies);
-  if (El < 1 || El > kMaxExperts)
-    base::fail("[{}] {} experts per rank, needed 1 to {}", kernel, El, kMaxExperts);
-  return ranks / copies * El;
-}
-
 const int64_t* place_of(const Arg& coords) {
   return coords.as<int64_t>() + static_cast<size_t>(program::Group::Dispatch);
 }
@@ -94,35 +77,20 @@ const int64_t* place_of(const Arg& coords) {
 }  // namespace
 
 CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "gather_plan";
-  const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity");
-  checked_experts(kName, call, ranks);
+  const signature::gather_plan::Forward<Arg> args(call.args);
+  const int64_t num_tokens = args.idx.dim(0), k = args.idx.dim(1), R = args.row_token.dim(0);
+  const int64_t ranks = call.integer("ranks"), capacity = call.integer("capacity"),
+                El = call.integer("experts_per_rank");
   const bool pad = call.integer("pad") != 0;
-  if (pad && capacity < 1) base::fail("[{}] padding needs a capacity, got {}", kName, capacity);
-  check_rank(kName, "idx", call[0], 2);
-  check_rank(kName, "row_token", call[4], 1);
-  const int64_t num_tokens = call[0].dim(0), k = call[0].dim(1), R = call[4].dim(0);
-  const int64_t El = call.integer("experts_per_rank");
-  if (num_tokens % ranks != 0)
-    base::fail("[{}] {} tokens of {} ranks: needed a multiple", kName, num_tokens, ranks);
-  check_coords(kName, call[2]);
-  require_shape(kName, "kept", call[1], {num_tokens, k});
-  require_shape(kName, "offsets", call[3], {El + 1});
-  require_shape(kName, "row_slot", call[5], {R});
-  require_shape(kName, "token_row", call[6], {num_tokens, k});
-  for (size_t i : {0, 1, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::gather_plan, program::Phase::Forward)[i].name,
-                  call[i], tensor::Dtype::I32);
-  check_index_range(kName, num_tokens * k, std::max(R, pad ? El * ranks * capacity : 0));
+  require_index_range(args.row_token, num_tokens * k, pad ? El * ranks * capacity : 0);
   if (pad && El * ranks > kMaxExperts)
-    base::fail("[{}] {} experts of {} sources with padding, needed at most {} together on the GPU", kName, El,
-               ranks, kMaxExperts);
+    refuse(args.idx, "{} experts of {} sources with padding, needed at most {} together on the GPU", El,
+           ranks, kMaxExperts);
 
   LocalChoices choices{};
-  choices.idx = call[0].as<int32_t>();
-  choices.kept = call[1].as<int32_t>();
-  choices.place = place_of(call[2]);
+  choices.idx = args.idx.as<int32_t>();
+  choices.kept = args.kept.as<int32_t>();
+  choices.place = place_of(args.coords);
   choices.num_choices = num_tokens * k;
   choices.choices_per_source = std::max<int64_t>(1, num_tokens / ranks * k);
   choices.top_k = static_cast<int>(k);
@@ -130,11 +98,11 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
   choices.copies = static_cast<int>(call.integer("copies"));
   choices.ranks = static_cast<int>(ranks);
   choices.pad = pad;
-  int32_t *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
+  int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
+          *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
   const int64_t buckets = choices.num_buckets();
   const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
-  check_counts(kName, chunks, buckets);
+  check_counts(args.idx, chunks, buckets);
   lane.need_scratch(4 * buckets * (chunks + 3));
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
@@ -158,29 +126,18 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
 }
 
 CudaLaunch prepare_receive_plan(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "receive_plan";
-  check_rank(kName, "all_offsets", call[0], 2);
-  check_rank(kName, "source_row", call[3], 1);
-  const int64_t ranks = call[0].dim(0), R = call[3].dim(0), El = call.integer("experts_per_rank");
-  const int64_t E = checked_experts(kName, call, ranks);
-  require_shape(kName, "all_offsets", call[0], {ranks, E + 1});
-  check_coords(kName, call[1]);
-  require_shape(kName, "offsets", call[2], {El + 1});
-  require_shape(kName, "sorted_row", call[4], {R});
-  for (size_t i : {0, 2, 3, 4})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::receive_plan, program::Phase::Forward)[i].name,
-                  call[i], tensor::Dtype::I32);
-  check_index_range(kName, 0, R);
-  const int32_t* all_offsets = call[0].as<int32_t>();
-  const int64_t* place = place_of(call[1]);
-  int32_t *offsets = call[2].as<int32_t>(), *source_row = call[3].as<int32_t>(),
-          *sorted_row = call[4].as<int32_t>();
+  const signature::receive_plan::Forward<Arg> args(call.args);
+  const int64_t ranks = args.all_offsets.dim(0), stride = args.all_offsets.dim(1), R = args.source_row.dim(0),
+                El = call.integer("experts_per_rank");
+  const int32_t* all_offsets = args.all_offsets.as<int32_t>();
+  const int64_t* place = place_of(args.coords);
+  int32_t *offsets = args.offsets.as<int32_t>(), *source_row = args.source_row.as<int32_t>(),
+          *sorted_row = args.sorted_row.as<int32_t>();
   const int copies = static_cast<int>(call.integer("copies"));
   return [=, stream = lane.stream()] {
     place_received<<<static_cast<unsigned>(El * ranks), kThreads, 0, stream>>>(
-        all_offsets, place, static_cast<int>(ranks), static_cast<int>(E + 1), static_cast<int>(El), copies, R,
-        offsets, source_row, sorted_row);
+        all_offsets, place, static_cast<int>(ranks), static_cast<int>(stride), static_cast<int>(El), copies,
+        R, offsets, source_row, sorted_row);
     PLEAT_CUDA_LAUNCHED();
   };
 }

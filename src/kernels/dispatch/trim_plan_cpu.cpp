@@ -66,12 +66,14 @@ void trim_counts(int32_t* counts, int64_t n, int64_t E, int64_t first, int64_t E
 template <class R>
 struct Trim {
   static void run(const Invocation& call) {
-    const R* probs = call[0].as<R>();
-    const int64_t* coords = call[1].as<int64_t>();
-    int32_t *all = call[2].as<int32_t>(), *offsets = call[3].as<int32_t>(),
-            *row_token = call[4].as<int32_t>(), *row_slot = call[5].as<int32_t>(),
-            *token_row = call[6].as<int32_t>();
-    const int64_t n = call[2].dim(0), E = call[3].dim(0) - 1, stride = E + 1, k = call[6].dim(1);
+    const signature::trim_plan::Forward<Arg> args(call.args);
+    const R* probs = args.probs.as<R>();
+    const int64_t* coords = args.coords.as<int64_t>();
+    int32_t *all = args.all_offsets.as<int32_t>(), *offsets = args.offsets.as<int32_t>(),
+            *row_token = args.row_token.as<int32_t>(), *row_slot = args.row_slot.as<int32_t>(),
+            *token_row = args.token_row.as<int32_t>();
+    const int64_t n = args.all_offsets.dim(0), E = args.offsets.dim(0) - 1, stride = E + 1,
+                  k = args.token_row.dim(1);
     const int64_t budget = call.integer("budget"), El = call.integer("experts_per_rank"),
                   copies = call.integer("copies");
     const bool by_probability = call.integer("policy") == 0;
@@ -84,8 +86,8 @@ struct Trim {
       int64_t rows = 0;
       for (int64_t s = 0; s < n; ++s) rows += all[s * stride + (q + 1) * El] - all[s * stride + q * El];
       any |= rows > budget;
-      if (rows <= budget || q != me / copies || !call[8].present) continue;
-      int64_t* overflow = call[8].as<int64_t>();
+      if (rows <= budget || q != me / copies || !args.overflow.present) continue;
+      int64_t* overflow = args.overflow.as<int64_t>();
       *overflow = std::max(
           *overflow, program::encode_overflow(rows, coords[static_cast<size_t>(program::Group::World)]));
     }
@@ -132,47 +134,16 @@ struct Trim {
     }
     std::copy_n(kept_offsets, stride, offsets);
     fill_rows(row_token, row_slot, to, planned);
-    std::fill_n(token_row, call[6].size(), -1);
+    std::fill_n(token_row, args.token_row.size(), -1);
     for (int64_t r = 0; r < to; ++r) token_row[row_token[r] * k + row_slot[r]] = static_cast<int32_t>(r);
-    *call[7].as<int64_t>() += planned - to;
+    *args.dropped.as<int64_t>() += planned - to;
   }
 };
 
 }  // namespace
 
 Kernel resolve_trim_plan(const Invocation& call) {
-  constexpr std::string_view kName = "trim_plan";
-  using tensor::Dtype;
-  check_rank(kName, "probs", call[0], 2);
-  check_rank(kName, "all_offsets", call[2], 2);
-  check_rank(kName, "row_token", call[4], 1);
-  const int64_t T = call[0].dim(0), k = call[0].dim(1), n = call[2].dim(0), R = call[4].dim(0);
-  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies"),
-                budget = call.integer("budget"), policy = call.integer("policy");
-  if (copies < 1 || n % copies != 0 || El < 1)
-    base::fail("[{}] {} ranks with {} copies of {} experts: needed a positive multiple", kName, n, copies,
-               El);
-  if (budget < 1) base::fail("[{}] budget is {}, needed 1 or more", kName, budget);
-  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
-  require_dtype(kName, "coords", call[1], Dtype::I64);
-  require_shape(kName, "coords", call[1], {program::kNumGroups});
-  require_shape(kName, "all_offsets", call[2], {n, n / copies * El + 1});
-  require_shape(kName, "offsets", call[3], {call[2].dim(1)});
-  require_shape(kName, "row_slot", call[5], {R});
-  require_shape(kName, "token_row", call[6], {T, k});
-  for (size_t i : {2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::trim_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", call[7], Dtype::I64);
-  require_shape(kName, "dropped", call[7], {1});
-  if (call[8].present) {
-    require_dtype(kName, "overflow", call[8], Dtype::I64);
-    require_shape(kName, "overflow", call[8], {1});
-    if (call[8].into() != Into::Accumulate)
-      base::fail("[{}] 'overflow' keeps the largest of a step: it cannot be overwritten", kName);
-  }
-  return select_float<Trim>(call[0].dtype);
+  return select_float<Trim>(signature::trim_plan::Forward(call.args).probs.dtype);
 }
 
 }  // namespace pleat::kernels

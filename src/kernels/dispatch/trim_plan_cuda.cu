@@ -2,16 +2,13 @@
 // (a copy, since they are compacted in place), and the choice within each expert (a block each). With nothing
 // over the budget the last two find nothing to do.
 #include "kernels/dispatch/dispatch_cuda.h"
-#include "kernels/dispatch/dispatch_rows.h"
 #include "kernels/dispatch/plan_kernels.cuh"
-#include "kernels/math/require.h"
 #include "program/overflow.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
-using namespace dispatch;
 
 constexpr int kThreads = 256;
 
@@ -140,48 +137,20 @@ __global__ void __launch_bounds__(kSelectThreads)
 }  // namespace
 
 CudaLaunch prepare_trim_plan(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "trim_plan";
-  using tensor::Dtype;
-  check_rank(kName, "probs", call[0], 2);
-  check_rank(kName, "all_offsets", call[2], 2);
-  check_rank(kName, "row_token", call[4], 1);
-  const int64_t T = call[0].dim(0), k = call[0].dim(1), n = call[2].dim(0), R = call[4].dim(0);
+  const signature::trim_plan::Forward<Arg> args(call.args);
+  if (args.probs.dtype != tensor::Dtype::F32) return {};
+  const int64_t k = args.probs.dim(1), n = args.all_offsets.dim(0), E = args.offsets.dim(0) - 1,
+                R = args.row_token.dim(0);
   const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies"),
                 budget = call.integer("budget"), policy = call.integer("policy");
-  if (copies < 1 || n % copies != 0 || El < 1)
-    base::fail("[{}] {} ranks with {} copies of {} experts: needed a positive multiple", kName, n, copies,
-               El);
-  if (budget < 1) base::fail("[{}] budget is {}, needed 1 or more", kName, budget);
-  if (policy != 0 && policy != 1) base::fail("[{}] policy is {}, needed 0 or 1", kName, policy);
-  const int64_t E = n / copies * El;
-  require_dtype(kName, "coords", call[1], Dtype::I64);
-  require_shape(kName, "coords", call[1], {program::kNumGroups});
-  require_shape(kName, "all_offsets", call[2], {n, E + 1});
-  require_shape(kName, "offsets", call[3], {E + 1});
-  require_shape(kName, "row_slot", call[5], {R});
-  require_shape(kName, "token_row", call[6], {T, k});
-  for (size_t i : {2, 3, 4, 5, 6})
-    require_dtype(kName,
-                  program::arguments_of(program::KernelKind::trim_plan, program::Phase::Forward)[i].name,
-                  call[i], Dtype::I32);
-  require_dtype(kName, "dropped", call[7], Dtype::I64);
-  require_shape(kName, "dropped", call[7], {1});
-  if (call[8].present) {
-    require_dtype(kName, "overflow", call[8], Dtype::I64);
-    require_shape(kName, "overflow", call[8], {1});
-    if (call[8].into() != Into::Accumulate)
-      base::fail("[{}] 'overflow' keeps the largest of a step: it cannot be overwritten", kName);
-  }
-  check_index_range(kName, T * k, R);
-  if (call[0].dtype != Dtype::F32) return {};
-
   const Group group{static_cast<int>(n), static_cast<int>(E), static_cast<int>(El), static_cast<int>(copies),
                     budget};
-  const float* probs = call[0].as<float>();
-  const int64_t* coords = call[1].as<int64_t>();
-  int32_t *all = call[2].as<int32_t>(), *offsets = call[3].as<int32_t>(), *row_token = call[4].as<int32_t>(),
-          *row_slot = call[5].as<int32_t>(), *token_row = call[6].as<int32_t>();
-  int64_t *dropped = call[7].as<int64_t>(), *overflow = call[8].as<int64_t>();
+  const float* probs = args.probs.as<float>();
+  const int64_t* coords = args.coords.as<int64_t>();
+  int32_t *all = args.all_offsets.as<int32_t>(), *offsets = args.offsets.as<int32_t>(),
+          *row_token = args.row_token.as<int32_t>(), *row_slot = args.row_slot.as<int32_t>(),
+          *token_row = args.token_row.as<int32_t>();
+  int64_t *dropped = args.dropped.as<int64_t>(), *overflow = args.overflow.as<int64_t>();
   lane.need_scratch(4 * (n * E + E + 1 + R + 1));
   return [=, &lane, top_k = static_cast<int>(k)] {
     Room room;

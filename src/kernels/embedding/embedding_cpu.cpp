@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -11,23 +10,24 @@ namespace {
 
 // The first token of the table. The whole vocabulary is unknown where the table is a piece of it: a token
 // past the last piece is in none of them.
-int64_t first_token(const Invocation& call, const Arg& coords, int64_t table_rows) {
-  const int32_t* tokens = call[0].as<int32_t>();
-  for (int64_t t = 0; t < call[0].dim(0); ++t)
-    if (tokens[t] < 0 || (!coords.present && tokens[t] >= table_rows))
-      base::fail("[embedding] token {} at position {} is outside the vocabulary{}", tokens[t], t,
-                 coords.present ? "" : fmt::format(" of {}", table_rows));
-  return coords.present ? table_rows * coordinate("embedding", call, coords) : 0;
+int64_t first_token(const Arg& tokens, const Arg& coords, int64_t table_rows, const Invocation& call) {
+  const int32_t* ids = tokens.as<int32_t>();
+  for (int64_t t = 0; t < tokens.dim(0); ++t)
+    if (ids[t] < 0 || (!coords.present && ids[t] >= table_rows))
+      refuse(tokens, "token {} at position {} is outside the vocabulary{}", ids[t], t,
+             coords.present ? "" : fmt::format(" of {}", table_rows));
+  return coords.present ? table_rows * coordinate(coords, call) : 0;
 }
 
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const int32_t* tokens = call[0].as<int32_t>();
-    const T* table = call[1].as<T>();
-    T* y = call[3].as<T>();
-    const int64_t num_tokens = call[0].dim(0), table_rows = call[1].dim(0), width = call[1].dim(1);
-    const int64_t first = first_token(call, call[2], table_rows);
+    const signature::embedding::Forward<Arg> args(call.args);
+    const int32_t* tokens = args.tokens.as<int32_t>();
+    const T* table = args.table.as<T>();
+    T* y = args.y.as<T>();
+    const int64_t num_tokens = args.tokens.dim(0), table_rows = args.table.dim(0), width = args.table.dim(1);
+    const int64_t first = first_token(args.tokens, args.coords, table_rows, call);
     const Tiling tiling = row_tiling(num_tokens, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -45,12 +45,15 @@ struct Forward {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const int32_t* tokens = call[0].as<int32_t>();
-    const T* dy = call[1].as<T>();
-    T* dtable = call[3].as<T>();
-    const int64_t num_tokens = call[0].dim(0), table_rows = call[3].dim(0), width = call[3].dim(1);
-    const bool overwrite = call[3].into() == Into::Overwrite;
-    const int64_t first = first_token(call, call[2], table_rows), padding = padding_token(call);
+    const signature::embedding::BackwardWeight<Arg> args(call.args);
+    const int32_t* tokens = args.tokens.as<int32_t>();
+    const T* dy = args.dy.as<T>();
+    T* dtable = args.dtable.as<T>();
+    const int64_t num_tokens = args.tokens.dim(0), table_rows = args.dtable.dim(0),
+                  width = args.dtable.dim(1);
+    const bool overwrite = args.dtable.into() == Into::Overwrite;
+    const int64_t first = first_token(args.tokens, args.coords, table_rows, call),
+                  padding = padding_token(call);
     // Columns, not vocabulary ranges: token frequencies are far from even, columns always are.
     const Tiling tiling{width, 32};
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -69,23 +72,12 @@ struct BackwardWeight {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("embedding", "tokens", call[0], 1);
-  require_rank("embedding", "table", call[1], 2);
-  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
-  require_coords("embedding", call, call[2]);
-  require_shape("embedding", "y", call[3], {call[0].dim(0), call[1].dim(1)});
-  require_same_dtype("embedding", call, {"", "table", "", "y"});
-  return select_float<Forward>(call[1].dtype);
+  return select_float<Forward>(signature::embedding::Forward(call.args).table.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  require_rank("embedding", "tokens", call[0], 1);
-  require_rank("embedding", "dtable", call[3], 2);
-  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
-  require_coords("embedding", call, call[2]);
-  require_shape("embedding", "dy", call[1], {call[0].dim(0), call[3].dim(1)});
-  require_same_dtype("embedding", call, {"", "dy", "", "dtable"});
-  return select_float<BackwardWeight>(call[1].dtype);
+  const signature::embedding::BackwardWeight<Arg> args(call.args);
+  return args.dtable.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
 }
 
 }  // namespace

@@ -9,10 +9,7 @@
 #include "kernels/embedding/device_sort.cuh"
 #include "kernels/embedding/embedding.h"
 #include "kernels/embedding/sum_runs.cuh"
-#include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/rows/gather.cuh"
-#include "program/limits.h"
 
 namespace pleat::kernels {
 namespace {
@@ -46,51 +43,40 @@ CudaLaunch backward(const TokenRows& tokens, const T* dy, D* dtable, int64_t wid
   };
 }
 
-TokenRows tokens_of(const Invocation& call, const Arg& coords, int64_t table_rows) {
-  return {call[0].as<int32_t>(), coords.present ? coords.as<int64_t>() + call.integer("group") : nullptr,
-          call[0].dim(0), table_rows, padding_token(call)};
+TokenRows tokens_of(const Arg& tokens, const Arg& coords, int64_t table_rows, const Invocation& call) {
+  return {tokens.as<int32_t>(), coords.present ? coords.as<int64_t>() + call.integer("group") : nullptr,
+          tokens.dim(0), table_rows, padding_token(call)};
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("embedding", "tokens", call[0], 1);
-  require_rank("embedding", "table", call[1], 2);
-  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
-  require_coords("embedding", call, call[2]);
-  require_shape("embedding", "y", call[3], {call[0].dim(0), call[1].dim(1)});
-  require_same_dtype("embedding", call, {"", "table", "", "y"});
-  if (!is_stored(call[1].dtype)) return {};
-  const int64_t bytes = call[1].dim(1) * tensor::size_of(call[1].dtype);
-  return
-      [tokens = tokens_of(call, call[2], call[1].dim(0)), table = static_cast<const void*>(call[1].data),
-       y = call[3].data, bytes, unit = common_unit({bytes}, {call[1].data, call[3].data}),
-       stream = lane.stream()] { launch_gather(stream, table, y, tokens.num_tokens, bytes, unit, tokens); };
+  const signature::embedding::Forward<Arg> args(call.args);
+  if (!is_stored(args.table.dtype)) return {};
+  const int64_t bytes = args.table.dim(1) * tensor::size_of(args.table.dtype);
+  return [tokens = tokens_of(args.tokens, args.coords, args.table.dim(0), call),
+          table = static_cast<const void*>(args.table.data), y = args.y.data, bytes,
+          unit = common_unit({bytes}, {args.table.data, args.y.data}), stream = lane.stream()] {
+    launch_gather(stream, table, y, tokens.num_tokens, bytes, unit, tokens);
+  };
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("embedding", "tokens", call[0], 1);
-  require_rank("embedding", "dtable", call[3], 2);
-  require_dtype("embedding", "tokens", call[0], tensor::Dtype::I32);
-  require_coords("embedding", call, call[2]);
-  require_shape("embedding", "dy", call[1], {call[0].dim(0), call[3].dim(1)});
-  const TokenRows tokens = tokens_of(call, call[2], call[3].dim(0));
-  const int64_t width = call[3].dim(1), limit = program::kMaxTokens + 1;
-  if (tokens.num_tokens >= limit || tokens.table_rows >= limit)
-    base::fail("[embedding] {} tokens and {} rows: needed less than {} of each", tokens.num_tokens,
-               tokens.table_rows, limit);
-  const bool accumulate = call[3].into() == Into::Accumulate;
-  const int64_t table_bytes = tokens.table_rows * width * tensor::size_of(call[3].dtype);
-  if (!is_stored(call[1].dtype) || !is_stored(call[3].dtype)) return {};
+  const signature::embedding::BackwardWeight<Arg> args(call.args);
+  const TokenRows tokens = tokens_of(args.tokens, args.coords, args.dtable.dim(0), call);
+  const int64_t width = args.dtable.dim(1);
+  const bool accumulate = args.dtable.into() == Into::Accumulate;
+  const int64_t table_bytes = tokens.table_rows * width * tensor::size_of(args.dtable.dtype);
+  if (!is_stored(args.dy.dtype) || !is_stored(args.dtable.dtype)) return {};
   if (tokens.num_tokens == 0 || table_bytes == 0)
-    return [=, &lane, to = call[3].data] {
+    return [=, &lane, to = args.dtable.data] {
       if (!accumulate) lane.fill(to, 0, table_bytes);
     };
   CudaLaunch out;
-  with_float(call[1].dtype, [&](auto dy_zero) {
-    with_float(call[3].dtype, [&](auto table_zero) {
+  with_float(args.dy.dtype, [&](auto dy_zero) {
+    with_float(args.dtable.dtype, [&](auto table_zero) {
       using T = decltype(dy_zero);
       using D = decltype(table_zero);
-      const T* dy = call[1].as<T>();
-      D* dtable = call[3].as<D>();
+      const T* dy = args.dy.as<T>();
+      D* dtable = args.dtable.as<D>();
       // A thread's columns are whole 16 bytes of dy; so are the table's rows, for the zeros.
       constexpr int kRun = kWide<T>;
       out = width % std::max(kRun, kWide<D>) == 0 && all_aligned({dy, dtable})

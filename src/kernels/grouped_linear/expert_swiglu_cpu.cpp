@@ -45,10 +45,11 @@ struct Kernels {
   template <class C, class R>
   struct Forward {
     static void run(const Invocation& call) {
-      const C* gu = call[0].as<C>();
-      const R* row_probs = call[1].as<R>();
-      C* a = call[3].as<C>();
-      const int64_t f = call[3].dim(1), num_rows = call[2].as<int32_t>()[call[2].dim(0) - 1];
+      const signature::expert_swiglu::Forward<Arg> args(call.args);
+      const C* gu = args.gu.as<C>();
+      const R* row_probs = args.row_probs.as<R>();
+      C* a = args.a.as<C>();
+      const int64_t f = args.a.dim(1), num_rows = args.offsets.as<int32_t>()[args.offsets.dim(0) - 1];
       const ActivationFor<C> activation(call);
       call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&, activation](int64_t tile) {
         for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
@@ -84,12 +85,13 @@ struct Kernels {
     }
 
     static void run(const Invocation& call) {
-      const C *da = call[0].as<C>(), *gu = call[1].as<C>();
-      const R* row_probs = call[2].as<R>();
-      C* dgu = call[4].as<C>();
-      R* drow_probs = call[5].as<R>();
-      const bool add = call[5].into() == Into::Accumulate;
-      const int64_t f = call[0].dim(1), num_rows = call[3].as<int32_t>()[call[3].dim(0) - 1];
+      const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
+      const C *da = args.da.as<C>(), *gu = args.gu.as<C>();
+      const R* row_probs = args.row_probs.as<R>();
+      C* dgu = args.dgu.as<C>();
+      R* drow_probs = args.drow_probs.as<R>();
+      const bool add = args.drow_probs.into() == Into::Accumulate;
+      const int64_t f = args.da.dim(1), num_rows = args.offsets.as<int32_t>()[args.offsets.dim(0) - 1];
       const ActivationFor<C> activation(call);
       call.pool->for_each_tile(base::ceil_div(num_rows, kTileRows), [&](int64_t tile) {
         for (int64_t r = tile * kTileRows; r < std::min(num_rows, (tile + 1) * kTileRows); ++r) {
@@ -104,37 +106,20 @@ struct Kernels {
   };
 };
 
-constexpr std::string_view kName = "expert_swiglu";
-
-void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_view a_name, const Arg& probs,
-           const Arg& offsets) {
-  if (a.shape.size() != 2)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 2", kName, a_name, a.shape.size());
-  require_shape(kName, gu_name, gu, {a.dim(0), 2 * a.dim(1)});
-  require_dtype(kName, gu_name, gu, a.dtype);
-  require_shape(kName, "row_probs", probs, {a.dim(0)});
-  require_dtype(kName, "offsets", offsets, tensor::Dtype::I32);
-  if (offsets.shape.size() != 1 || offsets.dim(0) < 2)
-    base::fail("[{}] argument 'offsets' needs one dimension of experts + 1", kName);
-}
-
 }  // namespace
 
 Kernel resolve_expert_swiglu_forward(const Invocation& call) {
-  check(call[0], "gu", call[3], "a", call[1], call[2]);
-  return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::Forward>(kName, call[3].dtype, call[1].dtype)
-             : select_pair<Kernels<ClampedRow>::Forward>(kName, call[3].dtype, call[1].dtype);
+  const signature::expert_swiglu::Forward<Arg> args(call.args);
+  return activation_of(call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::Forward>(args.a.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::Forward>(args.a.dtype, args.row_probs.dtype);
 }
 
 Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
-  check(call[1], "gu", call[0], "da", call[2], call[3]);
-  check(call[4], "dgu", call[0], "da", call[2], call[3]);
-  require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[5], call[2].dtype);
-  return activation_of(kName, call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype)
-             : select_pair<Kernels<ClampedRow>::BackwardInput>(kName, call[0].dtype, call[2].dtype);
+  const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
+  return activation_of(call) == Activation::Silu
+             ? select_pair<Kernels<SiluRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype)
+             : select_pair<Kernels<ClampedRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype);
 }
 
 }  // namespace pleat::kernels

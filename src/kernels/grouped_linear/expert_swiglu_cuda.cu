@@ -5,7 +5,6 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/grouped_linear/expert_swiglu_cuda.h"
-#include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
 #include "program/limits.h"
 
@@ -14,7 +13,6 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::string_view kName = "expert_swiglu";
 constexpr int kThreads = 256;
 constexpr int kRowThreads = 128;    // of a backward block
 constexpr int64_t kWideRow = 4096;  // from here a backward block takes one row, below it one per warp
@@ -70,13 +68,14 @@ __global__ void __launch_bounds__(kRowThreads)
 
 template <class T, int N, class F>
 CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T* gu = call[0].as<T>();
-  const float* row_probs = call[1].as<float>();
-  const int32_t* num_rows = call[2].as<int32_t>() + call[2].dim(0) - 1;
-  T* a = call[3].as<T>();
-  const int64_t vectors = call[3].size() / N, width = call[3].dim(1);
+  const signature::expert_swiglu::Forward<Arg> args(call.args);
+  const T* gu = args.gu.as<T>();
+  const float* row_probs = args.row_probs.as<float>();
+  const int32_t* num_rows = args.offsets.as<int32_t>() + args.offsets.dim(0) - 1;
+  T* a = args.a.as<T>();
+  const int64_t vectors = args.a.size() / N, width = args.a.dim(1);
   if (vectors > program::kMaxGpuVectors)
-    base::fail("[{}] {} rows of {} are too many for one launch", kName, call[3].dim(0), width);
+    refuse(args.a, "{} rows of {} are too many for one launch", args.a.dim(0), width);
   return [=, stream = lane.stream()] {
     if (vectors == 0) return;
     forward<T, N, F><<<static_cast<unsigned>(ceil_div(vectors, kThreads)), kThreads, 0, stream>>>(
@@ -87,13 +86,14 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
 
 template <class T, int N, int kPerRow, class F>
 CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T *da = call[0].as<T>(), *gu = call[1].as<T>();
-  const float* row_probs = call[2].as<float>();
-  const int32_t* num_rows = call[3].as<int32_t>() + call[3].dim(0) - 1;
-  T* dgu = call[4].as<T>();
-  float* drow_probs = call[5].as<float>();
-  const bool add = call[5].into() == Into::Accumulate;
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
+  const T *da = args.da.as<T>(), *gu = args.gu.as<T>();
+  const float* row_probs = args.row_probs.as<float>();
+  const int32_t* num_rows = args.offsets.as<int32_t>() + args.offsets.dim(0) - 1;
+  T* dgu = args.dgu.as<T>();
+  float* drow_probs = args.drow_probs.as<float>();
+  const bool add = args.drow_probs.into() == Into::Accumulate;
+  const int64_t rows = args.da.dim(0), width = args.da.dim(1);
   return [=, stream = lane.stream()] {
     if (rows == 0) return;
     backward<T, N, kPerRow, F>
@@ -103,43 +103,30 @@ CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f
   };
 }
 
-void check(const Arg& gu, std::string_view gu_name, const Arg& a, std::string_view a_name, const Arg& probs,
-           const Arg& offsets) {
-  require_rank(kName, a_name, a, 2);
-  require_shape(kName, gu_name, gu, {a.dim(0), 2 * a.dim(1)});
-  require_dtype(kName, gu_name, gu, a.dtype);
-  require_shape(kName, "row_probs", probs, {a.dim(0)});
-  require_dtype(kName, "row_probs", probs, tensor::Dtype::F32);
-  require_dtype(kName, "offsets", offsets, tensor::Dtype::I32);
-  if (offsets.shape.size() != 1 || offsets.dim(0) < 2)
-    base::fail("[{}] argument 'offsets' needs one dimension of experts + 1", kName);
-}
-
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  check(call[0], "gu", call[3], "a", call[1], call[2]);
+  const signature::expert_swiglu::Forward<Arg> args(call.args);
   CudaLaunch out;
-  with_float(call[3].dtype, [&](auto zero) {
+  if (args.row_probs.dtype != tensor::Dtype::F32) return out;
+  with_float(args.a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation(kName, call, [&](auto f) {
-      out = call[3].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
-                                           : launch_forward<T, 1>(call, lane, f);
+    with_activation(call, [&](auto f) {
+      out = args.a.dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
+                                          : launch_forward<T, 1>(call, lane, f);
     });
   });
   return out;
 }
 
 CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
-  check(call[1], "gu", call[0], "da", call[2], call[3]);
-  check(call[4], "dgu", call[0], "da", call[2], call[3]);
-  require_shape(kName, "drow_probs", call[5], {call[0].dim(0)});
-  require_dtype(kName, "drow_probs", call[5], tensor::Dtype::F32);
+  const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (args.row_probs.dtype != tensor::Dtype::F32) return out;
+  with_float(args.da.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation(kName, call, [&](auto f) {
-      if (call[0].dim(1) % kWide<T> != 0)
+    with_activation(call, [&](auto f) {
+      if (args.da.dim(1) % kWide<T> != 0)
         out = launch_backward<T, 1, 32>(call, lane, f);
-      else if (call[0].dim(1) < kWideRow)
+      else if (args.da.dim(1) < kWideRow)
         out = launch_backward<T, kWide<T>, 32>(call, lane, f);
       else
         out = launch_backward<T, kWide<T>, kRowThreads>(call, lane, f);

@@ -58,11 +58,12 @@ void multiply_rows(const Invocation& call, const C* x, const C* w, const int32_t
 template <class C, class R>
 struct Forward {
   static void run(const Invocation& call) {
-    const int64_t E = call[1].dim(0), out = call[1].dim(1), in = call[1].dim(2);
-    const C* bias = call[3].as<C>();
-    const R* row_scale = call[4].as<R>();
-    C* y = call[5].as<C>();
-    multiply_rows<C>(call, call[0].as<C>(), call[1].as<C>(), call[2].as<int32_t>(), y, E, in, out,
+    const signature::grouped_linear::Forward<Arg> args(call.args);
+    const int64_t E = args.w.dim(0), out = args.w.dim(1), in = args.w.dim(2);
+    const C* bias = args.bias.as<C>();
+    const R* row_scale = args.row_scale.as<R>();
+    C* y = args.y.as<C>();
+    multiply_rows<C>(call, args.x.as<C>(), args.w.as<C>(), args.offsets.as<int32_t>(), y, E, in, out,
                      Transpose::Yes, in,
                      [=](int64_t e, int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
                        if (!bias) return;
@@ -79,15 +80,16 @@ struct Forward {
 template <class C, class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const int64_t E = call[1].dim(0), out = call[1].dim(1), in = call[1].dim(2);
-    const C* dy = call[0].as<C>();
-    const int32_t* offsets = call[2].as<int32_t>();
-    multiply_rows<C>(call, dy, call[1].as<C>(), offsets, call[4].as<C>(), E, out, in, Transpose::No, in,
+    const signature::grouped_linear::BackwardInput<Arg> args(call.args);
+    const int64_t E = args.w.dim(0), out = args.w.dim(1), in = args.w.dim(2);
+    const C* dy = args.dy.as<C>();
+    const int32_t* offsets = args.offsets.as<int32_t>();
+    multiply_rows<C>(call, dy, args.w.as<C>(), offsets, args.dx.as<C>(), E, out, in, Transpose::No, in,
                      [](int64_t, int64_t, int64_t, int64_t, int64_t) {});
-    if (!call[5].present) return;
-    const C* bias = call[3].as<C>();
-    R* drow_scale = call[5].as<R>();
-    const bool add = call[5].into() == Into::Accumulate;
+    if (!args.drow_scale.present) return;
+    const C* bias = args.bias.as<C>();
+    R* drow_scale = args.drow_scale.as<R>();
+    const bool add = args.drow_scale.into() == Into::Accumulate;
     const Tiling tiling = row_tiling(offsets[E], out);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile) {
       int64_t r = tiling.begin(tile);
@@ -128,11 +130,12 @@ void sum_rows(const Invocation& call, const C* dy, const int32_t* offsets, const
 template <class C, class R>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const C *dy = call[0].as<C>(), *x = call[1].as<C>();
-    const int32_t* offsets = call[2].as<int32_t>();
-    C* dw = call[4].as<C>();
-    const bool add = call[4].into() == Into::Accumulate;
-    const int64_t E = call[4].dim(0), out = call[4].dim(1), in = call[4].dim(2);
+    const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
+    const C *dy = args.dy.as<C>(), *x = args.x.as<C>();
+    const int32_t* offsets = args.offsets.as<int32_t>();
+    C* dw = args.dw.as<C>();
+    const bool add = args.dw.into() == Into::Accumulate;
+    const int64_t E = args.dw.dim(0), out = args.dw.dim(1), in = args.dw.dim(2);
     const Blocks outs(out, kWeightRows), ins(in, kWeightColumns);
     const int64_t per_expert = outs.count * ins.count;
     // The expert with most rows first: what is left for the end is small.
@@ -151,60 +154,27 @@ struct BackwardWeight {
       gemm<C>(Transpose::Yes, Transpose::No, num_out, num_in, num_rows, 1, dy + row * out + o, out,
               x + row * in + i, in, add ? 1 : 0, dw + (e * out + o) * in + i, in);
     });
-    if (call[5].present) sum_rows<C, R>(call, dy, offsets, call[3].as<R>(), call[5]);
+    if (args.dbias.present) sum_rows<C, R>(call, dy, offsets, args.row_scale.as<R>(), args.dbias);
   }
 };
 
-constexpr std::string_view kName = "grouped_linear";
-
-void check_weights(const Invocation& call, const Arg& w, std::string_view w_name, const Arg& x,
-                   std::string_view x_name, const Arg& y, std::string_view y_name) {
-  if (w.shape.size() != 3)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 3", kName, w_name, w.shape.size());
-  if (x.shape.size() != 2)
-    base::fail("[{}] argument '{}' has {} dimensions, needed 2", kName, x_name, x.shape.size());
-  const int64_t E = w.dim(0);
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  require_shape(kName, x_name, x, {x.dim(0), w.dim(2)});
-  require_shape(kName, y_name, y, {x.dim(0), w.dim(1)});
-  require_dtype(kName, "offsets", call[2], tensor::Dtype::I32);
-  require_shape(kName, "offsets", call[2], {E + 1});
-  require_dtype(kName, x_name, x, w.dtype);
-  require_dtype(kName, y_name, y, w.dtype);
-}
-
-void check_bias(const Arg& w, std::string_view bias_name, const Arg& bias, std::string_view scale_name,
-                const Arg& scale, int64_t num_rows) {
-  require_shape(kName, bias_name, bias, {w.dim(0), w.dim(1)});
-  require_dtype(kName, bias_name, bias, w.dtype);
-  require_shape(kName, scale_name, scale, {num_rows});
-}
-
 }  // namespace
 
+// The router type is that of the scale of rows, where there is one.
 Kernel resolve_grouped_linear_forward(const Invocation& call) {
-  const Arg &w = call[1], &bias = call[3], &row_scale = call[4];
-  check_weights(call, w, "w", call[0], "x", call[5], "y");
-  check_bias(w, "bias", bias, "row_scale", row_scale, call[0].dim(0));
-  if (row_scale.present && !bias.present) base::fail("[{}] argument 'row_scale' needs 'bias'", kName);
-  return select_pair<Forward>(kName, w.dtype, row_scale.present ? row_scale.dtype : w.dtype);
+  const signature::grouped_linear::Forward<Arg> args(call.args);
+  return select_pair<Forward>(args.w.dtype, (args.row_scale.present ? args.row_scale : args.w).dtype);
 }
 
 Kernel resolve_grouped_linear_backward_input(const Invocation& call) {
-  const Arg &w = call[1], &bias = call[3], &drow_scale = call[5];
-  check_weights(call, w, "w", call[4], "dx", call[0], "dy");
-  check_bias(w, "bias", bias, "drow_scale", drow_scale, call[0].dim(0));
-  if (bias.present != drow_scale.present)
-    base::fail("[{}] arguments 'bias' and 'drow_scale' must be both present or both absent", kName);
-  return select_pair<BackwardInput>(kName, w.dtype, drow_scale.present ? drow_scale.dtype : w.dtype);
+  const signature::grouped_linear::BackwardInput<Arg> args(call.args);
+  return select_pair<BackwardInput>(args.w.dtype, (args.drow_scale.present ? args.drow_scale : args.w).dtype);
 }
 
 Kernel resolve_grouped_linear_backward_weight(const Invocation& call) {
-  const Arg &row_scale = call[3], &dw = call[4], &dbias = call[5];
-  check_weights(call, dw, "dw", call[1], "x", call[0], "dy");
-  check_bias(dw, "dbias", dbias, "row_scale", row_scale, call[0].dim(0));
-  if (row_scale.present && !dbias.present) base::fail("[{}] argument 'row_scale' needs 'dbias'", kName);
-  return select_pair<BackwardWeight>(kName, dw.dtype, row_scale.present ? row_scale.dtype : dw.dtype);
+  const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
+  if (args.dw.dtype != args.x.dtype) return nullptr;
+  return select_pair<BackwardWeight>(args.x.dtype, (args.row_scale.present ? args.row_scale : args.x).dtype);
 }
 
 std::span<const Binding> grouped_linear_bindings() {

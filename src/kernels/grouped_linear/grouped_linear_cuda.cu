@@ -1,4 +1,4 @@
-// grouped_linear on the GPU: checks, choice of tile, launches. The products are in grouped_gemm.cuh.
+// grouped_linear on the GPU: choice of tile, launches. The products are in grouped_gemm.cuh.
 #include <vector>
 
 #include "device/cuda/check.h"
@@ -9,7 +9,6 @@
 #include "kernels/grouped_linear/grouped_bias.cuh"
 #include "kernels/grouped_linear/grouped_gemm.cuh"
 #include "kernels/grouped_linear/grouped_linear.h"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 
@@ -87,11 +86,6 @@ CudaLaunch in_order(CudaLaunch first, CudaLaunch second) {
   };
 }
 
-void require_offsets(const Arg& offsets, int64_t num_groups) {
-  require_dtype(kName, "offsets", offsets, tensor::Dtype::I32);
-  require_shape(kName, "offsets", offsets, {num_groups + 1});
-}
-
 GroupedShape shape_of(const Arg& offsets, int64_t m, int64_t n, int64_t k) {
   GroupedShape s{};
   s.offsets = offsets.as<int32_t>();
@@ -100,88 +94,62 @@ GroupedShape shape_of(const Arg& offsets, int64_t m, int64_t n, int64_t k) {
   return s;
 }
 
-// x w offsets bias? row_scale? -> y
+// Scales of rows are f32.
+bool takes(const Arg& row_scale) { return !row_scale.present || row_scale.dtype == tensor::Dtype::F32; }
+
 CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
-  const Arg &x = call[0], &w = call[1], &offsets = call[2], &bias = call[3], &scale = call[4], &y = call[5];
-  require_rank(kName, "w", w, 3);
-  require_rank(kName, "x", x, 2);
-  const int64_t E = w.dim(0), out = w.dim(1), in = w.dim(2), rows = x.dim(0);
-  require_shape(kName, "x", x, {rows, in});
-  require_shape(kName, "y", y, {rows, out});
-  require_shape(kName, "bias", bias, {E, out});
-  require_shape(kName, "row_scale", scale, {rows});
-  require_offsets(offsets, E);
-  require_dtype(kName, "x", x, w.dtype);
-  require_dtype(kName, "y", y, w.dtype);
-  require_dtype(kName, "bias", bias, w.dtype);
-  require_dtype(kName, "row_scale", scale, tensor::Dtype::F32);
+  const signature::grouped_linear::Forward<Arg> args(call.args);
+  if (!takes(args.row_scale)) return {};
+  const int64_t out = args.w.dim(1), in = args.w.dim(2);
   CudaLaunch product;
-  if (noted("forward", w, x, y, suits_tensor_cores({&x, &w, &y}, {in, out}))) {
-    GroupedShape shape = shape_of(offsets, 0, out, in);
-    shape.out = y.as<bf16>();
-    product = launch<Grouped::Rows>(x, w, y, shape, lane);
+  if (noted("forward", args.w, args.x, args.y, suits_tensor_cores({&args.x, &args.w, &args.y}, {in, out}))) {
+    GroupedShape shape = shape_of(args.offsets, 0, out, in);
+    shape.out = args.y.as<bf16>();
+    product = launch<Grouped::Rows>(args.x, args.w, args.y, shape, lane);
   } else {
-    product = plain_grouped_forward(x, w, offsets, y, lane);
+    product = plain_grouped_forward(args.x, args.w, args.offsets, args.y, lane);
   }
-  return bias.present ? in_order(std::move(product), add_group_bias(y, bias, scale, offsets, lane)) : product;
+  if (!args.bias.present) return product;
+  return in_order(std::move(product), add_group_bias(args.y, args.bias, args.row_scale, args.offsets, lane));
 }
 
-// dy w offsets bias? -> dx drow_scale+?
 CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &w = call[1], &offsets = call[2], &bias = call[3], &dx = call[4],
-            &dscale = call[5];
-  require_rank(kName, "w", w, 3);
-  require_rank(kName, "dy", dy, 2);
-  const int64_t E = w.dim(0), out = w.dim(1), in = w.dim(2), rows = dy.dim(0);
-  require_shape(kName, "dy", dy, {rows, out});
-  require_shape(kName, "dx", dx, {rows, in});
-  require_shape(kName, "bias", bias, {E, out});
-  require_shape(kName, "drow_scale", dscale, {rows});
-  require_offsets(offsets, E);
-  require_dtype(kName, "dy", dy, w.dtype);
-  require_dtype(kName, "dx", dx, w.dtype);
-  require_dtype(kName, "bias", bias, w.dtype);
-  require_dtype(kName, "drow_scale", dscale, tensor::Dtype::F32);
+  const signature::grouped_linear::BackwardInput<Arg> args(call.args);
+  if (!takes(args.drow_scale)) return {};
+  const int64_t out = args.w.dim(1), in = args.w.dim(2);
   CudaLaunch product;
-  if (noted("dgrad", w, dy, dx, suits_tensor_cores({&dy, &w, &dx}, {in, out}))) {
-    GroupedShape shape = shape_of(offsets, 0, in, out);
-    shape.out = dx.as<bf16>();
-    product = launch<Grouped::RowsAcross>(dy, w, dx, shape, lane);
+  if (noted("dgrad", args.w, args.dy, args.dx,
+            suits_tensor_cores({&args.dy, &args.w, &args.dx}, {in, out}))) {
+    GroupedShape shape = shape_of(args.offsets, 0, in, out);
+    shape.out = args.dx.as<bf16>();
+    product = launch<Grouped::RowsAcross>(args.dy, args.w, args.dx, shape, lane);
   } else {
-    product = plain_grouped_dgrad(dy, w, offsets, dx, lane);
+    product = plain_grouped_dgrad(args.dy, args.w, args.offsets, args.dx, lane);
   }
-  return dscale.present ? in_order(std::move(product), group_bias_dot(dy, bias, dscale, offsets, lane))
-                        : product;
+  if (!args.drow_scale.present) return product;
+  return in_order(std::move(product),
+                  group_bias_dot(args.dy, args.bias, args.drow_scale, args.offsets, lane));
 }
 
-// dy x offsets row_scale? -> dw+ dbias+?
 CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &x = call[1], &offsets = call[2], &scale = call[3], &dw = call[4],
-            &dbias = call[5];
-  require_rank(kName, "dw", dw, 3);
-  require_rank(kName, "x", x, 2);
-  const int64_t E = dw.dim(0), out = dw.dim(1), in = dw.dim(2), rows = x.dim(0);
-  require_shape(kName, "dy", dy, {rows, out});
-  require_shape(kName, "x", x, {rows, in});
-  require_shape(kName, "row_scale", scale, {rows});
-  require_shape(kName, "dbias", dbias, {E, out});
-  require_offsets(offsets, E);
-  require_dtype(kName, "dy", dy, x.dtype);
-  require_dtype(kName, "row_scale", scale, tensor::Dtype::F32);
-  const bool wide = dw.dtype == tensor::Dtype::F32;
+  const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
+  if (!takes(args.row_scale)) return {};
+  const int64_t out = args.dw.dim(1), in = args.dw.dim(2);
+  const bool wide = args.dw.dtype == tensor::Dtype::F32;
   CudaLaunch product;
-  const bool suits =
-      rows > 0 && suits_tensor_cores({&dy, &x}, {in, out}) && reinterpret_cast<uintptr_t>(dw.data) % 16 == 0;
-  if (noted("wgrad", dw, x, dw, suits)) {
-    GroupedShape shape = shape_of(offsets, out, in, 0);
-    shape.accumulate = dw.into() == Into::Accumulate;
-    product = wide ? launch<Grouped::Depth, float>(dy, x, dw, shape, lane)
-                   : launch<Grouped::Depth>(dy, x, dw, shape, lane);
+  const bool suits = args.x.dim(0) > 0 && suits_tensor_cores({&args.dy, &args.x}, {in, out}) &&
+                     reinterpret_cast<uintptr_t>(args.dw.data) % 16 == 0;
+  if (noted("wgrad", args.dw, args.x, args.dw, suits)) {
+    GroupedShape shape = shape_of(args.offsets, out, in, 0);
+    shape.accumulate = args.dw.into() == Into::Accumulate;
+    product = wide ? launch<Grouped::Depth, float>(args.dy, args.x, args.dw, shape, lane)
+                   : launch<Grouped::Depth>(args.dy, args.x, args.dw, shape, lane);
   } else {
-    product = plain_grouped_wgrad(dy, x, offsets, dw, lane);
+    product = plain_grouped_wgrad(args.dy, args.x, args.offsets, args.dw, lane);
   }
-  return dbias.present ? in_order(std::move(product), group_bias_sum(dy, scale, dbias, offsets, lane))
-                       : product;
+  if (!args.dbias.present) return product;
+  return in_order(std::move(product),
+                  group_bias_sum(args.dy, args.row_scale, args.dbias, args.offsets, lane));
 }
 
 }  // namespace

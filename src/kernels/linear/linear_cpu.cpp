@@ -2,7 +2,6 @@
 
 #include "kernels/linear/gemm.h"
 #include "kernels/linear/linear.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -11,12 +10,13 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const int64_t rows = call[0].dim(0), in = call[0].dim(1), out = call[1].dim(0);
-    const T* x = call[0].as<T>();
-    const T* w = call[1].as<T>();
-    const T* bias = call[2].as<T>();
-    const T* residual = call[3].as<T>();
-    T* y = call[4].as<T>();
+    const signature::linear::Forward<Arg> args(call.args);
+    const int64_t rows = args.x.dim(0), in = args.x.dim(1), out = args.w.dim(0);
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    const T* bias = args.bias.as<T>();
+    const T* residual = args.residual.as<T>();
+    T* y = args.y.as<T>();
     const GemmTiling tiling = gemm_tiling(rows, out, in);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       const GemmTiling::Tile t = tiling.tile(tile_idx);
@@ -37,9 +37,10 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const int64_t rows = call[0].dim(0), out = call[1].dim(0), in = call[1].dim(1);
-    parallel_gemm(*call.pool, Transpose::No, Transpose::No, rows, in, out, T(1), call[0].as<T>(), out,
-                  call[1].as<T>(), in, call[2].into() == Into::Accumulate ? T(1) : T(0), call[2].as<T>(), in);
+    const signature::linear::BackwardInput<Arg> args(call.args);
+    const int64_t rows = args.dy.dim(0), out = args.w.dim(0), in = args.w.dim(1);
+    parallel_gemm(*call.pool, Transpose::No, Transpose::No, rows, in, out, T(1), args.dy.as<T>(), out,
+                  args.w.as<T>(), in, args.dx.into() == Into::Accumulate ? T(1) : T(0), args.dx.as<T>(), in);
   }
 };
 
@@ -61,44 +62,28 @@ void sum_columns(device::Pool& pool, const T* dy, int64_t rows, int64_t columns,
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const int64_t rows = call[0].dim(0), out = call[0].dim(1), in = call[1].dim(1);
-    parallel_gemm(*call.pool, Transpose::Yes, Transpose::No, out, in, rows, T(1), call[0].as<T>(), out,
-                  call[1].as<T>(), in, call[2].into() == Into::Accumulate ? T(1) : T(0), call[2].as<T>(), in);
-    if (call[3].present) sum_columns(*call.pool, call[0].as<T>(), rows, out, call[3].into(), call[3].as<T>());
+    const signature::linear::BackwardWeight<Arg> args(call.args);
+    const int64_t rows = args.dy.dim(0), out = args.dy.dim(1), in = args.x.dim(1);
+    parallel_gemm(*call.pool, Transpose::Yes, Transpose::No, out, in, rows, T(1), args.dy.as<T>(), out,
+                  args.x.as<T>(), in, args.dw.into() == Into::Accumulate ? T(1) : T(0), args.dw.as<T>(), in);
+    if (args.dbias.present)
+      sum_columns(*call.pool, args.dy.as<T>(), rows, out, args.dbias.into(), args.dbias.as<T>());
   }
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("linear", "x", call[0], 2);
-  require_rank("linear", "w", call[1], 2);
-  const int64_t rows = call[0].dim(0), in = call[0].dim(1), out = call[1].dim(0);
-  require_shape("linear", "w", call[1], {out, in});
-  require_shape("linear", "bias", call[2], {out});
-  require_shape("linear", "residual", call[3], {rows, out});
-  require_shape("linear", "y", call[4], {rows, out});
-  require_same_dtype("linear", call, {"x", "w", "bias", "residual", "y"});
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::linear::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_rank("linear", "dy", call[0], 2);
-  require_rank("linear", "w", call[1], 2);
-  const int64_t rows = call[0].dim(0), out = call[0].dim(1), in = call[1].dim(1);
-  require_shape("linear", "w", call[1], {out, in});
-  require_shape("linear", "dx", call[2], {rows, in});
-  require_same_dtype("linear", call, {"dy", "w", "dx"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::linear::BackwardInput(call.args).dy.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  require_rank("linear", "dy", call[0], 2);
-  require_rank("linear", "x", call[1], 2);
-  const int64_t rows = call[0].dim(0), out = call[0].dim(1), in = call[1].dim(1);
-  require_shape("linear", "x", call[1], {rows, in});
-  require_shape("linear", "dw", call[2], {out, in});
-  require_shape("linear", "dbias", call[3], {out});
-  require_same_dtype("linear", call, {"dy", "x", "dw", "dbias"});
-  return select_float<BackwardWeight>(call[0].dtype);
+  const signature::linear::BackwardWeight<Arg> args(call.args);
+  const tensor::Dtype dtype = args.dy.dtype;
+  if (args.dw.dtype != dtype || (args.dbias.present && args.dbias.dtype != dtype)) return nullptr;
+  return select_float<BackwardWeight>(dtype);
 }
 
 }  // namespace

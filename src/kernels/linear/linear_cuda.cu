@@ -4,7 +4,6 @@
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/types.cuh"
 #include "kernels/linear/linear.h"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -58,56 +57,38 @@ CudaLaunch bias_gradient(const Arg& dy, const Arg& dbias, Lane& lane) {
   return launch;
 }
 
-// x w bias? residual? -> y
 CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
-  const Arg &x = call[0], &w = call[1], &bias = call[2], &residual = call[3], &y = call[4];
-  require_rank("linear", "x", x, 2);
-  require_rank("linear", "w", w, 2);
-  const int64_t rows = x.dim(0), in = x.dim(1), out = w.dim(0);
-  require_shape("linear", "w", w, {out, in});
-  require_shape("linear", "bias", bias, {out});
-  require_shape("linear", "residual", residual, {rows, out});
-  require_shape("linear", "y", y, {rows, out});
-  require_same_dtype("linear", call, {"x", "w", "bias", "residual", "y"});
+  const signature::linear::Forward<Arg> args(call.args);
+  if (!is_stored(args.x.dtype)) return {};
   Product p;
   p.what = "linear forward";
-  p.m = rows, p.n = out, p.k = in;
-  p.a = &x, p.b = &w, p.transpose_b = true, p.d = &y;
-  p.c = residual.present ? &residual : nullptr;
-  p.bias = bias.present ? &bias : nullptr;
+  p.m = args.x.dim(0), p.n = args.w.dim(0), p.k = args.x.dim(1);
+  p.a = &args.x, p.b = &args.w, p.transpose_b = true, p.d = &args.y;
+  p.c = args.residual.present ? &args.residual : nullptr;
+  p.bias = args.bias.present ? &args.bias : nullptr;
   return matmul(p, lane);
 }
 
-// dy w -> dx+
 CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &w = call[1], &dx = call[2];
-  require_rank("linear", "dy", dy, 2);
-  require_rank("linear", "w", w, 2);
-  require_shape("linear", "w", w, {dy.dim(1), w.dim(1)});
-  require_shape("linear", "dx", dx, {dy.dim(0), w.dim(1)});
-  require_same_dtype("linear", call, {"dy", "w", "dx"});
+  const signature::linear::BackwardInput<Arg> args(call.args);
+  if (!is_stored(args.dy.dtype)) return {};
   Product p;
   p.what = "linear dgrad";
-  p.m = dy.dim(0), p.n = w.dim(1), p.k = dy.dim(1);
-  p.a = &dy, p.b = &w, p.d = &dx;
+  p.m = args.dy.dim(0), p.n = args.w.dim(1), p.k = args.dy.dim(1);
+  p.a = &args.dy, p.b = &args.w, p.d = &args.dx;
   return matmul(p, lane);
 }
 
-// dy x -> dw+ dbias+?
 CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
-  const Arg &dy = call[0], &x = call[1], &dw = call[2], &dbias = call[3];
-  require_rank("linear", "dy", dy, 2);
-  require_shape("linear", "x", x, {dy.dim(0), x.dim(1)});
-  require_shape("linear", "dw", dw, {dy.dim(1), x.dim(1)});
-  require_shape("linear", "dbias", dbias, {dy.dim(1)});
-  require_dtype("linear", "x", x, dy.dtype);
+  const signature::linear::BackwardWeight<Arg> args(call.args);
+  if (!is_stored(args.dy.dtype)) return {};
   Product p;
   p.what = "linear wgrad";
-  p.m = dy.dim(1), p.n = x.dim(1), p.k = dy.dim(0);
-  p.a = &dy, p.transpose_a = true, p.b = &x, p.d = &dw;
+  p.m = args.dy.dim(1), p.n = args.x.dim(1), p.k = args.dy.dim(0);
+  p.a = &args.dy, p.transpose_a = true, p.b = &args.x, p.d = &args.dw;
   CudaLaunch product = matmul(p, lane);
-  if (!dbias.present) return product;
-  CudaLaunch sums = bias_gradient(dy, dbias, lane);
+  if (!args.dbias.present) return product;
+  CudaLaunch sums = bias_gradient(args.dy, args.dbias, lane);
   if (!sums) return {};
   return [product = std::move(product), sums = std::move(sums)] {
     product();

@@ -6,32 +6,31 @@
 
 #include <algorithm>
 
-#include "kernels/math/require.h"
+#include "kernels/contract.h"
 
 namespace pleat::kernels {
 
-inline void require_coords(std::string_view kernel, const Invocation& call, const Arg& coords) {
+inline void require_coords(const Arg& coords, const Invocation& call) {
   if (!coords.present) return;
-  require_dtype(kernel, "coords", coords, tensor::Dtype::I64);
-  require_shape(kernel, "coords", coords, {program::kNumGroups});
+  require_type(coords, tensor::Dtype::I64);
+  require_shape(coords, {program::kNumGroups});
   const double group = call.attr("group");
   if (!(group >= 0 && group < program::kNumGroups))
-    base::fail("[{}] attribute 'group' is {}, needed a group below {}", kernel, group, program::kNumGroups);
+    refuse(coords, "attribute 'group' is {}, needed a group below {}", group, program::kNumGroups);
 }
 
-inline int64_t coordinate(std::string_view kernel, const Invocation& call, const Arg& coords) {
+inline int64_t coordinate(const Arg& coords, const Invocation& call) {
   const int64_t place = coords.as<int64_t>()[call.integer("group")];
   if (place < 0)
-    base::fail("[{}] the place in group {} is {}, needed 0 or more", kernel, call.integer("group"), place);
+    refuse(coords, "the place in group {} is {}, needed 0 or more", call.integer("group"), place);
   return place;
 }
 
 // An argument that holds one piece of a tensor has as many elements as the attribute `shard` says.
-inline void require_shard(std::string_view kernel, std::string_view argument, const Invocation& call,
-                          const Arg& arg) {
+inline void require_shard(const Arg& arg, const Invocation& call) {
   if (arg.size() != call.integer("shard"))
-    base::fail("[{}] argument '{}' has {} elements, needed {} as attribute 'shard' says", kernel, argument,
-               arg.size(), call.integer("shard"));
+    refuse(arg, "argument '{}' has {} elements, needed {} as attribute 'shard' says", arg.name, arg.size(),
+           call.integer("shard"));
 }
 
 // Elements [first, first + count) of a tensor of `elements`, in pieces of `shard`: the piece of place c.

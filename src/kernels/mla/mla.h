@@ -25,7 +25,7 @@ namespace pleat::kernels {
 
 constexpr int64_t kMaxRopeDim = 1024;
 
-// The attributes of mla_pack, checked (throws base::Error).
+// The attributes of mla_pack; contract.h checks them.
 struct MlaShape {
   int64_t heads, nope_dim, rope_dim, v_dim;
   bool interleaved;
@@ -34,6 +34,9 @@ struct MlaShape {
   int64_t kv_width() const { return heads * (nope_dim + v_dim); }
   int64_t packed_width() const { return 2 * q_width() + heads * v_dim; }
 };
-MlaShape mla_shape(const Invocation& call);
+inline MlaShape mla_shape(const Invocation& call) {
+  return {call.integer("heads"), call.integer("nope_dim"), call.integer("rope_dim"), call.integer("v_dim"),
+          call.integer("interleaved") != 0};
+}
 
 }  // namespace pleat::kernels

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.h"
@@ -8,19 +7,18 @@
 namespace pleat::kernels {
 namespace {
 
-constexpr std::string_view kName = "mla_pack";
-
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
+    const signature::mla_pack::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* q = call[0].as<T>();
-    const T* kv = call[1].as<T>();
-    const T* k_pe = call[2].as<T>();
-    const T* cos_sin = call[3].as<T>();
-    T* qkv = call[4].as<T>();
+    const T* q = args.q.as<T>();
+    const T* kv = args.kv.as<T>();
+    const T* k_pe = args.k_pe.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* qkv = args.qkv.as<T>();
     const int64_t d = s.qk_dim(), dn = s.nope_dim, dr = s.rope_dim, dv = s.v_dim;
-    const Tiling tiling = row_tiling(call[0].dim(0), s.packed_width());
+    const Tiling tiling = row_tiling(args.q.dim(0), s.packed_width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* table = cos_sin + t * dr;
@@ -46,14 +44,15 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::mla_pack::BackwardInput<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* dqkv = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    T* dq = call[2].as<T>();
-    T* dkv = call[3].as<T>();
-    T* dk_pe = call[4].as<T>();
+    const T* dqkv = args.dqkv.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* dq = args.dq.as<T>();
+    T* dkv = args.dkv.as<T>();
+    T* dk_pe = args.dk_pe.as<T>();
     const int64_t d = s.qk_dim(), dn = s.nope_dim, dr = s.rope_dim, dv = s.v_dim;
-    const Tiling tiling = row_tiling(call[0].dim(0), s.packed_width());
+    const Tiling tiling = row_tiling(args.dqkv.dim(0), s.packed_width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
         const T* table = cos_sin + t * dr;
@@ -80,43 +79,14 @@ struct BackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "q", call[0], {rows, s.q_width()});
-  require_shape(kName, "kv", call[1], {rows, s.kv_width()});
-  require_shape(kName, "k_pe", call[2], {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", call[3], {rows, s.rope_dim});
-  require_shape(kName, "qkv", call[4], {rows, s.packed_width()});
-  require_same_dtype(kName, call, {"q", "kv", "k_pe", "cos_sin", "qkv"});
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::mla_pack::Forward(call.args).q.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "dqkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "dqkv", call[0], {rows, s.packed_width()});
-  require_shape(kName, "cos_sin", call[1], {rows, s.rope_dim});
-  require_shape(kName, "dq", call[2], {rows, s.q_width()});
-  require_shape(kName, "dkv", call[3], {rows, s.kv_width()});
-  require_shape(kName, "dk_pe", call[4], {rows, s.rope_dim});
-  require_same_dtype(kName, call, {"dqkv", "cos_sin", "dq", "dkv", "dk_pe"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::mla_pack::BackwardInput(call.args).dqkv.dtype);
 }
 
 }  // namespace
-
-MlaShape mla_shape(const Invocation& call) {
-  const MlaShape s{call.integer("heads"), call.integer("nope_dim"), call.integer("rope_dim"),
-                   call.integer("v_dim"), call.integer("interleaved") != 0};
-  if (s.heads < 1 || s.nope_dim < 0 || s.v_dim < 1)
-    base::fail("[mla_pack] heads {}, nope_dim {}, v_dim {}: needed at least 1, 0, 1", s.heads, s.nope_dim,
-               s.v_dim);
-  if (s.rope_dim < 2 || s.rope_dim > kMaxRopeDim || s.rope_dim % 2 != 0)
-    base::fail("[mla_pack] rope_dim {} must be even, from 2 to {}", s.rope_dim, kMaxRopeDim);
-  return s;
-}
 
 std::span<const Binding> mla_bindings() {
   using program::KernelKind;

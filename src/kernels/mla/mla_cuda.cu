@@ -4,7 +4,6 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.cuh"
 
@@ -13,7 +12,6 @@ namespace {
 
 using namespace cuda;
 
-constexpr std::string_view kName = "mla_pack";
 constexpr int kThreads = 256;
 
 struct Shape {
@@ -182,22 +180,15 @@ bool runs_fit(const MlaShape& s, std::initializer_list<const void*> addresses) {
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::mla_pack::Forward<Arg> args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "q", call[0], {rows, s.q_width()});
-  require_shape(kName, "kv", call[1], {rows, s.kv_width()});
-  require_shape(kName, "k_pe", call[2], {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", call[3], {rows, s.rope_dim});
-  require_shape(kName, "qkv", call[4], {rows, s.packed_width()});
-  require_same_dtype(kName, call, {"q", "kv", "k_pe", "", "qkv"});
-  require_dtype(kName, "cos_sin", call[3], tensor::Dtype::F32);
+  const int64_t rows = args.q.dim(0);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *q = call[0].as<T>(), *kv = call[1].as<T>(), *k_pe = call[2].as<T>();
-    const float* cos_sin = call[3].as<float>();
-    T* qkv = call[4].as<T>();
+    const T *q = args.q.as<T>(), *kv = args.kv.as<T>(), *k_pe = args.k_pe.as<T>();
+    const float* cos_sin = args.cos_sin.as<float>();
+    T* qkv = args.qkv.as<T>();
     out = [=, shape = device_shape(s), wide = runs_fit<T>(s, {q, kv, k_pe, cos_sin, qkv}),
            stream = lane.stream()] {
       const auto blocks = static_cast<unsigned>(rows);
@@ -213,22 +204,15 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::mla_pack::BackwardInput<Arg> args(call.args);
   const MlaShape s = mla_shape(call);
-  require_rank(kName, "dqkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "dqkv", call[0], {rows, s.packed_width()});
-  require_shape(kName, "cos_sin", call[1], {rows, s.rope_dim});
-  require_shape(kName, "dq", call[2], {rows, s.q_width()});
-  require_shape(kName, "dkv", call[3], {rows, s.kv_width()});
-  require_shape(kName, "dk_pe", call[4], {rows, s.rope_dim});
-  require_same_dtype(kName, call, {"dqkv", "", "dq", "dkv", "dk_pe"});
-  require_dtype(kName, "cos_sin", call[1], tensor::Dtype::F32);
+  const int64_t rows = args.dqkv.dim(0);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.dqkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* dqkv = call[0].as<T>();
-    const float* cos_sin = call[1].as<float>();
-    T *dq = call[2].as<T>(), *dkv = call[3].as<T>(), *dk_pe = call[4].as<T>();
+    const T* dqkv = args.dqkv.as<T>();
+    const float* cos_sin = args.cos_sin.as<float>();
+    T *dq = args.dq.as<T>(), *dkv = args.dkv.as<T>(), *dk_pe = args.dk_pe.as<T>();
     const bool wide = runs_fit<T>(s, {dqkv, cos_sin, dq, dkv});
     // As many groups of heads as there are threads for, within 32 KB: at most 1024 x 8 sums.
     const int64_t runs = s.rope_dim / (wide ? kWide<T> : 1);

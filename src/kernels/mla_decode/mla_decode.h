@@ -14,11 +14,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-Kernel resolve_mla_absorb(const Invocation& call);
-Kernel resolve_mla_latent(const Invocation& call);
-Kernel resolve_mla_expand(const Invocation& call);
-
-}  // namespace pleat::kernels

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/linear/gemm.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/mla/mla.h"
 #include "kernels/rope/rotate.h"
@@ -16,13 +15,14 @@ constexpr int64_t kTileRows = 128;
 template <class T>
 struct Absorb {
   static void run(const Invocation& call) {
+    const signature::mla_absorb::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* q = call[0].as<T>();
-    const T* w = call[1].as<T>();
-    const T* cos_sin = call[2].as<T>();
-    T* y = call[3].as<T>();
-    const int64_t rank = call[1].dim(1), width = s.heads * (rank + s.rope_dim);
-    const Tiling tiling{call[0].dim(0), kTileRows};
+    const T* q = args.q.as<T>();
+    const T* w = args.w.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* y = args.y.as<T>();
+    const int64_t rank = args.w.dim(1), width = s.heads * (rank + s.rope_dim);
+    const Tiling tiling{args.q.dim(0), kTileRows};
     call.pool->for_each_tile(tiling.num_tiles() * s.heads, [&](int64_t tile) {
       const int64_t h = tile % s.heads, begin = tiling.begin(tile / s.heads),
                     end = tiling.end(tile / s.heads);
@@ -40,13 +40,14 @@ struct Absorb {
 template <class T>
 struct Latent {
   static void run(const Invocation& call) {
+    const signature::mla_latent::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* kv = call[0].as<T>();
-    const T* k_pe = call[1].as<T>();
-    const T* cos_sin = call[2].as<T>();
-    T* rows = call[3].as<T>();
-    const int64_t rank = call[0].dim(1), width = rank + s.rope_dim;
-    const Tiling tiling = row_tiling(call[0].dim(0), width);
+    const T* kv = args.kv.as<T>();
+    const T* k_pe = args.k_pe.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    T* rows = args.rows.as<T>();
+    const int64_t rank = args.kv.dim(1), width = rank + s.rope_dim;
+    const Tiling tiling = row_tiling(args.kv.dim(0), width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile) {
       for (int64_t t = tiling.begin(tile); t < tiling.end(tile); ++t) {
         std::copy_n(kv + t * rank, rank, rows + t * width);
@@ -60,12 +61,13 @@ struct Latent {
 template <class T>
 struct Expand {
   static void run(const Invocation& call) {
+    const signature::mla_expand::Forward<Arg> args(call.args);
     const MlaShape s = mla_shape(call);
-    const T* x = call[0].as<T>();
-    const T* w = call[1].as<T>();
-    T* y = call[2].as<T>();
-    const int64_t rank = call[1].dim(1), width = s.heads * s.v_dim;
-    const Tiling tiling{call[0].dim(0), kTileRows};
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    T* y = args.y.as<T>();
+    const int64_t rank = args.w.dim(1), width = s.heads * s.v_dim;
+    const Tiling tiling{args.x.dim(0), kTileRows};
     call.pool->for_each_tile(tiling.num_tiles() * s.heads, [&](int64_t tile) {
       const int64_t h = tile % s.heads, begin = tiling.begin(tile / s.heads),
                     end = tiling.end(tile / s.heads);
@@ -77,54 +79,27 @@ struct Expand {
   }
 };
 
+Kernel resolve_absorb(const Invocation& call) {
+  return select_float<Absorb>(signature::mla_absorb::Forward(call.args).q.dtype);
+}
+
+Kernel resolve_latent(const Invocation& call) {
+  return select_float<Latent>(signature::mla_latent::Forward(call.args).kv.dtype);
+}
+
+Kernel resolve_expand(const Invocation& call) {
+  return select_float<Expand>(signature::mla_expand::Forward(call.args).x.dtype);
+}
+
 }  // namespace
-
-Kernel resolve_mla_absorb(const Invocation& call) {
-  constexpr std::string_view kName = "mla_absorb";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "q", call[0], 2);
-  require_rank(kName, "w", call[1], 2);
-  const int64_t rows = call[0].dim(0), rank = call[1].dim(1);
-  require_shape(kName, "q", call[0], {rows, s.q_width()});
-  require_shape(kName, "w", call[1], {s.kv_width(), rank});
-  require_shape(kName, "cos_sin", call[2], {rows, s.rope_dim});
-  require_shape(kName, "y", call[3], {rows, s.heads * (rank + s.rope_dim)});
-  require_same_dtype(kName, call, {"q", "w", "cos_sin", "y"});
-  return select_float<Absorb>(call[0].dtype);
-}
-
-Kernel resolve_mla_latent(const Invocation& call) {
-  constexpr std::string_view kName = "mla_latent";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "kv", call[0], 2);
-  const int64_t rows = call[0].dim(0), rank = call[0].dim(1);
-  require_shape(kName, "k_pe", call[1], {rows, s.rope_dim});
-  require_shape(kName, "cos_sin", call[2], {rows, s.rope_dim});
-  require_shape(kName, "rows", call[3], {rows, rank + s.rope_dim});
-  require_same_dtype(kName, call, {"kv", "k_pe", "cos_sin", "rows"});
-  return select_float<Latent>(call[0].dtype);
-}
-
-Kernel resolve_mla_expand(const Invocation& call) {
-  constexpr std::string_view kName = "mla_expand";
-  const MlaShape s = mla_shape(call);
-  require_rank(kName, "x", call[0], 2);
-  require_rank(kName, "w", call[1], 2);
-  const int64_t rows = call[0].dim(0), rank = call[1].dim(1);
-  require_shape(kName, "x", call[0], {rows, s.heads * rank});
-  require_shape(kName, "w", call[1], {s.kv_width(), rank});
-  require_shape(kName, "y", call[2], {rows, s.heads * s.v_dim});
-  require_same_dtype(kName, call, {"x", "w", "y"});
-  return select_float<Expand>(call[0].dtype);
-}
 
 std::span<const Binding> mla_decode_bindings() {
   using program::KernelKind;
   using program::Phase;
   static constexpr Binding rows[] = {
-      {KernelKind::mla_absorb, Phase::Forward, resolve_mla_absorb},
-      {KernelKind::mla_latent, Phase::Forward, resolve_mla_latent},
-      {KernelKind::mla_expand, Phase::Forward, resolve_mla_expand},
+      {KernelKind::mla_absorb, Phase::Forward, resolve_absorb},
+      {KernelKind::mla_latent, Phase::Forward, resolve_latent},
+      {KernelKind::mla_expand, Phase::Forward, resolve_expand},
   };
   return rows;
 }

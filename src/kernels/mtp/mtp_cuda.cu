@@ -4,7 +4,6 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -45,33 +44,20 @@ __global__ void weigh(const int64_t* count, double weight, double* norm) {
 }
 
 CudaLaunch prepare_shift(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("mtp_shift", "tokens", call[0], 1);
-  const int64_t rows = call[0].dim(0), depth = call.integer("depth"), seq_len = call.integer("seq_len");
-  if (depth < 1) base::fail("[mtp_shift] depth is {}, needed 1 or more", depth);
-  if (seq_len < 1 || rows % seq_len != 0)
-    base::fail("[mtp_shift] {} rows are not whole sequences of {}", rows, seq_len);
-  static constexpr const char* names[] = {"tokens",    "labels", "loss_mask",    "valid",
-                                          "doc_start", "ahead",  "ahead_labels", "mask"};
-  for (size_t i = 0; i < 8; ++i) {
-    require_shape("mtp_shift", names[i], call[i], {rows});
-    const bool flag = i == 2 || i == 3 || i == 7;
-    require_dtype("mtp_shift", names[i], call[i], flag ? tensor::Dtype::U8 : tensor::Dtype::I32);
-  }
-  require_shape("mtp_shift", "count", call[8], {1});
-  require_dtype("mtp_shift", "count", call[8], tensor::Dtype::I64);
-  const ShiftArgs p{call[0].as<int32_t>(),
-                    call[1].as<int32_t>(),
-                    call[2].as<uint8_t>(),
-                    call[3].as<uint8_t>(),
-                    call[4].as<int32_t>(),
-                    call[5].as<int32_t>(),
-                    call[6].as<int32_t>(),
-                    call[7].as<uint8_t>(),
-                    call[8].as<int64_t>(),
-                    rows,
-                    depth,
-                    seq_len,
-                    call[8].into() == Into::Accumulate};
+  const signature::mtp_shift::Forward<Arg> args(call.args);
+  const ShiftArgs p{args.tokens.as<int32_t>(),
+                    args.labels.as<int32_t>(),
+                    args.loss_mask.as<uint8_t>(),
+                    args.valid.as<uint8_t>(),
+                    args.doc_start.as<int32_t>(),
+                    args.ahead.as<int32_t>(),
+                    args.ahead_labels.as<int32_t>(),
+                    args.mask.as<uint8_t>(),
+                    args.count.as<int64_t>(),
+                    args.tokens.dim(0),
+                    call.integer("depth"),
+                    call.integer("seq_len"),
+                    args.count.into() == Into::Accumulate};
   return [p, stream = lane.stream()] {
     shift<<<1, kThreads, 0, stream>>>(p);
     PLEAT_CUDA_LAUNCHED();
@@ -79,13 +65,9 @@ CudaLaunch prepare_shift(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_shape("mtp_weight", "count", call[0], {1});
-  require_dtype("mtp_weight", "count", call[0], tensor::Dtype::I64);
-  require_shape("mtp_weight", "norm", call[1], {1});
-  require_dtype("mtp_weight", "norm", call[1], tensor::Dtype::F64);
+  const signature::mtp_weight::Forward<Arg> args(call.args);
   const double weight = call.attr("weight");
-  if (!(weight > 0)) base::fail("[mtp_weight] weight is {}, needed more than 0", weight);
-  return [weight, count = call[0].as<int64_t>(), norm = call[1].as<double>(), stream = lane.stream()] {
+  return [weight, count = args.count.as<int64_t>(), norm = args.norm.as<double>(), stream = lane.stream()] {
     weigh<<<1, 1, 0, stream>>>(count, weight, norm);
     PLEAT_CUDA_LAUNCHED();
   };

@@ -6,8 +6,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/optimizer/optimizer.h"
 
 namespace pleat::kernels {
@@ -85,23 +83,20 @@ __global__ void __launch_bounds__(1024)
 }
 
 CudaLaunch prepare_copy(const Invocation& call, device::cuda::Lane& lane) {
-  require_like("copy", "y", call[1], "x", call[0]);
-  const auto bytes = static_cast<size_t>(call[0].size() * tensor::size_of(call[0].dtype));
-  return [bytes, x = static_cast<const void*>(call[0].data), y = call[1].data, stream = lane.stream()] {
+  const signature::copy::Forward<Arg> args(call.args);
+  const auto bytes = static_cast<size_t>(args.x.size() * tensor::size_of(args.x.dtype));
+  return [bytes, x = static_cast<const void*>(args.x.data), y = args.y.data, stream = lane.stream()] {
     if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, stream));
   };
 }
 
-CudaLaunch prepare_add_grad(const Invocation& call, device::cuda::Lane& lane) {
-  require_same_dtype("add_grad", call, {"x", "y"});
-  require_like("add_grad", "y", call[1], "x", call[0]);
-  require_in_place("add_grad", "y", call[1]);
+CudaLaunch prepare_add(const Arg& addend, const Arg& sum, device::cuda::Lane& lane) {
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(addend.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* x = call[0].as<T>();
-    T* y = call[1].as<T>();
-    const int64_t count = call[0].size();
+    const T* x = addend.as<T>();
+    T* y = sum.as<T>();
+    const int64_t count = addend.size();
     out = [=, wide = all_aligned({x, y}), stream = lane.stream()] {
       if (count == 0) return;
       const auto blocks = static_cast<unsigned>(ceil_div(count, kThreads * (wide ? kWide<T> : 1)));
@@ -115,25 +110,27 @@ CudaLaunch prepare_add_grad(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
+CudaLaunch prepare_add_input_gradient(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::add_grad::BackwardInput<Arg> args(call.args);
+  return prepare_add(args.x, args.y, lane);
+}
+
+CudaLaunch prepare_add_weight_gradient(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::add_grad::BackwardWeight<Arg> args(call.args);
+  return prepare_add(args.x, args.y, lane);
+}
+
 CudaLaunch prepare_grad_norm(const Invocation& call, device::cuda::Lane& lane) {
-  require_same_dtype("grad_norm", call, {"g"});
-  require_coords("grad_norm", call, call[1]);
-  int64_t elements = call[0].size();
-  const int64_t* place = nullptr;
-  if (call[1].present) {
-    require_shard("grad_norm", "g", call, call[0]);
-    elements = call.integer("elements");
-    if (elements < 0) base::fail("[grad_norm] attribute 'elements' is {}, needed 0 or more", elements);
-    place = call[1].as<int64_t>() + call.integer("group");
-  }
-  const int64_t blocks = ceil_div(elements, kNormBlock);
-  require_dtype("grad_norm", "parts", call[2], tensor::Dtype::F64);
-  require_shape("grad_norm", "parts", call[2], {blocks});
+  const signature::grad_norm::Update<Arg> args(call.args);
+  const bool cut = args.coords.present;
+  const int64_t elements = cut ? call.integer("elements") : args.g.size(),
+                blocks = ceil_div(elements, kNormBlock);
+  const int64_t* place = cut ? args.coords.as<int64_t>() + call.integer("group") : nullptr;
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.g.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = [=, g = static_cast<const T*>(call[0].as<T>()), size = call[0].size(), parts = call[2].as<double>(),
-           stream = lane.stream()] {
+    out = [=, g = static_cast<const T*>(args.g.as<T>()), size = args.g.size(),
+           parts = args.parts.as<double>(), stream = lane.stream()] {
       if (blocks == 0) return;
       norm_parts<T>
           <<<static_cast<unsigned>(blocks), kNormThreads, 0, stream>>>(g, size, elements, place, parts);
@@ -144,20 +141,13 @@ CudaLaunch prepare_grad_norm(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_clip(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("clip", "parts", call[0], 1);
-  require_dtype("clip", "parts", call[0], tensor::Dtype::F64);
-  require_dtype("clip", "loss", call[1], tensor::Dtype::F64);
-  if (call[2].present) require_dtype("clip", "overflow", call[2], tensor::Dtype::I64);
-  require_dtype("clip", "grad_scale", call[3], tensor::Dtype::F64);
-  require_shape("clip", "grad_scale", call[3], {2});
-  require_dtype("clip", "commit", call[4], tensor::Dtype::I32);
-  require_shape("clip", "commit", call[4], {1});
+  const signature::clip::Update<Arg> args(call.args);
   const double clip = call.attr("clip");
-  if (!(clip >= 0)) base::fail("[clip] attribute 'clip' is {}, needed 0 or more", clip);
-  return [=, parts = call[0].as<double>(), num_parts = call[0].size(), loss = call[1].as<double>(),
-          num_losses = call[1].size(), overflow = call[2].as<int64_t>(),
-          num_overflows = call[2].present ? call[2].size() : 0, grad_scale = call[3].as<double>(),
-          commit = call[4].as<int32_t>(), stream = lane.stream()] {
+  return [=, parts = args.parts.as<double>(), num_parts = args.parts.size(), loss = args.loss.as<double>(),
+          num_losses = args.loss.size(), overflow = args.overflow.as<int64_t>(),
+          num_overflows = args.overflow.present ? args.overflow.size() : 0,
+          grad_scale = args.grad_scale.as<double>(), commit = args.commit.as<int32_t>(),
+          stream = lane.stream()] {
     clip_norm<<<1, 1024, 0, stream>>>(parts, num_parts, loss, num_losses, overflow, num_overflows, clip,
                                       grad_scale, commit);
     PLEAT_CUDA_LAUNCHED();
@@ -171,8 +161,8 @@ std::span<const CudaBinding> optimizer_cuda_bindings() {
   using program::Phase;
   static constexpr CudaBinding rows[] = {
       {KernelKind::copy, Phase::Forward, prepare_copy},
-      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_grad},
-      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_grad},
+      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_input_gradient},
+      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_weight_gradient},
       {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},
       {KernelKind::clip, Phase::Update, prepare_clip},
       {KernelKind::adamw, Phase::Update, prepare_adamw},

@@ -6,8 +6,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/coords.h"
-#include "kernels/math/require.h"
 #include "kernels/optimizer/optimizer_cuda.h"
 #include "tensor/halves.h"
 
@@ -209,58 +207,32 @@ CudaLaunch launch_update(const AdamwArgs<G, W, M, V>& p, const Attributes& attri
 }
 
 // W: float, or bf16 with a rest. w may be whole where the others are pieces.
-template <class W>
-CudaLaunch prepare_update(std::string_view kernel, const Invocation& call, device::cuda::Lane& lane) {
-  constexpr bool kNarrow = std::is_same_v<W, bf16>;
-  require_dtype(kernel, "hyper", call[1], tensor::Dtype::F64);
-  require_shape(kernel, "hyper", call[1], {4});
-  require_dtype(kernel, "grad_scale", call[2], tensor::Dtype::F64);
-  require_shape(kernel, "grad_scale", call[2], {2});
-  require_dtype(kernel, "commit", call[3], tensor::Dtype::I32);
-  require_shape(kernel, "commit", call[3], {1});
-  require_coords(kernel, call, call[4]);
-  const bool cut = call[4].present;
-  if (cut) require_shard(kernel, "g", call, call[0]);
-  const int64_t size = call[0].size(), elements = cut ? call[5].size() : size;
-  const auto require_count = [&](std::string_view name, const Arg& arg, int64_t count) {
-    if (arg.size() != count)
-      base::fail("[{}] argument '{}' has {} elements, needed {}", kernel, name, arg.size(), count);
-    require_in_place(kernel, name, arg);
-  };
-  require_count("w", call[5], elements);
-  require_count("m", call[6], size);
-  require_count("v", call[7], size);
-  if (kNarrow) {
-    require_dtype(kernel, "rest", call[8], tensor::Dtype::I16);
-    require_count("rest", call[8], size);
-  }
+template <class W, class Args>
+CudaLaunch prepare_update(const Args& args, int16_t* rest, const Invocation& call, device::cuda::Lane& lane) {
+  const bool cut = args.coords.present;
+  const int64_t size = args.g.size(), elements = cut ? args.w.size() : size;
   const Attributes attributes{call.attr("beta1"), call.attr("beta2"), call.attr("eps"),
                               call.attr("weight_decay"), call.attr("lr_mult")};
-  for (auto [key, number] : {std::pair{"beta1", attributes.beta1}, {"beta2", attributes.beta2}})
-    if (!(number >= 0 && number < 1))
-      base::fail("[{}] attribute '{}' is {}, needed 0 <= {} < 1", kernel, key, number, key);
-  for (const char* key : {"eps", "weight_decay", "lr_mult"})
-    if (!(call.attr(key) >= 0))
-      base::fail("[{}] attribute '{}' is {}, needed 0 or more", kernel, key, call.attr(key));
   CudaLaunch out;
-  if (call[5].dtype != tensor::DtypeOf<W>::value) return out;
-  with_float(call[0].dtype, [&](auto g) {
-    with_float(call[6].dtype, [&](auto m) {
-      with_float(call[7].dtype, [&](auto v) {
+  if (args.w.dtype != tensor::DtypeOf<W>::value) return out;
+  with_float(args.g.dtype, [&](auto g) {
+    with_float(args.m.dtype, [&](auto m) {
+      with_float(args.v.dtype, [&](auto v) {
         using G = decltype(g);
         using M = decltype(m);
         using V = decltype(v);
-        const AdamwArgs<G, W, M, V> p{call[0].as<G>(),
-                                      call[1].as<double>(),
-                                      call[2].as<double>(),
-                                      call[3].as<int32_t>(),
-                                      cut ? call[4].as<int64_t>() + call.integer("group") : nullptr,
-                                      call[5].as<W>(),
-                                      call[6].as<M>(),
-                                      call[7].as<V>(),
-                                      kNarrow ? static_cast<int16_t*>(call[8].data) : nullptr,
-                                      size,
-                                      elements};
+        const AdamwArgs<G, W, M, V> p{
+            args.g.template as<G>(),
+            args.hyper.template as<double>(),
+            args.grad_scale.template as<double>(),
+            args.commit.template as<int32_t>(),
+            cut ? args.coords.template as<int64_t>() + call.integer("group") : nullptr,
+            args.w.template as<W>(),
+            args.m.template as<M>(),
+            args.v.template as<V>(),
+            rest,
+            size,
+            elements};
         out = launch_update(p, attributes, lane);
       });
     });
@@ -283,24 +255,19 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_adamw(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_update<float>("adamw", call, lane);
+  return prepare_update<float>(signature::adamw::Update(call.args), nullptr, call, lane);
 }
 
 CudaLaunch prepare_adamw_narrow(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_update<bf16>("adamw_narrow", call, lane);
+  const signature::adamw_narrow::Update<Arg> args(call.args);
+  return prepare_update<bf16>(args, static_cast<int16_t*>(args.rest.data), call, lane);
 }
 
 CudaLaunch prepare_bias_update(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("bias_update", "load", call[0], 1);
-  require_dtype("bias_update", "load", call[0], tensor::Dtype::I64);
-  require_dtype("bias_update", "commit", call[1], tensor::Dtype::I32);
-  require_shape("bias_update", "commit", call[1], {1});
-  require_dtype("bias_update", "bias", call[2], tensor::Dtype::F32);
-  require_shape("bias_update", "bias", call[2], {call[0].dim(0)});
-  require_in_place("bias_update", "bias", call[2]);
+  const signature::bias_update::Update<Arg> args(call.args);
   return
-      [load = call[0].as<int64_t>(), commit = call[1].as<int32_t>(), bias = call[2].as<float>(),
-       num_experts = call[0].dim(0), rate = static_cast<float>(call.attr("rate")), stream = lane.stream()] {
+      [load = args.load.as<int64_t>(), commit = args.commit.as<int32_t>(), bias = args.bias.as<float>(),
+       num_experts = args.load.dim(0), rate = static_cast<float>(call.attr("rate")), stream = lane.stream()] {
         move_bias<<<1, kThreads, 0, stream>>>(load, commit, bias, num_experts, rate);
         PLEAT_CUDA_LAUNCHED();
       };

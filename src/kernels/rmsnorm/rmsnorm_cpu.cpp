@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -12,11 +11,12 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const T* x = call[0].as<T>();
-    const T* __restrict w = call[1].as<T>();
-    T* y = call[2].as<T>();
-    T* rstd = call[3].as<T>();
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const signature::rmsnorm::Forward<Arg> args(call.args);
+    const T* x = args.x.as<T>();
+    const T* __restrict w = args.w.as<T>();
+    T* y = args.y.as<T>();
+    T* rstd = args.rstd.as<T>();
+    const int64_t rows = args.x.dim(0), width = args.x.dim(1);
     const double eps = call.attr("eps");
     const Tiling tiling = row_tiling(rows, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -35,14 +35,15 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const T* dy = call[0].as<T>();
-    const T* x = call[1].as<T>();
-    const T* w = call[2].as<T>();
-    const T* rstd = call[3].as<T>();
-    const T* dresidual = call[4].as<T>();
-    T* dx = call[5].as<T>();
-    const bool accumulate = call[5].into() == Into::Accumulate;
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const signature::rmsnorm::BackwardInput<Arg> args(call.args);
+    const T* dy = args.dy.as<T>();
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    const T* rstd = args.rstd.as<T>();
+    const T* dresidual = args.dresidual.as<T>();
+    T* dx = args.dx.as<T>();
+    const bool accumulate = args.dx.into() == Into::Accumulate;
+    const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
     const Tiling tiling = row_tiling(rows, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -72,12 +73,13 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const T* dy = call[0].as<T>();
-    const T* x = call[1].as<T>();
-    const T* rstd = call[2].as<T>();
-    T* dw = call[3].as<T>();
-    const bool accumulate = call[3].into() == Into::Accumulate;
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
+    const T* dy = args.dy.as<T>();
+    const T* x = args.x.as<T>();
+    const T* rstd = args.rstd.as<T>();
+    T* dw = args.dw.as<T>();
+    const bool accumulate = args.dw.into() == Into::Accumulate;
+    const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
     const Tiling tiling = column_tiling(width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       const int64_t begin = tiling.begin(tile_idx), count = tiling.end(tile_idx) - begin;
@@ -96,36 +98,16 @@ struct BackwardWeight {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("rmsnorm", "x", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "w", call[1], {width});
-  require_shape("rmsnorm", "y", call[2], {rows, width});
-  require_shape("rmsnorm", "rstd", call[3], {rows});
-  require_same_dtype("rmsnorm", call, {"x", "w", "y", "rstd"});
-  call.attr("eps");
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::rmsnorm::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_rank("rmsnorm", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "x", call[1], {rows, width});
-  require_shape("rmsnorm", "w", call[2], {width});
-  require_shape("rmsnorm", "rstd", call[3], {rows});
-  require_shape("rmsnorm", "dresidual", call[4], {rows, width});
-  require_shape("rmsnorm", "dx", call[5], {rows, width});
-  require_same_dtype("rmsnorm", call, {"dy", "x", "w", "rstd", "dresidual", "dx"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::rmsnorm::BackwardInput(call.args).dy.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  require_rank("rmsnorm", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "x", call[1], {rows, width});
-  require_shape("rmsnorm", "rstd", call[2], {rows});
-  require_shape("rmsnorm", "dw", call[3], {width});
-  require_same_dtype("rmsnorm", call, {"dy", "x", "rstd", "dw"});
-  return select_float<BackwardWeight>(call[0].dtype);
+  const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
+  return args.dw.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
 }
 
 }  // namespace

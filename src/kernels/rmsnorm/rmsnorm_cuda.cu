@@ -10,7 +10,6 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -222,10 +221,11 @@ struct WeightTerms {
 
 template <class T>
 CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
-  const T *x = call[0].as<T>(), *w = call[1].as<T>();
-  T* y = call[2].as<T>();
-  float* rstd = call[3].as<float>();
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const signature::rmsnorm::Forward<Arg> args(call.args);
+  const T *x = args.x.as<T>(), *w = args.w.as<T>();
+  T* y = args.y.as<T>();
+  float* rstd = args.rstd.as<float>();
+  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
   const auto eps = static_cast<float>(call.attr("eps"));
   CudaLaunch out;
   if (width % kWide<T> == 0 && all_aligned({x, w, y}))
@@ -249,17 +249,17 @@ CudaLaunch forward(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
-template <class T>
-BackwardArgs<T> backward_args(const Invocation& call) {
-  return {call[0].as<T>(),
-          call[1].as<T>(),
-          call[2].as<T>(),
-          call[3].as<float>(),
-          call[4].as<T>(),
-          call[5].as<T>(),
-          call[5].into() == Into::Accumulate,
-          call[0].dim(0),
-          call[0].dim(1)};
+template <class T, class Args>
+BackwardArgs<T> backward_args(const Args& args) {
+  return {args.dy.template as<T>(),
+          args.x.template as<T>(),
+          args.w.template as<T>(),
+          args.rstd.template as<float>(),
+          args.dresidual.template as<T>(),
+          args.dx.template as<T>(),
+          args.dx.into() == Into::Accumulate,
+          args.dy.dim(0),
+          args.dy.dim(1)};
 }
 template <class T>
 bool holds(const BackwardArgs<T>& a) {
@@ -267,8 +267,7 @@ bool holds(const BackwardArgs<T>& a) {
 }
 
 template <class T>
-CudaLaunch backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const BackwardArgs<T> a = backward_args<T>(call);
+CudaLaunch backward_input(const BackwardArgs<T>& a, device::cuda::Lane& lane) {
   CudaLaunch out;
   if (holds(a))
     with_team<2>(a.width / kWide<T>, [&](auto per, auto team) {
@@ -309,7 +308,8 @@ CudaLaunch backward_weight(const T* dy, const T* x, const float* rstd, int64_t r
 
 template <class T>
 CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
-  const BackwardArgs<T> a = backward_args<T>(call);
+  const signature::rmsnorm_back::BackwardInput<Arg> args(call.args);
+  const auto a = backward_args<T>(args);
   CudaLaunch out;
   if (holds(a) && a.rows > 0)
     with_team<2>(a.width / kWide<T>, [&](auto per, auto team) {
@@ -318,7 +318,7 @@ CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
       const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
       const int teams = static_cast<int>(blocks) * Team::kPerBlock;
       lane.need_scratch(teams * a.width * static_cast<int64_t>(sizeof(float)));
-      out = [=, &lane, dw = SumTarget(call[6])] {
+      out = [=, &lane, dw = SumTarget(args.dw)] {
         auto* parts = reinterpret_cast<float*>(lane.scratch());
         kernel<<<blocks, Team::kThreads, 0, lane.stream()>>>(a, static_cast<int>(a.width / kWide<T>), parts);
         PLEAT_CUDA_LAUNCHED();
@@ -327,8 +327,8 @@ CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
     });
   if (!out) {
     // dx may be dresidual but never dy or x: the order of the two does not matter.
-    const CudaLaunch input = backward_input<T>(call, lane);
-    const CudaLaunch weight = backward_weight<T>(a.dy, a.x, a.rstd, a.rows, a.width, call[6], lane);
+    const CudaLaunch input = backward_input<T>(a, lane);
+    const CudaLaunch weight = backward_weight<T>(a.dy, a.x, a.rstd, a.rows, a.width, args.dw, lane);
     out = [=] {
       weight();
       input();
@@ -337,52 +337,31 @@ CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
-void require_backward(const Invocation& call) {
-  require_rank("rmsnorm", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "x", call[1], {rows, width});
-  require_shape("rmsnorm", "w", call[2], {width});
-  require_shape("rmsnorm", "rstd", call[3], {rows});
-  require_shape("rmsnorm", "dresidual", call[4], {rows, width});
-  require_shape("rmsnorm", "dx", call[5], {rows, width});
-  require_same_dtype("rmsnorm", call, {"dy", "x", "w", "", "dresidual", "dx"});
-  require_dtype("rmsnorm", "rstd", call[3], tensor::Dtype::F32);
-}
-
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("rmsnorm", "x", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "w", call[1], {width});
-  require_shape("rmsnorm", "y", call[2], {rows, width});
-  require_shape("rmsnorm", "rstd", call[3], {rows});
-  require_same_dtype("rmsnorm", call, {"x", "w", "y", ""});
-  require_dtype("rmsnorm", "rstd", call[3], tensor::Dtype::F32);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) { out = forward<decltype(zero)>(call, lane); });
+  with_float(signature::rmsnorm::Forward(call.args).x.dtype,
+             [&](auto zero) { out = forward<decltype(zero)>(call, lane); });
   return out;
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_backward(call);
+  const signature::rmsnorm::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) { out = backward_input<decltype(zero)>(call, lane); });
+  with_float(args.dy.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out = backward_input<T>(backward_args<T>(args), lane);
+  });
   return out;
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("rmsnorm", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("rmsnorm", "x", call[1], {rows, width});
-  require_shape("rmsnorm", "rstd", call[2], {rows});
-  require_shape("rmsnorm", "dw", call[3], {width});
-  require_same_dtype("rmsnorm", call, {"dy", "x"});
-  require_dtype("rmsnorm", "rstd", call[2], tensor::Dtype::F32);
+  const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
   CudaLaunch out;
-  if (!is_stored(call[3].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (!is_stored(args.dw.dtype)) return out;
+  with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out =
-        backward_weight<T>(call[0].as<T>(), call[1].as<T>(), call[2].as<float>(), rows, width, call[3], lane);
+    out = backward_weight<T>(args.dy.as<T>(), args.x.as<T>(), args.rstd.as<float>(), args.dy.dim(0),
+                             args.dy.dim(1), args.dw, lane);
   });
   return out;
 }
@@ -390,11 +369,10 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
 }  // namespace
 
 CudaLaunch prepare_rmsnorm_backward(const Invocation& call, device::cuda::Lane& lane) {
-  require_backward(call);
-  require_shape("rmsnorm", "dw", call[6], {call[0].dim(1)});
+  const signature::rmsnorm_back::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
-  if (!is_stored(call[6].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) { out = backward_both<decltype(zero)>(call, lane); });
+  if (!is_stored(args.dw.dtype)) return out;
+  with_float(args.dy.dtype, [&](auto zero) { out = backward_both<decltype(zero)>(call, lane); });
   return out;
 }
 

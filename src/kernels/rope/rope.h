@@ -25,9 +25,9 @@
 
 namespace pleat::kernels {
 
-constexpr int64_t kMaxHeadDim = 4096;
+constexpr int64_t kMaxRopeHeadDim = 4096;
 
-// The attributes of qk_rope, checked (throws base::Error).
+// The attributes of qk_rope; contract.h checks them.
 struct RopeShape {
   int64_t heads, kv_heads, head_dim, rotary_dim;
   bool interleaved, full_norm;
@@ -51,6 +51,9 @@ struct RopeShape {
     return (is_q ? q_norm : k_norm) + (full_norm ? (is_q ? h : h - heads) * head_dim : 0);
   }
 };
-RopeShape rope_shape(const Invocation& call);
+inline RopeShape rope_shape(const Invocation& call) {
+  return {call.integer("heads"),      call.integer("kv_heads"),         call.integer("head_dim"),
+          call.integer("rotary_dim"), call.integer("interleaved") != 0, call.integer("full_norm") != 0};
+}
 
 }  // namespace pleat::kernels

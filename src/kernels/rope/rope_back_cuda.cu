@@ -9,7 +9,6 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/rope/rope_cuda.h"
-#include "kernels/rope/rope_heads.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -300,27 +299,21 @@ CudaLaunch launch_back(const RopeShape& shape, const RopeArgs<T>& p, const Arg& 
 }  // namespace
 
 CudaLaunch prepare_rope_backward(const Invocation& call, device::cuda::Lane& lane) {
-  const Arg for_input[] = {call[0], call[1], call[2], call[3], call[4], call[5], call[6]};
-  const Arg for_weight[] = {call[0], call[1], call[2], call[5], call[7], call[8]};
-  // Prepared for their checks, and for the shapes that are not held.
-  const CudaLaunch input = prepare_rope_backward_input({for_input, call.attrs, call.pool}, lane);
-  const CudaLaunch weight = prepare_rope_backward_weight({for_weight, call.attrs, call.pool}, lane);
-  if (!input || !weight) return {};
+  const signature::qk_rope_back::BackwardInput<Arg> args(call.args);
   const RopeShape shape = rope_shape(call);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (!is_stored(args.dq_norm.dtype) || !is_stored(args.dk_norm.dtype)) return out;
+  with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, call[0].dim(0));
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>(), p.x = call[2].as<T>();
-    p.q_norm = call[3].as<T>(), p.k_norm = call[4].as<T>();
-    p.rstd = call[5].as<float>(), p.to = call[6].as<T>();
-    out = launch_back(shape, p, call[7], call[8], lane);
-  });
-  if (!out)
-    out = [=] {
+    const RopeArgs<T> p = rope_input_args<T>(shape, args);
+    out = launch_back(shape, p, args.dq_norm, args.dk_norm, lane);
+    if (out) return;
+    out = [input = launch_rope_input(shape, p, lane),
+           weight = launch_rope_weight(shape, p, args.dq_norm, args.dk_norm, lane)] {
       weight();
       input();
     };
+  });
   return out;
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/checked.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/rope/rotate.h"
 
@@ -15,10 +14,11 @@ namespace {
 template <class T>
 struct Table {
   static void run(const Invocation& call) {
-    const int32_t* positions = call[0].as<int32_t>();
-    const double* inv_freq = call[1].as<double>();
-    T* cos_sin = call[2].as<T>();
-    const int64_t rows = call[0].dim(0), half = call[1].dim(0);
+    const signature::rope_table::Forward<Arg> args(call.args);
+    const int32_t* positions = args.positions.as<int32_t>();
+    const double* inv_freq = args.inv_freq.as<double>();
+    T* cos_sin = args.cos_sin.as<T>();
+    const int64_t rows = args.positions.dim(0), half = args.inv_freq.dim(0);
     const double scale = call.attr("scale");
     const Tiling tiling = row_tiling(rows, 16 * half);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
@@ -58,15 +58,16 @@ void norm_row(const RopeShape& shape, const T* row, double eps, T* rstd) {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
+    const signature::qk_rope::Forward<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* qkv = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* q_norm = call[2].as<T>();
-    const T* k_norm = call[3].as<T>();
-    T* out = call[4].as<T>();
-    T* rstd = call[5].as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* q_norm = args.q_norm.as<T>();
+    const T* k_norm = args.k_norm.as<T>();
+    T* out = args.out.as<T>();
+    T* rstd = args.rstd.as<T>();
     const double eps = call.attr("eps");
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const int64_t rows = args.qkv.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const Tiling tiling = row_tiling(rows, shape.width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -86,15 +87,16 @@ struct Forward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::qk_rope::BackwardInput<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* dout = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* qkv = call[2].as<T>();
-    const T* q_norm = call[3].as<T>();
-    const T* k_norm = call[4].as<T>();
-    const T* rstd = call[5].as<T>();
-    T* dqkv = call[6].as<T>();
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const T* dout = args.dout.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* q_norm = args.q_norm.as<T>();
+    const T* k_norm = args.k_norm.as<T>();
+    const T* rstd = args.rstd.as<T>();
+    T* dqkv = args.dqkv.as<T>();
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const Tiling tiling = row_tiling(rows, shape.width());
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -121,16 +123,17 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   // Partial sums of all blocks live on the stack: 2 (q, k) * d numbers a block.
-  static constexpr int64_t kPartials = 4 * kMaxHeadDim;
+  static constexpr int64_t kPartials = 4 * kMaxRopeHeadDim;
 
   // Every head has weights of its own: a tile owns one head and walks all rows.
   static void run_full(const RopeShape& shape, const Invocation& call, const T* dout, const T* cos_sin,
                        const T* qkv, const T* rstd) {
-    const int64_t rows = call[0].dim(0), d = shape.head_dim;
+    const signature::qk_rope::BackwardWeight<Arg> args(call.args);
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim;
     call.pool->for_each_tile(shape.num_normed(), [&](int64_t h) {
-      double sum[kMaxHeadDim];
+      double sum[kMaxRopeHeadDim];
       std::fill_n(sum, d, 0.0);
-      T turned[kMaxHeadDim];
+      T turned[kMaxRopeHeadDim];
       for (int64_t t = 0; t < rows; ++t) {
         const int64_t at = t * shape.width() + h * d;
         rotate<T>(shape, T(-1), cos_sin + t * shape.rotary_dim, dout + at, T(1), nullptr, turned);
@@ -138,7 +141,7 @@ struct BackwardWeight {
         for (int64_t i = 0; i < d; ++i)
           sum[i] += static_cast<double>(turned[i]) * static_cast<double>(qkv[at + i]) * scale;
       }
-      const Arg& arg = call[h < shape.heads ? 4 : 5];
+      const Arg& arg = h < shape.heads ? args.dq_norm : args.dk_norm;
       T* to = arg.as<T>() + (h < shape.heads ? h : h - shape.heads) * d;
       for (int64_t i = 0; i < d; ++i)
         to[i] = static_cast<T>(arg.into() == Into::Accumulate ? to[i] + sum[i] : sum[i]);
@@ -146,20 +149,21 @@ struct BackwardWeight {
   }
 
   static void run(const Invocation& call) {
+    const signature::qk_rope::BackwardWeight<Arg> args(call.args);
     const RopeShape shape = rope_shape(call);
-    const T* dout = call[0].as<T>();
-    const T* cos_sin = call[1].as<T>();
-    const T* qkv = call[2].as<T>();
-    const T* rstd = call[3].as<T>();
+    const T* dout = args.dout.as<T>();
+    const T* cos_sin = args.cos_sin.as<T>();
+    const T* qkv = args.qkv.as<T>();
+    const T* rstd = args.rstd.as<T>();
     if (shape.full_norm) return run_full(shape, call, dout, cos_sin, qkv, rstd);
-    const int64_t rows = call[0].dim(0), d = shape.head_dim, normed = shape.num_normed();
+    const int64_t rows = args.dout.dim(0), d = shape.head_dim, normed = shape.num_normed();
     const int64_t max_blocks = std::clamp<int64_t>(kPartials / (2 * d), 1, 16);
     const Tiling blocks{rows, std::max<int64_t>(16, base::ceil_div(rows, max_blocks))};
     double partial[kPartials];
     call.pool->for_each_tile(blocks.num_tiles(), [&](int64_t block_idx) {
       double* q_sum = partial + block_idx * 2 * d;
       std::fill_n(q_sum, 2 * d, 0.0);
-      T turned[kMaxHeadDim];
+      T turned[kMaxRopeHeadDim];
       for (int64_t t = blocks.begin(block_idx); t < blocks.end(block_idx); ++t)
         for (int64_t h = 0; h < normed; ++h) {
           const int64_t at = t * shape.width() + h * d;
@@ -171,7 +175,7 @@ struct BackwardWeight {
         }
     });
     for (int64_t which = 0; which < 2; ++which) {
-      const Arg& arg = call[static_cast<size_t>(4 + which)];
+      const Arg& arg = which == 0 ? args.dq_norm : args.dk_norm;
       T* to = arg.as<T>();
       for (int64_t i = 0; i < d; ++i) {
         double sum = 0;
@@ -182,90 +186,26 @@ struct BackwardWeight {
   }
 };
 
-void require_all_or_none(std::initializer_list<const Arg*> args, std::string_view names) {
-  const bool first = (*args.begin())->present;
-  for (const Arg* arg : args)
-    if (arg->present != first) base::fail("[qk_rope] arguments {} must be all present or all absent", names);
-}
-
-void require_norms(const RopeShape& shape, const Arg& q_norm) {
-  if (shape.full_norm && !q_norm.present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-}
-
 Kernel resolve_table(const Invocation& call) {
-  require_rank("rope_table", "positions", call[0], 1);
-  require_rank("rope_table", "inv_freq", call[1], 1);
-  require_dtype("rope_table", "positions", call[0], tensor::Dtype::I32);
-  require_dtype("rope_table", "inv_freq", call[1], tensor::Dtype::F64);
-  require_shape("rope_table", "cos_sin", call[2], {call[0].dim(0), 2 * call[1].dim(0)});
-  require_same_dtype("rope_table", call, {"", "", "cos_sin"});
-  call.attr("scale");
-  return select_float<Table>(call[2].dtype);
+  return select_float<Table>(signature::rope_table::Forward(call.args).cos_sin.dtype);
 }
 
 Kernel resolve_forward(const Invocation& call) {
-  const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "qkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "q_norm", call[2], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[3], {shape.k_norm_size()});
-  require_shape("qk_rope", "out", call[4], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
-  require_norms(shape, call[2]);
-  require_same_dtype("qk_rope", call, {"qkv", "cos_sin", "q_norm", "k_norm", "out", "rstd"});
-  call.attr("eps");
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::qk_rope::Forward(call.args).qkv.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "q_norm", call[3], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[4], {shape.k_norm_size()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
-  require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
-  require_norms(shape, call[3]);
-  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "q_norm", "k_norm", "rstd", "dqkv"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::qk_rope::BackwardInput(call.args).dout.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dq_norm", call[4], {shape.q_norm_size()});
-  require_shape("qk_rope", "dk_norm", call[5], {shape.k_norm_size()});
-  require_same_dtype("qk_rope", call, {"dout", "cos_sin", "qkv", "rstd", "dq_norm", "dk_norm"});
-  return select_float<BackwardWeight>(call[0].dtype);
+  const signature::qk_rope::BackwardWeight<Arg> args(call.args);
+  const tensor::Dtype dtype = args.dout.dtype;
+  if (args.dq_norm.dtype != dtype || args.dk_norm.dtype != dtype) return nullptr;
+  return select_float<BackwardWeight>(dtype);
 }
 
 }  // namespace
-
-RopeShape rope_shape(const Invocation& call) {
-  const RopeShape shape{
-      call.integer("heads"),      call.integer("kv_heads"),         call.integer("head_dim"),
-      call.integer("rotary_dim"), call.integer("interleaved") != 0, call.integer("full_norm") != 0};
-  if (shape.heads < 1 || shape.kv_heads < 1)
-    base::fail("[qk_rope] heads {} and kv_heads {} must be at least 1", shape.heads, shape.kv_heads);
-  if (shape.head_dim < 1 || shape.head_dim > kMaxHeadDim)
-    base::fail("[qk_rope] head_dim {} is not between 1 and {}", shape.head_dim, kMaxHeadDim);
-  if (shape.rotary_dim < 0 || shape.rotary_dim > shape.head_dim || shape.rotary_dim % 2 != 0)
-    base::fail("[qk_rope] rotary_dim {} must be even and at most head_dim {}", shape.rotary_dim,
-               shape.head_dim);
-  return shape;
-}
 
 std::span<const Binding> rope_bindings() {
   using program::KernelKind;

@@ -3,12 +3,9 @@
 // A group of lanes takes one head of one row and holds it between the sum and the result. The norm over all
 // of q and all of k takes a block per row, which reads its row a second time from the cache.
 #include "device/cuda/check.h"
-#include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/math/require.h"
 #include "kernels/rope/rope_cuda.h"
-#include "kernels/rope/rope_heads.cuh"
 
 namespace pleat::kernels {
 namespace {
@@ -334,9 +331,18 @@ CudaLaunch launch_rope(const RopeShape& shape, const RopeArgs<T>& p, device::cud
   return out;
 }
 
+}  // namespace
+
 template <class T>
-CudaLaunch launch_weight(const RopeShape& shape, RopeArgs<T> p, const Arg& dq, const Arg& dk,
-                         device::cuda::Lane& lane) {
+CudaLaunch launch_rope_input(const RopeShape& shape, const RopeArgs<T>& p, device::cuda::Lane& lane) {
+  return launch_rope<false>(shape, p, lane);
+}
+template CudaLaunch launch_rope_input(const RopeShape&, const RopeArgs<float>&, device::cuda::Lane&);
+template CudaLaunch launch_rope_input(const RopeShape&, const RopeArgs<bf16>&, device::cuda::Lane&);
+
+template <class T>
+CudaLaunch launch_rope_weight(const RopeShape& shape, const RopeArgs<T>& p, const Arg& dq, const Arg& dk,
+                              device::cuda::Lane& lane) {
   const auto slots = static_cast<unsigned>(shape.full_norm ? shape.num_normed() : 2);
   const int64_t rows = p.rows, stride = slots * shape.head_dim;
   const auto rows_per_block =
@@ -360,28 +366,20 @@ CudaLaunch launch_weight(const RopeShape& shape, RopeArgs<T> p, const Arg& dq, c
   });
   return out;
 }
+template CudaLaunch launch_rope_weight(const RopeShape&, const RopeArgs<float>&, const Arg&, const Arg&,
+                                       device::cuda::Lane&);
+template CudaLaunch launch_rope_weight(const RopeShape&, const RopeArgs<bf16>&, const Arg&, const Arg&,
+                                       device::cuda::Lane&);
 
-void require_all_or_none(std::initializer_list<const Arg*> args, std::string_view names) {
-  const bool first = (*args.begin())->present;
-  for (const Arg* arg : args)
-    if (arg->present != first) base::fail("[qk_rope] arguments {} must be all present or all absent", names);
-}
-
-void require_float32(std::string_view name, const Arg& arg) {
-  if (arg.present) require_dtype("qk_rope", name, arg, tensor::Dtype::F32);
-}
+namespace {
 
 CudaLaunch prepare_table(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("rope_table", "positions", call[0], 1);
-  require_rank("rope_table", "inv_freq", call[1], 1);
-  require_dtype("rope_table", "positions", call[0], tensor::Dtype::I32);
-  require_dtype("rope_table", "inv_freq", call[1], tensor::Dtype::F64);
-  require_shape("rope_table", "cos_sin", call[2], {call[0].dim(0), 2 * call[1].dim(0)});
-  require_dtype("rope_table", "cos_sin", call[2], tensor::Dtype::F32);
-  const auto* positions = call[0].as<int32_t>();
-  const auto* inv_freq = call[1].as<double>();
-  auto* cos_sin = call[2].as<float>();
-  const int64_t rows = call[0].dim(0), half = call[1].dim(0);
+  const signature::rope_table::Forward<Arg> args(call.args);
+  if (args.cos_sin.dtype != tensor::Dtype::F32) return {};
+  const auto* positions = args.positions.as<int32_t>();
+  const auto* inv_freq = args.inv_freq.as<double>();
+  auto* cos_sin = args.cos_sin.as<float>();
+  const int64_t rows = args.positions.dim(0), half = args.inv_freq.dim(0);
   const double scale = call.attr("scale");
   return [=, stream = lane.stream()] {
     if (rows * half == 0) return;
@@ -392,87 +390,45 @@ CudaLaunch prepare_table(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::qk_rope::Forward<Arg> args(call.args);
   const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "qkv", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "qkv", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "q_norm", call[2], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[3], {shape.k_norm_size()});
-  require_shape("qk_rope", "out", call[4], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_all_or_none({&call[2], &call[3], &call[5]}, "q_norm, k_norm, rstd");
-  if (shape.full_norm && !call[2].present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-  require_same_dtype("qk_rope", call, {"qkv", "", "q_norm", "k_norm", "out", ""});
-  require_float32("cos_sin", call[1]);
-  require_float32("rstd", call[5]);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, rows);
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>();
-    p.q_norm = call[2].as<T>(), p.k_norm = call[3].as<T>();
-    p.to = call[4].as<T>(), p.rstd = call[5].as<float>();
+    RopeArgs<T> p = rope_args<T>(shape, args.qkv.dim(0));
+    p.from = args.qkv.as<T>(), p.cos_sin = args.cos_sin.as<float>();
+    p.q_norm = args.q_norm.as<T>(), p.k_norm = args.k_norm.as<T>();
+    p.to = args.out.as<T>(), p.rstd = args.rstd.as<float>();
     p.eps = static_cast<float>(call.attr("eps"));
     out = launch_rope<true>(shape, p, lane);
   });
   return out;
 }
 
+CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::qk_rope::BackwardInput<Arg> args(call.args);
+  const RopeShape shape = rope_shape(call);
+  CudaLaunch out;
+  with_float(args.dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out = launch_rope_input(shape, rope_input_args<T>(shape, args), lane);
+  });
+  return out;
+}
+
+CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::qk_rope::BackwardWeight<Arg> args(call.args);
+  const RopeShape shape = rope_shape(call);
+  CudaLaunch out;
+  if (!is_stored(args.dq_norm.dtype) || !is_stored(args.dk_norm.dtype)) return out;
+  with_float(args.dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    out = launch_rope_weight(shape, rope_gradient_args<T>(shape, args), args.dq_norm, args.dk_norm, lane);
+  });
+  return out;
+}
+
 }  // namespace
-
-CudaLaunch prepare_rope_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "q_norm", call[3], {shape.q_norm_size()});
-  require_shape("qk_rope", "k_norm", call[4], {shape.k_norm_size()});
-  require_shape("qk_rope", "rstd", call[5], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dqkv", call[6], {rows, shape.width()});
-  require_all_or_none({&call[2], &call[3], &call[4], &call[5]}, "qkv, q_norm, k_norm, rstd");
-  if (shape.full_norm && !call[3].present) base::fail("[qk_rope] full_norm needs q_norm and k_norm");
-  require_same_dtype("qk_rope", call, {"dout", "", "qkv", "q_norm", "k_norm", "", "dqkv"});
-  require_float32("cos_sin", call[1]);
-  require_float32("rstd", call[5]);
-  CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, rows);
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>(), p.x = call[2].as<T>();
-    p.q_norm = call[3].as<T>(), p.k_norm = call[4].as<T>();
-    p.rstd = call[5].as<float>(), p.to = call[6].as<T>();
-    out = launch_rope<false>(shape, p, lane);
-  });
-  return out;
-}
-
-CudaLaunch prepare_rope_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  const RopeShape shape = rope_shape(call);
-  require_rank("qk_rope", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape("qk_rope", "dout", call[0], {rows, shape.width()});
-  require_shape("qk_rope", "cos_sin", call[1], {rows, shape.rotary_dim});
-  require_shape("qk_rope", "qkv", call[2], {rows, shape.width()});
-  require_shape("qk_rope", "rstd", call[3], {rows, shape.num_norms()});
-  require_shape("qk_rope", "dq_norm", call[4], {shape.q_norm_size()});
-  require_shape("qk_rope", "dk_norm", call[5], {shape.k_norm_size()});
-  require_same_dtype("qk_rope", call, {"dout", "", "qkv"});
-  require_float32("cos_sin", call[1]);
-  require_float32("rstd", call[3]);
-  CudaLaunch out;
-  if (!is_stored(call[4].dtype) || !is_stored(call[5].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    RopeArgs<T> p = rope_args<T>(shape, rows);
-    p.from = call[0].as<T>(), p.cos_sin = call[1].as<float>(), p.x = call[2].as<T>();
-    p.rstd = call[3].as<float>();
-    out = launch_weight(shape, p, call[4], call[5], lane);
-  });
-  return out;
-}
 
 std::span<const CudaBinding> rope_cuda_bindings() {
   using program::KernelKind;
@@ -480,8 +436,8 @@ std::span<const CudaBinding> rope_cuda_bindings() {
   static constexpr CudaBinding rows[] = {
       {KernelKind::rope_table, Phase::Forward, prepare_table},
       {KernelKind::qk_rope, Phase::Forward, prepare_forward},
-      {KernelKind::qk_rope, Phase::BackwardInput, prepare_rope_backward_input},
-      {KernelKind::qk_rope, Phase::BackwardWeight, prepare_rope_backward_weight},
+      {KernelKind::qk_rope, Phase::BackwardInput, prepare_backward_input},
+      {KernelKind::qk_rope, Phase::BackwardWeight, prepare_backward_weight},
       {KernelKind::qk_rope_back, Phase::BackwardInput, prepare_rope_backward},
   };
   return rows;

@@ -2,7 +2,7 @@
 // Experts are chosen by logit alone, without bias or groups.
 #pragma once
 
-#include "kernels/invocation.h"
+#include "kernels/router/aux_settings.h"
 #include "kernels/router/token_team.cuh"
 
 namespace pleat::kernels::cuda::aux {
@@ -11,30 +11,9 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kBlocksPerSm = 2;
 constexpr int64_t kMaxBlocks = 132 * kBlocksPerSm;  // mostly all there at once
 
-enum Loss { kMicro = 0, kSequence = 1, kGlobal = 2, kZ = 3, kNumLosses = 4 };
+using namespace kernels::aux;
+
 constexpr int kNumPartials = kNumLosses + 1;  // and the tokens: a double holds their number
-
-struct Settings {
-  int experts, top_k;
-  int64_t num_layers;
-  Score score;
-  bool hf;
-  double coef[kNumLosses];
-
-  explicit Settings(const Invocation& call)
-      : experts(static_cast<int>(call.integer("experts"))),
-        top_k(static_cast<int>(call.integer("top_k"))),
-        num_layers(call.integer("num_layers")),
-        score(static_cast<Score>(call.integer("score"))),
-        hf(call.integer("hf") != 0),
-        coef{call.attr("micro_coef"), call.attr("seq_coef"), call.attr("global_coef"), call.attr("z_coef")} {}
-
-  __host__ __device__ bool balances() const {
-    return coef[kMicro] != 0 || coef[kSequence] != 0 || coef[kGlobal] != 0;
-  }
-  bool needs_given_counts() const { return (hf && coef[kMicro] != 0) || coef[kGlobal] != 0; }
-  bool needs_own_counts() const { return (!hf && coef[kMicro] != 0) || coef[kSequence] != 0; }
-};
 
 // Those of the microbatch are Counters. Those of documents are scratch, cleared before each use, and stand at
 // the document's first token.

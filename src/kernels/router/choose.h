@@ -32,6 +32,8 @@ struct ChooseSettings {
         sinkhorn(call.integer("sinkhorn") != 0),
         training(call.integer("training") != 0) {}
 
+  // The choice is made from keys of the whole microbatch (sinkhorn.h), unless it is given.
+  bool balances_keys() const { return sinkhorn && training; }
   bool grouped() const { return groups > 0 && group_topk > 0; }
   // The score whose value (plus bias) is compared; softmax after the choice compares logits.
   bool chooses_by_logit() const { return score == Score::Softmax && !pre_softmax && !sinkhorn; }
@@ -44,8 +46,5 @@ struct ChooseSettings {
     return pre_softmax && !divides() ? Weighting::FullSoftmax : Weighting::ChosenSoftmax;
   }
 };
-
-// Throws when the settings do not fit together.
-void check_choose_settings(const Invocation& call, bool has_bias);
 
 }  // namespace pleat::kernels

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/router/aux_settings.h"
 #include "kernels/router/document_counts.h"
 #include "kernels/router/router.h"
 #include "kernels/router/score.h"
@@ -11,26 +12,7 @@
 namespace pleat::kernels {
 namespace {
 
-enum Loss { kMicro = 0, kSequence = 1, kGlobal = 2, kZ = 3, kNumLosses = 4 };
-
-struct Settings {
-  int64_t experts, top_k, num_layers;
-  Score score;
-  bool hf;
-  double coef[kNumLosses];
-
-  explicit Settings(const Invocation& call)
-      : experts(call.integer("experts")),
-        top_k(call.integer("top_k")),
-        num_layers(call.integer("num_layers")),
-        score(static_cast<Score>(call.integer("score"))),
-        hf(call.integer("hf") != 0),
-        coef{call.attr("micro_coef"), call.attr("seq_coef"), call.attr("global_coef"), call.attr("z_coef")} {}
-
-  bool balances() const { return coef[kMicro] != 0 || coef[kSequence] != 0 || coef[kGlobal] != 0; }
-  bool needs_given_counts() const { return (hf && coef[kMicro] != 0) || coef[kGlobal] != 0; }
-  bool needs_own_counts() const { return (!hf && coef[kMicro] != 0) || coef[kSequence] != 0; }
-};
+using namespace aux;
 
 // Scores of one token that sum to 1, and what their gradient needs.
 template <class R>
@@ -127,16 +109,17 @@ struct Tile {
 template <class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
+    const signature::router_aux::BackwardInput<Arg> args(call.args);
     const Settings set(call);
-    const R* logits = call[0].as<R>();
-    const uint8_t* valid = call[1].as<uint8_t>();
-    const int32_t* doc_start = call[2].as<int32_t>();
-    const double* norm = call[3].as<double>();
-    const int64_t *given_counts = call[4].as<int64_t>(), *given_tokens = call[5].as<int64_t>();
-    R* dlogits = call[6].as<R>();
-    double* losses = call[7].as<double>();
-    const bool overwrite = call[6].into() == Into::Overwrite;
-    const int64_t T = call[0].dim(0), E = set.experts;
+    const R* logits = args.logits.as<R>();
+    const uint8_t* valid = args.valid.as<uint8_t>();
+    const int32_t* doc_start = args.doc_start.as<int32_t>();
+    const double* norm = args.norm.as<double>();
+    const int64_t *given_counts = args.counts.as<int64_t>(), *given_tokens = args.tokens.as<int64_t>();
+    R* dlogits = args.dlogits.as<R>();
+    double* losses = args.losses.as<double>();
+    const bool overwrite = args.dlogits.into() == Into::Overwrite;
+    const int64_t T = args.logits.dim(0), E = set.experts;
 
     DocumentCounts<R> own(logits, valid, doc_start, T, E, set.top_k);
     if (set.needs_own_counts()) own.gather(*call.pool);
@@ -181,7 +164,7 @@ struct BackwardInput {
       }
       if (set.coef[kZ] != 0) work.z_loss(begin, end);
     });
-    if (call[7].into() == Into::Overwrite) std::fill_n(losses, kNumLosses, 0.0);
+    if (args.losses.into() == Into::Overwrite) std::fill_n(losses, kNumLosses, 0.0);
     for (int64_t tile = 0; tile < tiles.num_tiles; ++tile)
       for (int i = 0; i < kNumLosses; ++i) losses[i] += partial[tile][i];
   }
@@ -190,39 +173,7 @@ struct BackwardInput {
 }  // namespace
 
 Kernel resolve_router_aux(const Invocation& call) {
-  constexpr std::string_view kName = "router_aux";
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[router_aux] score is {}, needed 0, 1 or 2", score);
-  const Settings set(call);
-  const int64_t E = set.experts;
-  if (E < 1 || E > kMaxExperts) base::fail("[router_aux] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > E)
-    base::fail("[router_aux] top_k is {}, needed 1 to {} (the experts)", set.top_k, E);
-  if (set.hf && set.coef[kMicro] != 0 && set.coef[kGlobal] != 0)
-    base::fail("[router_aux] hf and a global loss both need the argument 'counts'; they cannot be combined");
-  if (set.hf && set.num_layers < 1)
-    base::fail("[router_aux] hf needs num_layers of at least 1, got {}", set.num_layers);
-  if (set.needs_given_counts() && !(call[4].present && call[5].present))
-    base::fail("[router_aux] the {} loss needs the arguments 'counts' and 'tokens'",
-               set.coef[kGlobal] != 0 ? "global" : "hf");
-  if (call[0].shape.size() != 2) base::fail("[router_aux] argument 'logits' needs two dimensions");
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], tensor::Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "doc_start", call[2], tensor::Dtype::I32);
-  require_shape(kName, "doc_start", call[2], {T});
-  require_dtype(kName, "norm", call[3], tensor::Dtype::F64);
-  require_shape(kName, "norm", call[3], {4});
-  require_dtype(kName, "counts", call[4], tensor::Dtype::I64);
-  require_shape(kName, "counts", call[4], {E});
-  require_dtype(kName, "tokens", call[5], tensor::Dtype::I64);
-  require_shape(kName, "tokens", call[5], {1});
-  require_dtype(kName, "dlogits", call[6], call[0].dtype);
-  require_shape(kName, "dlogits", call[6], {T, E});
-  require_dtype(kName, "losses", call[7], tensor::Dtype::F64);
-  require_shape(kName, "losses", call[7], {4});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::router_aux::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

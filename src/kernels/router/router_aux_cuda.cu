@@ -1,7 +1,6 @@
 // Auxiliary losses on the GPU: counts first (aux_counts.cuh), then losses and gradients (aux_losses.cuh).
 #include "device/cuda/check.h"
 #include "kernels/cuda/shared_limit.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/aux_losses.cuh"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
@@ -9,43 +8,12 @@
 namespace pleat::kernels {
 
 CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "router_aux";
+  const signature::router_aux::BackwardInput<Arg> args(call.args);
   using namespace cuda;
   using namespace cuda::aux;
-  using tensor::Dtype;
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[{}] score is {}, needed 0, 1 or 2", kName, score);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
   const Settings set(call);
-  const int64_t E = set.experts;
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > E)
-    base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, set.top_k, E);
-  if (set.hf && set.coef[kMicro] != 0 && set.coef[kGlobal] != 0)
-    base::fail("[{}] hf and a global loss both need the argument 'counts'; they cannot be combined", kName);
-  if (set.hf && set.num_layers < 1)
-    base::fail("[{}] hf needs num_layers of at least 1, got {}", kName, set.num_layers);
-  if (set.needs_given_counts() && !(call[4].present && call[5].present))
-    base::fail("[{}] the {} loss needs the arguments 'counts' and 'tokens'", kName,
-               set.coef[kGlobal] != 0 ? "global" : "hf");
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "doc_start", call[2], Dtype::I32);
-  require_shape(kName, "doc_start", call[2], {T});
-  require_dtype(kName, "norm", call[3], Dtype::F64);
-  require_shape(kName, "norm", call[3], {4});
-  require_dtype(kName, "counts", call[4], Dtype::I64);
-  require_shape(kName, "counts", call[4], {E});
-  require_dtype(kName, "tokens", call[5], Dtype::I64);
-  require_shape(kName, "tokens", call[5], {1});
-  require_dtype(kName, "dlogits", call[6], call[0].dtype);
-  require_shape(kName, "dlogits", call[6], {T, E});
-  require_dtype(kName, "losses", call[7], Dtype::F64);
-  require_shape(kName, "losses", call[7], {4});
-  if (call[0].dtype != Dtype::F32) return {};
-
+  const int64_t T = args.logits.dim(0), E = set.experts;
   const bool own = set.needs_own_counts(), by_document = set.coef[kSequence] != 0;
   int64_t tokens_per_warp = 1;
   if (E <= kMaxTeamExperts) with_token_team(E, [&](auto team) { tokens_per_warp = team.kTokens; });
@@ -53,14 +21,15 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   const int64_t document_bytes = by_document ? 4 * (T + T * E) : 0;
   lane.need_scratch(8 * kNumPartials * blocks + document_bytes);
   const Counters counters(lane, 2 + E);
-  const float* logits = call[0].as<float>();
-  const uint8_t* valid = call[1].as<uint8_t>();
-  const int32_t* doc_start = call[2].as<int32_t>();
-  const double* norm = call[3].as<double>();
-  const int64_t *given_counts = call[4].as<int64_t>(), *given_tokens = call[5].as<int64_t>();
-  float* dlogits = call[6].as<float>();
-  double* losses = call[7].as<double>();
-  const bool add = call[6].into() == Into::Accumulate, add_losses = call[7].into() == Into::Accumulate;
+  const float* logits = args.logits.as<float>();
+  const uint8_t* valid = args.valid.as<uint8_t>();
+  const int32_t* doc_start = args.doc_start.as<int32_t>();
+  const double* norm = args.norm.as<double>();
+  const int64_t *given_counts = args.counts.as<int64_t>(), *given_tokens = args.tokens.as<int64_t>();
+  float* dlogits = args.dlogits.as<float>();
+  double* losses = args.losses.as<double>();
+  const bool add = args.dlogits.into() == Into::Accumulate,
+             add_losses = args.losses.into() == Into::Accumulate;
   const bool wide = rows_are_wide(logits, E) && rows_are_wide(dlogits, E);
   const bool in_teams = E <= kMaxTeamExperts && set.top_k <= kMaxTeamChoices;
   const unsigned grid = static_cast<unsigned>(blocks);

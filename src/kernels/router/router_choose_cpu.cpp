@@ -89,21 +89,22 @@ void check_given(const int32_t* given, int64_t num_tokens, int64_t top_k, int64_
 template <class R>
 struct Forward {
   static void run(const Invocation& call) {
+    const signature::router_choose::Forward<Arg> args(call.args);
     const ChooseSettings set(call);
-    const R* logits = call[0].as<R>();
-    const float* bias = call[1].as<float>();
-    const uint8_t* valid = call[2].as<uint8_t>();
-    const int32_t* given = call[3].as<int32_t>();
-    int32_t* idx = call[4].as<int32_t>();
-    R* probs = call[5].as<R>();
-    int64_t* load = call[6].as<int64_t>();
-    const int64_t T = call[0].dim(0), E = set.experts, k = set.top_k;
+    const R* logits = args.logits.as<R>();
+    const float* bias = args.expert_bias.as<float>();
+    const uint8_t* valid = args.valid.as<uint8_t>();
+    const int32_t* given = args.given.as<int32_t>();
+    int32_t* idx = args.idx.as<int32_t>();
+    R* probs = args.probs.as<R>();
+    int64_t* load = args.load.as<int64_t>();
+    const int64_t T = args.logits.dim(0), E = set.experts, k = set.top_k;
     if (given) check_given(given, T, k, E);
-    if (call[6].into() == Into::Overwrite) std::fill_n(load, E, int64_t{0});
+    if (args.load.into() == Into::Overwrite) std::fill_n(load, E, int64_t{0});
     const R* balanced = nullptr;
-    if (set.sinkhorn && set.training && !given) {
-      sinkhorn_keys<R>(*call.pool, logits, valid, T, E, call[8].as<R>());
-      balanced = call[8].as<R>();
+    if (set.balances_keys() && !given) {
+      sinkhorn_keys<R>(*call.pool, logits, valid, T, E, args.scratch.as<R>());
+      balanced = args.scratch.as<R>();
     }
     struct Partial {
       double largest = 0, squares = 0;
@@ -142,8 +143,8 @@ struct Forward {
       }
       for (int64_t e = 0; e < E; ++e) add_counter(load[e], counts[e]);
     });
-    double* stats = call[7].as<double>();
-    if (call[7].into() == Into::Overwrite) std::fill_n(stats, 4, 0.0);
+    double* stats = args.stats.as<double>();
+    if (args.stats.into() == Into::Overwrite) std::fill_n(stats, 4, 0.0);
     for (int64_t tile = 0; tile < tiles.num_tiles; ++tile) {
       stats[0] = std::max(stats[0], partial[tile].largest);
       stats[1] += partial[tile].squares;
@@ -182,13 +183,14 @@ struct BackwardInput {
   }
 
   static void run(const Invocation& call) {
+    const signature::router_choose::BackwardInput<Arg> args(call.args);
     const ChooseSettings set(call);
-    const R *dprobs = call[0].as<R>(), *logits = call[1].as<R>();
-    const int32_t* idx = call[2].as<int32_t>();
-    R* dlogits = call[3].as<R>();
-    const bool add = call[3].into() == Into::Accumulate;
+    const R *dprobs = args.dprobs.as<R>(), *logits = args.logits.as<R>();
+    const int32_t* idx = args.idx.as<int32_t>();
+    R* dlogits = args.dlogits.as<R>();
+    const bool add = args.dlogits.into() == Into::Accumulate;
     const int64_t E = set.experts, k = set.top_k;
-    const TokenTiles tiles(call[1].dim(0));
+    const TokenTiles tiles(args.logits.dim(0));
     call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
       R d[kMaxExperts];
       for (int64_t t = tiles.begin(tile); t < tiles.end(tile); ++t) {
@@ -218,83 +220,12 @@ struct BackwardInput {
 
 }  // namespace
 
-void check_choose_settings(const Invocation& call, bool has_bias) {
-  const int64_t score = call.integer("score");
-  if (score < 0 || score > 2) base::fail("[router_choose] score is {}, needed 0, 1 or 2", score);
-  const ChooseSettings set(call);
-  if (set.experts < 1 || set.experts > kMaxExperts)
-    base::fail("[router_choose] {} experts, needed 1 to {}", set.experts, kMaxExperts);
-  if (set.top_k < 1 || set.top_k > set.experts)
-    base::fail("[router_choose] top_k is {}, needed 1 to {} (the experts)", set.top_k, set.experts);
-  if (set.pre_softmax && set.score != Score::Softmax)
-    base::fail("[router_choose] pre_softmax needs score 0 (softmax), got score {}", score);
-  if (has_bias && (set.score == Score::Softmax || set.sinkhorn))
-    base::fail("[router_choose] an expert bias needs score 1 or 2 (sigmoid, sqrtsoftplus), got score {}",
-               score);
-  if ((set.groups > 0) != (set.group_topk > 0))
-    base::fail("[router_choose] groups {} and group_topk {} must both be 0 or both positive", set.groups,
-               set.group_topk);
-  if (set.grouped()) {
-    if (set.experts % set.groups != 0)
-      base::fail("[router_choose] {} experts do not divide into {} groups", set.experts, set.groups);
-    const int64_t size = set.experts / set.groups;
-    if (set.group_topk > set.groups || set.group_topk * size < set.top_k)
-      base::fail("[router_choose] cannot choose {} experts from {} of {} groups of {}", set.top_k,
-                 set.group_topk, set.groups, size);
-    if (set.group_score_topk < 1 || set.group_score_topk > size)
-      base::fail("[router_choose] a group's score cannot be the sum of {} of its {} experts",
-                 set.group_score_topk, size);
-  }
-  if (set.sinkhorn && (set.score != Score::Softmax || set.pre_softmax || set.renormalize || set.grouped()))
-    base::fail(
-        "[router_choose] Sinkhorn needs score 0, pre_softmax 0, renormalize 0 and no groups; got score {}, "
-        "pre_softmax {}, "
-        "renormalize {}, groups {}",
-        score, set.pre_softmax, set.renormalize, set.groups);
-}
-
 Kernel resolve_router_choose_forward(const Invocation& call) {
-  constexpr std::string_view kName = "router_choose";
-  check_choose_settings(call, call[1].present);
-  const ChooseSettings set(call);
-  if (call[0].shape.size() != 2) base::fail("[router_choose] argument 'logits' needs two dimensions");
-  const int64_t T = call[0].dim(0), E = set.experts, k = set.top_k;
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "expert_bias", call[1], tensor::Dtype::F32);
-  require_shape(kName, "expert_bias", call[1], {E});
-  require_dtype(kName, "valid", call[2], tensor::Dtype::U8);
-  require_shape(kName, "valid", call[2], {T});
-  require_dtype(kName, "given", call[3], tensor::Dtype::I32);
-  require_shape(kName, "given", call[3], {T, k});
-  require_dtype(kName, "idx", call[4], tensor::Dtype::I32);
-  require_shape(kName, "idx", call[4], {T, k});
-  require_dtype(kName, "probs", call[5], call[0].dtype);
-  require_shape(kName, "probs", call[5], {T, k});
-  require_dtype(kName, "load", call[6], tensor::Dtype::I64);
-  require_shape(kName, "load", call[6], {E});
-  require_dtype(kName, "stats", call[7], tensor::Dtype::F64);
-  require_shape(kName, "stats", call[7], {4});
-  require_dtype(kName, "scratch", call[8], call[0].dtype);
-  require_shape(kName, "scratch", call[8], {T, E});
-  if (set.sinkhorn && set.training && !call[3].present && !call[8].present)
-    base::fail("[router_choose] Sinkhorn needs the argument 'scratch' of [{}, {}]", T, E);
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::router_choose::Forward(call.args).logits.dtype);
 }
 
 Kernel resolve_router_choose_backward_input(const Invocation& call) {
-  constexpr std::string_view kName = "router_choose";
-  check_choose_settings(call, false);
-  const ChooseSettings set(call);
-  if (call[1].shape.size() != 2) base::fail("[router_choose] argument 'logits' needs two dimensions");
-  const int64_t T = call[1].dim(0);
-  require_shape(kName, "logits", call[1], {T, set.experts});
-  require_dtype(kName, "dprobs", call[0], call[1].dtype);
-  require_shape(kName, "dprobs", call[0], {T, set.top_k});
-  require_dtype(kName, "idx", call[2], tensor::Dtype::I32);
-  require_shape(kName, "idx", call[2], {T, set.top_k});
-  require_dtype(kName, "dlogits", call[3], call[1].dtype);
-  require_shape(kName, "dlogits", call[3], {T, set.experts});
-  return select_float<BackwardInput>(call[1].dtype);
+  return select_float<BackwardInput>(signature::router_choose::BackwardInput(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

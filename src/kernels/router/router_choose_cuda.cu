@@ -4,7 +4,6 @@
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/choose_team.cuh"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/sinkhorn.cuh"
@@ -42,7 +41,7 @@ struct Choice {
         group_score_topk(static_cast<int>(set.group_score_topk)) {
     if (given)
       key = Key::Given;
-    else if (set.sinkhorn && set.training)
+    else if (set.balances_keys())
       key = Key::Matrix;
     else if (set.chooses_by_logit())
       key = Key::Logit;
@@ -278,40 +277,17 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "router_choose";
-  using tensor::Dtype;
-  check_choose_settings(call, call[1].present);
+  const signature::router_choose::Forward<Arg> args(call.args);
   const ChooseSettings set(call);
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t T = call[0].dim(0), E = set.experts, k = set.top_k;
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "expert_bias", call[1], Dtype::F32);
-  require_shape(kName, "expert_bias", call[1], {E});
-  require_dtype(kName, "valid", call[2], Dtype::U8);
-  require_shape(kName, "valid", call[2], {T});
-  require_dtype(kName, "given", call[3], Dtype::I32);
-  require_shape(kName, "given", call[3], {T, k});
-  require_dtype(kName, "idx", call[4], Dtype::I32);
-  require_shape(kName, "idx", call[4], {T, k});
-  require_dtype(kName, "probs", call[5], Dtype::F32);
-  require_shape(kName, "probs", call[5], {T, k});
-  require_dtype(kName, "load", call[6], Dtype::I64);
-  require_shape(kName, "load", call[6], {E});
-  require_dtype(kName, "stats", call[7], Dtype::F64);
-  require_shape(kName, "stats", call[7], {4});
-  require_dtype(kName, "scratch", call[8], Dtype::F32);
-  require_shape(kName, "scratch", call[8], {T, E});
   if (set.grouped() && set.groups > program::kMaxGpuGroups)
     base::fail("[router_choose] {} groups, needed at most {} on the GPU", set.groups, program::kMaxGpuGroups);
-  if (call[0].dtype != Dtype::F32) return {};
-
-  const Choice choice(set, call[3].present);
-  if (choice.key == Key::Matrix && !call[8].present)
-    base::fail("[router_choose] Sinkhorn needs the argument 'scratch' of [{}, {}]", T, E);
-  const CudaLaunch balance =
-      choice.key == Key::Matrix
-          ? prepare_sinkhorn(call[0].as<float>(), call[2].as<uint8_t>(), T, E, call[8].as<float>(), lane)
-          : CudaLaunch{};
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0), E = set.experts;
+  const Choice choice(set, args.given.present);
+  const CudaLaunch balance = choice.key == Key::Matrix
+                                 ? prepare_sinkhorn(args.logits.as<float>(), args.valid.as<uint8_t>(), T, E,
+                                                    args.scratch.as<float>(), lane)
+                                 : CudaLaunch{};
   const bool in_teams = choice.in_teams();
   int64_t warps = T;
   if (in_teams) with_token_team(E, [&](auto team) { warps = ceil_div(T, team.kTokens); });
@@ -321,14 +297,16 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
       std::clamp<int64_t>(ceil_div(warps, threads / 32), 1, in_teams ? 2 * kFewBlocks : kMaxBlocks);
   lane.need_scratch(blocks * static_cast<int64_t>(sizeof(ChoicePartial)));
   const Counters counters(lane, 1 + E);
-  const float *logits = call[0].as<float>(), *bias = call[1].as<float>(), *matrix = call[8].as<float>();
-  const uint8_t* valid = call[2].as<uint8_t>();
-  const int32_t* given = call[3].as<int32_t>();
-  int32_t* idx = call[4].as<int32_t>();
-  float* probs = call[5].as<float>();
-  int64_t* load = call[6].as<int64_t>();
-  double* stats = call[7].as<double>();
-  const bool add_load = call[6].into() == Into::Accumulate, add_stats = call[7].into() == Into::Accumulate;
+  const float *logits = args.logits.as<float>(), *bias = args.expert_bias.as<float>(),
+              *matrix = args.scratch.as<float>();
+  const uint8_t* valid = args.valid.as<uint8_t>();
+  const int32_t* given = args.given.as<int32_t>();
+  int32_t* idx = args.idx.as<int32_t>();
+  float* probs = args.probs.as<float>();
+  int64_t* load = args.load.as<int64_t>();
+  double* stats = args.stats.as<double>();
+  const bool add_load = args.load.into() == Into::Accumulate,
+             add_stats = args.stats.into() == Into::Accumulate;
   const auto totals = [=, &lane] {
     return ChoiceTotals{counters.data(),
                         counters.data() + 1,
@@ -369,25 +347,15 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
 }
 
 CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "router_choose";
-  using tensor::Dtype;
-  check_choose_settings(call, false);
+  const signature::router_choose::BackwardInput<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
   const ChooseSettings set(call);
-  require_rank(kName, "logits", call[1], 2);
-  const int64_t T = call[1].dim(0);
-  require_shape(kName, "logits", call[1], {T, set.experts});
-  require_dtype(kName, "dprobs", call[0], call[1].dtype);
-  require_shape(kName, "dprobs", call[0], {T, set.top_k});
-  require_dtype(kName, "idx", call[2], Dtype::I32);
-  require_shape(kName, "idx", call[2], {T, set.top_k});
-  require_dtype(kName, "dlogits", call[3], call[1].dtype);
-  require_shape(kName, "dlogits", call[3], {T, set.experts});
-  if (call[1].dtype != Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0);
   const Choice choice(set, false);
-  const float *dprobs = call[0].as<float>(), *logits = call[1].as<float>();
-  const int32_t* idx = call[2].as<int32_t>();
-  float* dlogits = call[3].as<float>();
-  const bool add = call[3].into() == Into::Accumulate;
+  const float *dprobs = args.dprobs.as<float>(), *logits = args.logits.as<float>();
+  const int32_t* idx = args.idx.as<int32_t>();
+  float* dlogits = args.dlogits.as<float>();
+  const bool add = args.dlogits.into() == Into::Accumulate;
   CudaLaunch out;
   if (T == 0) return [] {};
   const auto blocks_of = [T](int lanes) { return static_cast<unsigned>(ceil_div(T * lanes, kTeamThreads)); };

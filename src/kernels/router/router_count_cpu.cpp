@@ -11,13 +11,14 @@ namespace {
 template <class R>
 struct Count {
   static void run(const Invocation& call) {
-    const R* logits = call[0].as<R>();
-    const uint8_t* valid = call[1].as<uint8_t>();
-    int64_t *counts = call[2].as<int64_t>(), *tokens = call[3].as<int64_t>();
-    const int64_t E = call[0].dim(1), k = call.integer("top_k");
-    if (call[2].into() == Into::Overwrite) std::fill_n(counts, E, int64_t{0});
-    if (call[3].into() == Into::Overwrite) tokens[0] = 0;
-    const TokenTiles tiles(call[0].dim(0));
+    const signature::router_count::Forward<Arg> args(call.args);
+    const R* logits = args.logits.as<R>();
+    const uint8_t* valid = args.valid.as<uint8_t>();
+    int64_t *counts = args.counts.as<int64_t>(), *tokens = args.tokens.as<int64_t>();
+    const int64_t E = args.logits.dim(1), k = call.integer("top_k");
+    if (args.counts.into() == Into::Overwrite) std::fill_n(counts, E, int64_t{0});
+    if (args.tokens.into() == Into::Overwrite) tokens[0] = 0;
+    const TokenTiles tiles(args.logits.dim(0));
     call.pool->for_each_tile(tiles.num_tiles, [&](int64_t tile) {
       TopK<R> chosen(k);
       int32_t top[kMaxExperts];
@@ -38,20 +39,7 @@ struct Count {
 }  // namespace
 
 Kernel resolve_router_count(const Invocation& call) {
-  constexpr std::string_view kName = "router_count";
-  const int64_t E = call.integer("experts"), k = call.integer("top_k");
-  if (E < 1 || E > kMaxExperts) base::fail("[router_count] {} experts, needed 1 to {}", E, kMaxExperts);
-  if (k < 1 || k > E) base::fail("[router_count] top_k is {}, needed 1 to {} (the experts)", k, E);
-  if (call[0].shape.size() != 2) base::fail("[router_count] argument 'logits' needs two dimensions");
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], tensor::Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "counts", call[2], tensor::Dtype::I64);
-  require_shape(kName, "counts", call[2], {E});
-  require_dtype(kName, "tokens", call[3], tensor::Dtype::I64);
-  require_shape(kName, "tokens", call[3], {1});
-  return select_float<Count>(call[0].dtype);
+  return select_float<Count>(signature::router_count::Forward(call.args).logits.dtype);
 }
 
 }  // namespace pleat::kernels

@@ -1,6 +1,5 @@
 // Counters for losses that span microbatches or layers, on the GPU: a warp per token, a histogram per block.
 #include "device/cuda/check.h"
-#include "kernels/math/require.h"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
 #include "kernels/router/token.cuh"
@@ -44,26 +43,14 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "router_count";
-  using tensor::Dtype;
-  const int64_t E = call.integer("experts"), k = call.integer("top_k");
-  if (E < 1 || E > kMaxExperts) base::fail("[{}] {} experts, needed 1 to {}", kName, E, kMaxExperts);
-  if (k < 1 || k > E) base::fail("[{}] top_k is {}, needed 1 to {} (the experts)", kName, k, E);
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t T = call[0].dim(0);
-  require_shape(kName, "logits", call[0], {T, E});
-  require_dtype(kName, "valid", call[1], Dtype::U8);
-  require_shape(kName, "valid", call[1], {T});
-  require_dtype(kName, "counts", call[2], Dtype::I64);
-  require_shape(kName, "counts", call[2], {E});
-  require_dtype(kName, "tokens", call[3], Dtype::I64);
-  require_shape(kName, "tokens", call[3], {1});
-  if (call[0].dtype != Dtype::F32) return {};
-  const float* logits = call[0].as<float>();
-  const uint8_t* valid = call[1].as<uint8_t>();
-  int64_t *counts = call[2].as<int64_t>(), *tokens = call[3].as<int64_t>();
-  const bool clear_counts = call[2].into() == Into::Overwrite,
-             clear_tokens = call[3].into() == Into::Overwrite;
+  const signature::router_count::Forward<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0), E = args.logits.dim(1), k = call.integer("top_k");
+  const float* logits = args.logits.as<float>();
+  const uint8_t* valid = args.valid.as<uint8_t>();
+  int64_t *counts = args.counts.as<int64_t>(), *tokens = args.tokens.as<int64_t>();
+  const bool clear_counts = args.counts.into() == Into::Overwrite,
+             clear_tokens = args.tokens.into() == Into::Overwrite;
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(T, kWarps));
   CudaLaunch out;
   with_elements_per_lane(E, [&](auto per_lane) {

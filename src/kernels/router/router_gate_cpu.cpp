@@ -36,9 +36,10 @@ void narrow(const R* from, int64_t num_rows, int64_t num_columns, C* to, int64_t
 template <class C, class R>
 struct Forward {
   static void run(const Invocation& call) {
-    const C *x = call[0].as<C>(), *w = call[1].as<C>(), *bias = call[2].as<C>();
-    R* logits = call[3].as<R>();
-    const int64_t T = call[0].dim(0), h = call[0].dim(1), E = call[1].dim(0);
+    const signature::router_gate::Forward<Arg> args(call.args);
+    const C *x = args.x.as<C>(), *w = args.w.as<C>(), *bias = args.bias.as<C>();
+    R* logits = args.logits.as<R>();
+    const int64_t T = args.x.dim(0), h = args.x.dim(1), E = args.w.dim(0);
     const int64_t tile_rows = std::is_same_v<C, R> ? kPlainRows : kRows;
     call.pool->for_each_tile(base::ceil_div(T, tile_rows), [&](int64_t tile) {
       const int64_t t0 = tile * tile_rows, rows = std::min(tile_rows, T - t0);
@@ -68,11 +69,12 @@ struct Forward {
 template <class C, class R>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const R* dlogits = call[0].as<R>();
-    const C* w = call[1].as<C>();
-    C* dx = call[2].as<C>();
-    const bool add = call[2].into() == Into::Accumulate;
-    const int64_t T = call[0].dim(0), E = call[0].dim(1), h = call[1].dim(1);
+    const signature::router_gate::BackwardInput<Arg> args(call.args);
+    const R* dlogits = args.dlogits.as<R>();
+    const C* w = args.w.as<C>();
+    C* dx = args.dx.as<C>();
+    const bool add = args.dx.into() == Into::Accumulate;
+    const int64_t T = args.dlogits.dim(0), E = args.dlogits.dim(1), h = args.w.dim(1);
     const int64_t tile_rows = std::is_same_v<C, R> ? kPlainRows : kRows;
     call.pool->for_each_tile(base::ceil_div(T, tile_rows), [&](int64_t tile) {
       const int64_t t0 = tile * tile_rows, rows = std::min(tile_rows, T - t0);
@@ -99,11 +101,12 @@ struct BackwardInput {
 template <class C, class R>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const R* dlogits = call[0].as<R>();
-    const C* x = call[1].as<C>();
-    C *dw = call[2].as<C>(), *dbias = call[3].as<C>();
-    const bool add = call[2].into() == Into::Accumulate;
-    const int64_t T = call[0].dim(0), E = call[0].dim(1), h = call[1].dim(1);
+    const signature::router_gate::BackwardWeight<Arg> args(call.args);
+    const R* dlogits = args.dlogits.as<R>();
+    const C* x = args.x.as<C>();
+    C *dw = args.dw.as<C>(), *dbias = args.dbias.as<C>();
+    const bool add = args.dw.into() == Into::Accumulate;
+    const int64_t T = args.dlogits.dim(0), E = args.dlogits.dim(1), h = args.x.dim(1);
     const int64_t column_tiles = base::ceil_div(h, kColumns);
     call.pool->for_each_tile(base::ceil_div(E, kExperts) * column_tiles, [&](int64_t tile) {
       const int64_t e = tile / column_tiles * kExperts, c = tile % column_tiles * kColumns;
@@ -123,7 +126,7 @@ struct BackwardWeight {
       }
     });
     if (!dbias) return;
-    const bool add_bias = call[3].into() == Into::Accumulate;
+    const bool add_bias = args.dbias.into() == Into::Accumulate;
     double sum[kMaxExperts];
     std::fill_n(sum, E, 0.0);
     for (int64_t t = 0; t < T; ++t)
@@ -133,53 +136,22 @@ struct BackwardWeight {
   }
 };
 
-void check_rank_2(const Arg& arg, std::string_view name) {
-  if (arg.shape.size() != 2)
-    base::fail("[router_gate] argument '{}' has {} dimensions, needed 2", name, arg.shape.size());
-}
-
-void check_experts(int64_t experts) {
-  if (experts < 1 || experts > kMaxExperts)
-    base::fail("[router_gate] {} experts, needed 1 to {}", experts, kMaxExperts);
-}
-
 }  // namespace
 
 Kernel resolve_router_gate_forward(const Invocation& call) {
-  check_rank_2(call[0], "x");
-  check_rank_2(call[1], "w");
-  const int64_t T = call[0].dim(0), h = call[0].dim(1), E = call[1].dim(0);
-  check_experts(E);
-  require_shape("router_gate", "w", call[1], {E, h});
-  require_dtype("router_gate", "w", call[1], call[0].dtype);
-  require_shape("router_gate", "bias", call[2], {E});
-  require_dtype("router_gate", "bias", call[2], call[0].dtype);
-  require_shape("router_gate", "logits", call[3], {T, E});
-  return select_pair<Forward>("router_gate", call[0].dtype, call[3].dtype);
+  const signature::router_gate::Forward<Arg> args(call.args);
+  return select_pair<Forward>(args.x.dtype, args.logits.dtype);
 }
 
 Kernel resolve_router_gate_backward_input(const Invocation& call) {
-  check_rank_2(call[0], "dlogits");
-  check_rank_2(call[1], "w");
-  const int64_t T = call[0].dim(0), E = call[0].dim(1), h = call[1].dim(1);
-  check_experts(E);
-  require_shape("router_gate", "w", call[1], {E, h});
-  require_shape("router_gate", "dx", call[2], {T, h});
-  require_dtype("router_gate", "dx", call[2], call[1].dtype);
-  return select_pair<BackwardInput>("router_gate", call[1].dtype, call[0].dtype);
+  const signature::router_gate::BackwardInput<Arg> args(call.args);
+  return select_pair<BackwardInput>(args.w.dtype, args.dlogits.dtype);
 }
 
 Kernel resolve_router_gate_backward_weight(const Invocation& call) {
-  check_rank_2(call[0], "dlogits");
-  check_rank_2(call[1], "x");
-  const int64_t T = call[0].dim(0), E = call[0].dim(1), h = call[1].dim(1);
-  check_experts(E);
-  require_shape("router_gate", "x", call[1], {T, h});
-  require_shape("router_gate", "dw", call[2], {E, h});
-  require_dtype("router_gate", "dw", call[2], call[1].dtype);
-  require_shape("router_gate", "dbias", call[3], {E});
-  require_dtype("router_gate", "dbias", call[3], call[1].dtype);
-  return select_pair<BackwardWeight>("router_gate", call[1].dtype, call[0].dtype);
+  const signature::router_gate::BackwardWeight<Arg> args(call.args);
+  return args.dw.dtype == args.x.dtype ? select_pair<BackwardWeight>(args.x.dtype, args.dlogits.dtype)
+                                       : nullptr;
 }
 
 }  // namespace pleat::kernels

@@ -6,7 +6,6 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
@@ -175,10 +174,8 @@ __global__ void __launch_bounds__(kThreads) add_bias(const double* partial, int 
   dbias[e] = from_float<D>(static_cast<float>(sum));
 }
 
-void check(const GateShape& shape) {
+void require_gpu_size(const GateShape& shape) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  if (shape.experts < 1 || shape.experts > kMaxExperts)
-    base::fail("[{}] {} experts, needed 1 to {}", kName, shape.experts, kMaxExperts);
   if (shape.tokens > kMost || shape.width > kMost)
     base::fail("[{}] [{}, {}] is too large", kName, shape.tokens, shape.width);
 }
@@ -200,23 +197,18 @@ bool takes_tensor_cores(std::string_view phase, const GateShape& shape,
 }  // namespace
 
 CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank(kName, "x", call[0], 2);
-  require_rank(kName, "w", call[1], 2);
-  const GateShape shape{call[0].dim(0), call[0].dim(1), call[1].dim(0)};
-  check(shape);
-  require_shape(kName, "w", call[1], {shape.experts, shape.width});
-  require_dtype(kName, "w", call[1], call[0].dtype);
-  require_shape(kName, "bias", call[2], {shape.experts});
-  require_dtype(kName, "bias", call[2], call[0].dtype);
-  require_shape(kName, "logits", call[3], {shape.tokens, shape.experts});
-  require_dtype(kName, "logits", call[3], tensor::Dtype::F32);
-  if (takes_tensor_cores("forward", shape, {&call[0], &call[1], &call[3]}))
-    return prepare_gate_forward(shape, call[0], call[1], call[2], call[3], lane);
+  const signature::router_gate::Forward<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const GateShape shape{args.x.dim(0), args.x.dim(1), args.w.dim(0)};
+  require_gpu_size(shape);
+  if (takes_tensor_cores("forward", shape, {&args.x, &args.w, &args.logits}))
+    return prepare_gate_forward(shape, args.x, args.w, args.bias, args.logits, lane);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.x.dtype, [&](auto zero) {
     using C = decltype(zero);
-    const Strided<C> x{call[0].as<C>(), shape.width, 1}, w{call[1].as<C>(), 1, shape.width};
-    const WriteLogits write{call[3].as<float>(), call[2].as<C>(), std::is_same_v<C, bf16>, shape.experts};
+    const Strided<C> x{args.x.as<C>(), shape.width, 1}, w{args.w.as<C>(), 1, shape.width};
+    const WriteLogits write{args.logits.as<float>(), args.bias.as<C>(), std::is_same_v<C, bf16>,
+                            shape.experts};
     out = [=, stream = lane.stream()] {
       launch_multiply(x, w, shape.tokens, shape.experts, shape.width, 1, write, stream);
     };
@@ -225,22 +217,18 @@ CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lan
 }
 
 CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank(kName, "dlogits", call[0], 2);
-  require_rank(kName, "w", call[1], 2);
-  const GateShape shape{call[0].dim(0), call[1].dim(1), call[0].dim(1)};
-  check(shape);
-  require_dtype(kName, "dlogits", call[0], tensor::Dtype::F32);
-  require_shape(kName, "w", call[1], {shape.experts, shape.width});
-  require_shape(kName, "dx", call[2], {shape.tokens, shape.width});
-  require_dtype(kName, "dx", call[2], call[1].dtype);
-  if (takes_tensor_cores("dgrad", shape, {&call[1], &call[0], &call[2]}))
-    return prepare_gate_backward_input(shape, call[0], call[1], call[2], lane);
+  const signature::router_gate::BackwardInput<Arg> args(call.args);
+  if (args.dlogits.dtype != tensor::Dtype::F32) return {};
+  const GateShape shape{args.dlogits.dim(0), args.w.dim(1), args.dlogits.dim(1)};
+  require_gpu_size(shape);
+  if (takes_tensor_cores("dgrad", shape, {&args.w, &args.dlogits, &args.dx}))
+    return prepare_gate_backward_input(shape, args.dlogits, args.w, args.dx, lane);
   CudaLaunch out;
-  with_float(call[1].dtype, [&](auto zero) {
+  with_float(args.w.dtype, [&](auto zero) {
     using C = decltype(zero);
-    const Strided<float> dlogits{call[0].as<float>(), shape.experts, 1};
-    const Strided<C> w{call[1].as<C>(), shape.width, 1};
-    const WriteRows<C> write{call[2].as<C>(), shape.width, call[2].into() == Into::Accumulate};
+    const Strided<float> dlogits{args.dlogits.as<float>(), shape.experts, 1};
+    const Strided<C> w{args.w.as<C>(), shape.width, 1};
+    const WriteRows<C> write{args.dx.as<C>(), shape.width, args.dx.into() == Into::Accumulate};
     out = [=, stream = lane.stream()] {
       launch_multiply(dlogits, w, shape.tokens, shape.width, shape.experts, 1, write, stream);
     };
@@ -249,29 +237,23 @@ CudaLaunch prepare_router_gate_backward_input(const Invocation& call, device::cu
 }
 
 CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank(kName, "dlogits", call[0], 2);
-  require_rank(kName, "x", call[1], 2);
-  const GateShape shape{call[0].dim(0), call[1].dim(1), call[0].dim(1)};
-  check(shape);
-  require_dtype(kName, "dlogits", call[0], tensor::Dtype::F32);
-  require_shape(kName, "x", call[1], {shape.tokens, shape.width});
-  require_shape(kName, "dw", call[2], {shape.experts, shape.width});
-  require_shape(kName, "dbias", call[3], {shape.experts});
-  require_dtype(kName, "dbias", call[3], call[2].dtype);
-
+  const signature::router_gate::BackwardWeight<Arg> args(call.args);
+  if (args.dlogits.dtype != tensor::Dtype::F32) return {};
+  const GateShape shape{args.dlogits.dim(0), args.x.dim(1), args.dlogits.dim(1)};
+  require_gpu_size(shape);
   const int64_t size = shape.experts * shape.width;
   GatePartials products;
-  if (takes_tensor_cores("wgrad", shape, {&call[1], &call[0]})) {
-    products = prepare_gate_backward_weight(shape, call[0], call[1], lane);
+  if (takes_tensor_cores("wgrad", shape, {&args.x, &args.dlogits})) {
+    products = prepare_gate_backward_weight(shape, args.dlogits, args.x, lane);
   } else {
     // About two blocks per multiprocessor, runs of at least 256 tokens.
     const int64_t tiles = ceil_div(shape.width, kTile) * ceil_div(shape.experts, kTile);
     products.runs = std::max<int64_t>(
         1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
-    with_float(call[1].dtype, [&](auto zero) {
+    with_float(args.x.dtype, [&](auto zero) {
       using C = decltype(zero);
-      const Strided<float> dlogits{call[0].as<float>(), 1, shape.experts};
-      const Strided<C> x{call[1].as<C>(), shape.width, 1};
+      const Strided<float> dlogits{args.dlogits.as<float>(), 1, shape.experts};
+      const Strided<C> x{args.x.as<C>(), shape.width, 1};
       products.launch = [=, runs = products.runs, stream = lane.stream()](float* partial) {
         launch_multiply(dlogits, x, shape.experts, shape.width, shape.tokens, runs,
                         WritePartial{partial, shape.width, size}, stream);
@@ -279,13 +261,13 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
     });
   }
   CudaLaunch out;
-  with_float(call[2].dtype, [&](auto zero) {
+  with_float(args.dw.dtype, [&](auto zero) {
     using D = decltype(zero);
     if (!products.launch) return;
     lane.need_scratch(std::max(products.runs * size * 4, kBiasRuns * shape.experts * 8));
-    const float* dlogits = call[0].as<float>();
-    D *dw = call[2].as<D>(), *dbias = call[3].as<D>();
-    const bool add = call[2].into() == Into::Accumulate, add_to_bias = call[3].into() == Into::Accumulate;
+    const float* dlogits = args.dlogits.as<float>();
+    D *dw = args.dw.as<D>(), *dbias = args.dbias.as<D>();
+    const bool add = args.dw.into() == Into::Accumulate, add_to_bias = args.dbias.into() == Into::Accumulate;
     out = [=, &lane] {
       if (size == 0) return;
       float* partial = reinterpret_cast<float*>(lane.scratch());

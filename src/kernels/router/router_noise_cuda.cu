@@ -3,7 +3,6 @@
 #include "base/rng.h"
 #include "device/cuda/check.h"
 #include "kernels/cuda/types.cuh"
-#include "kernels/math/require.h"
 #include "kernels/router/router.h"
 #include "kernels/router/router_cuda.h"
 
@@ -55,27 +54,17 @@ __global__ void __launch_bounds__(kThreads)
   forced[i] = static_cast<float>(noise.normal(static_cast<uint64_t>(token_index[t] * experts + e)) + bias);
 }
 
-void check_noise(std::string_view kernel, const Invocation& call, std::string_view input,
-                 std::string_view output) {
-  require_rank(kernel, input, call[0], 2);
-  require_dtype(kernel, "rng", call[1], tensor::Dtype::I64);
-  require_shape(kernel, "rng", call[1], {2});
-  require_dtype(kernel, "token_index", call[2], tensor::Dtype::I64);
-  require_shape(kernel, "token_index", call[2], {call[0].dim(0)});
-  require_dtype(kernel, output, call[3], call[0].dtype);
-  require_shape(kernel, output, call[3], {call[0].dim(0), call[0].dim(1)});
-}
-
 template <class T, int N>
-CudaLaunch launch_jitter(const Invocation& call, device::cuda::Lane& lane) {
-  const T* x = call[0].as<T>();
-  const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
-  T* y = call[3].as<T>();
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+CudaLaunch launch_jitter(const Invocation& call, const Arg& from, const Arg& key, const Arg& index,
+                         const Arg& to, device::cuda::Lane& lane) {
+  const T* x = from.as<T>();
+  const int64_t *rng = key.as<int64_t>(), *token_index = index.as<int64_t>();
+  T* y = to.as<T>();
+  const int64_t rows = from.dim(0), width = from.dim(1);
   const int64_t blocks = ceil_div(rows * width, static_cast<int64_t>(kThreads) * N);
   const double eps = call.attr("eps");
   const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
-  const bool add = call[3].into() == Into::Accumulate;
+  const bool add = to.into() == Into::Accumulate;
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
     jitter<T, N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(x, rng, token_index, y, rows, width,
@@ -84,14 +73,13 @@ CudaLaunch launch_jitter(const Invocation& call, device::cuda::Lane& lane) {
   };
 }
 
-CudaLaunch prepare_jitter(const Invocation& call, device::cuda::Lane& lane) {
-  const double eps = call.attr("eps");
-  if (!(eps >= 0 && eps < 1)) base::fail("[jitter] eps is {}, needed 0 <= eps < 1", eps);
+CudaLaunch prepare_jitter(const Invocation& call, const Arg& from, const Arg& key, const Arg& index,
+                          const Arg& to, device::cuda::Lane& lane) {
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(from.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = call[0].dim(1) % kWide<T> == 0 ? launch_jitter<T, kWide<T>>(call, lane)
-                                         : launch_jitter<T, 1>(call, lane);
+    out = from.dim(1) % kWide<T> == 0 ? launch_jitter<T, kWide<T>>(call, from, key, index, to, lane)
+                                      : launch_jitter<T, 1>(call, from, key, index, to, lane);
   });
   return out;
 }
@@ -99,22 +87,21 @@ CudaLaunch prepare_jitter(const Invocation& call, device::cuda::Lane& lane) {
 }  // namespace
 
 CudaLaunch prepare_jitter_forward(const Invocation& call, device::cuda::Lane& lane) {
-  check_noise("jitter", call, "x", "y");
-  return prepare_jitter(call, lane);
+  const signature::jitter::Forward<Arg> args(call.args);
+  return prepare_jitter(call, args.x, args.rng, args.token_index, args.y, lane);
 }
 
 CudaLaunch prepare_jitter_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  check_noise("jitter", call, "dy", "dx");
-  return prepare_jitter(call, lane);
+  const signature::jitter::BackwardInput<Arg> args(call.args);
+  return prepare_jitter(call, args.dy, args.rng, args.token_index, args.dx, lane);
 }
 
 CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane) {
-  check_noise("router_force", call, "logits", "forced");
-  const int64_t T = call[0].dim(0), E = call[0].dim(1);
-  if (E > kMaxExperts) base::fail("[router_force] {} experts, at most {} are supported", E, kMaxExperts);
-  if (call[0].dtype != tensor::Dtype::F32) return {};
-  const int64_t *rng = call[1].as<int64_t>(), *token_index = call[2].as<int64_t>();
-  float* forced = call[3].as<float>();
+  const signature::router_force::Forward<Arg> args(call.args);
+  if (args.logits.dtype != tensor::Dtype::F32) return {};
+  const int64_t T = args.logits.dim(0), E = args.logits.dim(1);
+  const int64_t *rng = args.rng.as<int64_t>(), *token_index = args.token_index.as<int64_t>();
+  float* forced = args.forced.as<float>();
   const double bias_std = call.attr("bias_std"), loaded_bias = call.attr("loaded_bias");
   const uint32_t layer = static_cast<uint32_t>(call.integer("layer"));
   const int64_t blocks = ceil_div(T * E, kThreads);

@@ -1,11 +1,10 @@
 // Columns cut out of rows and put beside each other: columns, split_heads and merge_heads.
 //
 // All of them copy runs of bytes between two row lengths, so the element type only decides sizes.
-#include <array>
 #include <cstring>
 
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
+#include "kernels/rows/contract.h"
 #include "kernels/rows/rows.h"
 
 namespace pleat::kernels {
@@ -27,44 +26,34 @@ const std::byte* bytes_of(const Arg& arg) { return static_cast<const std::byte*>
 std::byte* target_of(const Arg& arg) { return static_cast<std::byte*>(arg.data); }
 
 void run_columns(const Invocation& call) {
-  const int64_t rows = call[0].dim(0), item = tensor::size_of(call[0].dtype);
-  const int64_t count = call[1].dim(1) * item;
-  const Columns<const std::byte> from{bytes_of(call[0]), call[0].dim(1) * item, call.integer("begin") * item};
-  const Columns<std::byte> to{target_of(call[1]), count, 0};
-  const Tiling tiling = row_tiling(rows, call[1].dim(1));
+  const signature::columns::Forward<Arg> args(call.args);
+  const int64_t rows = args.x.dim(0), item = tensor::size_of(args.x.dtype);
+  const int64_t count = args.y.dim(1) * item;
+  const Columns<const std::byte> from{bytes_of(args.x), args.x.dim(1) * item, call.integer("begin") * item};
+  const Columns<std::byte> to{target_of(args.y), count, 0};
+  const Tiling tiling = row_tiling(rows, args.y.dim(1));
   call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
     for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) copy_columns(from, to, count, t);
   });
 }
 
 void run_join(const Invocation& call) {
-  const int64_t rows = call[2].dim(0), item = tensor::size_of(call[2].dtype);
-  const int64_t a = call[0].dim(1) * item, b = call[1].dim(1) * item;
-  const Tiling tiling = row_tiling(rows, call[2].dim(1));
+  const signature::columns::BackwardInput<Arg> args(call.args);
+  const int64_t rows = args.y.dim(0), item = tensor::size_of(args.y.dtype);
+  const int64_t a = args.a.dim(1) * item, b = args.b.dim(1) * item;
+  const Tiling tiling = row_tiling(rows, args.y.dim(1));
   call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
     for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
-      copy_columns({bytes_of(call[0]), a, 0}, {target_of(call[2]), a + b, 0}, a, t);
-      copy_columns({bytes_of(call[1]), b, 0}, {target_of(call[2]), a + b, a}, b, t);
+      copy_columns({bytes_of(args.a), a, 0}, {target_of(args.y), a + b, 0}, a, t);
+      copy_columns({bytes_of(args.b), b, 0}, {target_of(args.y), a + b, a}, b, t);
     }
   });
 }
 
-struct Heads {
-  std::array<int64_t, 3> widths;
-  int64_t parts, whole;
-};
-
-Heads heads_of(const Invocation& call) {
-  Heads h{{call.integer("a"), call.integer("b"), call.integer("c")}, call.integer("parts"), 0};
-  h.whole = h.widths[0] + h.widths[1] + h.widths[2];
-  return h;
-}
-
 // Between rows of `whole` columns and n blocks of rows of whole / n columns, in either direction.
 template <bool kSplit>
-void run_heads(const Invocation& call) {
-  const Heads h = heads_of(call);
-  const Arg &joined = call[kSplit ? 0 : 1], &cut = call[kSplit ? 1 : 0];
+void copy_heads(const Invocation& call, const Arg& joined, const Arg& cut) {
+  const HeadWidths h(call);
   const int64_t rows = joined.dim(0), item = tensor::size_of(joined.dtype);
   const int64_t whole = h.whole * item, narrow = whole / h.parts;
   const Tiling tiling = row_tiling(rows, h.whole);
@@ -86,56 +75,34 @@ void run_heads(const Invocation& call) {
   });
 }
 
-void require_heads(std::string_view kernel, const Invocation& call, std::string_view joined_name,
-                   const Arg& joined, std::string_view cut_name, const Arg& cut) {
-  const Heads h = heads_of(call);
-  if (h.parts < 1) base::fail("[{}] attribute 'parts' is {}, needed 1 or more", kernel, h.parts);
-  constexpr std::string_view names[] = {"a", "b", "c"};
-  for (size_t i = 0; i < 3; ++i)
-    if (h.widths[i] < 0 || h.widths[i] % h.parts != 0)
-      base::fail("[{}] attribute '{}' is {}, needed a multiple of the {} parts", kernel, names[i],
-                 h.widths[i], h.parts);
-  require_rank(kernel, joined_name, joined, 2);
-  const int64_t rows = joined.dim(0), narrow = h.whole / h.parts;
-  require_shape(kernel, joined_name, joined, {rows, h.whole});
-  if (cut.shape.size() == 2)
-    require_shape(kernel, cut_name, cut, {h.parts * rows, narrow});
-  else
-    require_shape(kernel, cut_name, cut, {h.parts, rows, narrow});
-  require_dtype(kernel, cut_name, cut, joined.dtype);
+// Args: the row of either phase.
+template <template <class> class Args>
+void run_split_heads(const Invocation& call) {
+  const Args<Arg> args(call.args);
+  copy_heads<true>(call, args.x, args.y);
+}
+
+template <template <class> class Args>
+void run_merge_heads(const Invocation& call) {
+  const Args<Arg> args(call.args);
+  copy_heads<false>(call, args.y, args.x);
 }
 
 }  // namespace
 
-Kernel resolve_columns_forward(const Invocation& call) {
-  require_rank("columns", "x", call[0], 2);
-  require_rank("columns", "y", call[1], 2);
-  require_shape("columns", "y", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype("columns", "y", call[1], call[0].dtype);
-  const int64_t begin = call.integer("begin"), end = begin + call[1].dim(1);
-  if (begin < 0 || end > call[0].dim(1))
-    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, end, call[0].dim(1));
-  return run_columns;
+Kernel resolve_columns_forward(const Invocation&) { return run_columns; }
+Kernel resolve_columns_backward_input(const Invocation&) { return run_join; }
+Kernel resolve_split_heads_forward(const Invocation&) {
+  return run_split_heads<signature::split_heads::Forward>;
 }
-
-Kernel resolve_columns_backward_input(const Invocation& call) {
-  require_rank("columns", "a", call[0], 2);
-  require_rank("columns", "b", call[1], 2);
-  require_shape("columns", "b", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_shape("columns", "y", call[2], {call[0].dim(0), call[0].dim(1) + call[1].dim(1)});
-  require_dtype("columns", "b", call[1], call[0].dtype);
-  require_dtype("columns", "y", call[2], call[0].dtype);
-  return run_join;
+Kernel resolve_split_heads_backward_input(const Invocation&) {
+  return run_split_heads<signature::split_heads::BackwardInput>;
 }
-
-Kernel resolve_split_heads(const Invocation& call) {
-  require_heads("split_heads", call, "x", call[0], "y", call[1]);
-  return run_heads<true>;
+Kernel resolve_merge_heads_forward(const Invocation&) {
+  return run_merge_heads<signature::merge_heads::Forward>;
 }
-
-Kernel resolve_merge_heads(const Invocation& call) {
-  require_heads("merge_heads", call, "y", call[1], "x", call[0]);
-  return run_heads<false>;
+Kernel resolve_merge_heads_backward_input(const Invocation&) {
+  return run_merge_heads<signature::merge_heads::BackwardInput>;
 }
 
 }  // namespace pleat::kernels

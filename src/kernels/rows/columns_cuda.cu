@@ -1,8 +1,6 @@
 // Columns cut out of rows and put beside each other, on the GPU: copies of runs of units of 1 to 16 bytes
 // between two row lengths, a thread per unit of the narrower side.
-#include <array>
-
-#include "kernels/math/require.h"
+#include "kernels/rows/contract.h"
 #include "kernels/rows/gather.cuh"
 #include "kernels/rows/rows_cuda.h"
 
@@ -76,32 +74,18 @@ __global__ void __launch_bounds__(kThreads) copy_heads(const U* from, U* to, int
     to[joined] = from[i];
 }
 
+// `from` is joined when they are split, else cut.
 template <bool kSplit>
-CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device::cuda::Lane& lane) {
-  const Arg &joined = call[kSplit ? 0 : 1], &cut = call[kSplit ? 1 : 0];
-  const std::array<int64_t, 3> widths{call.integer("a"), call.integer("b"), call.integer("c")};
-  const int64_t parts = call.integer("parts"), whole = widths[0] + widths[1] + widths[2];
-  if (parts < 1) base::fail("[{}] attribute 'parts' is {}, needed 1 or more", kernel, parts);
-  constexpr std::string_view names[] = {"a", "b", "c"};
-  for (size_t i = 0; i < 3; ++i)
-    if (widths[i] < 0 || widths[i] % parts != 0)
-      base::fail("[{}] attribute '{}' is {}, needed a multiple of the {} parts", kernel, names[i], widths[i],
-                 parts);
-  require_rank(kernel, kSplit ? "x" : "y", joined, 2);
-  const int64_t rows = joined.dim(0), narrow = whole / parts, item = tensor::size_of(joined.dtype);
-  require_shape(kernel, kSplit ? "x" : "y", joined, {rows, whole});
-  if (cut.shape.size() == 2)
-    require_shape(kernel, kSplit ? "y" : "x", cut, {parts * rows, narrow});
-  else
-    require_shape(kernel, kSplit ? "y" : "x", cut, {parts, rows, narrow});
-  require_dtype(kernel, kSplit ? "y" : "x", cut, joined.dtype);
-  const int64_t unit =
-      common_unit({widths[0] / parts * item, widths[1] / parts * item, widths[2] / parts * item},
-                  {joined.data, cut.data});
-  Heads h{parts, rows, narrow * item / unit, {}};
-  for (size_t i = 0; i < 3; ++i) h.cut[i] = widths[i] / parts * item / unit;
-  const int64_t total = parts * rows * h.narrow;
-  return [=, from = static_cast<const void*>(call[0].data), to = call[1].data, stream = lane.stream()] {
+CudaLaunch prepare_heads(const Invocation& call, const Arg& from_rows, const Arg& to_rows,
+                         device::cuda::Lane& lane) {
+  const HeadWidths of(call);
+  const int64_t rows = (kSplit ? from_rows : to_rows).dim(0), item = tensor::size_of(from_rows.dtype);
+  const auto bytes = [&](size_t i) { return of.widths[i] / of.parts * item; };
+  const int64_t unit = common_unit({bytes(0), bytes(1), bytes(2)}, {from_rows.data, to_rows.data});
+  const Heads h{
+      of.parts, rows, of.whole / of.parts * item / unit, {bytes(0) / unit, bytes(1) / unit, bytes(2) / unit}};
+  const int64_t total = of.parts * rows * h.narrow;
+  return [=, from = static_cast<const void*>(from_rows.data), to = to_rows.data, stream = lane.stream()] {
     if (total == 0) return;
     with_unit(unit, [&](auto zero) {
       with_index(total, [&](auto index) {
@@ -118,42 +102,44 @@ CudaLaunch prepare_heads(std::string_view kernel, const Invocation& call, device
 }  // namespace
 
 CudaLaunch prepare_columns_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("columns", "x", call[0], 2);
-  require_rank("columns", "y", call[1], 2);
-  require_shape("columns", "y", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_dtype("columns", "y", call[1], call[0].dtype);
-  const int64_t begin = call.integer("begin"), width = call[1].dim(1), item = tensor::size_of(call[0].dtype);
-  if (begin < 0 || begin + width > call[0].dim(1))
-    base::fail("[columns] columns {} to {} are outside the {} of 'x'", begin, begin + width, call[0].dim(1));
-  const Runs bytes{width * item, call[0].dim(1) * item, begin * item, width * item, 0};
+  const signature::columns::Forward<Arg> args(call.args);
+  const int64_t begin = call.integer("begin"), width = args.y.dim(1), item = tensor::size_of(args.x.dtype);
+  const Runs bytes{width * item, args.x.dim(1) * item, begin * item, width * item, 0};
   const int64_t unit =
-      common_unit({bytes.width, bytes.from_width, bytes.from_begin}, {call[0].data, call[1].data});
-  return [=, x = static_cast<const void*>(call[0].data), y = call[1].data, rows = call[0].dim(0),
+      common_unit({bytes.width, bytes.from_width, bytes.from_begin}, {args.x.data, args.y.data});
+  return [=, x = static_cast<const void*>(args.x.data), y = args.y.data, rows = args.x.dim(0),
           stream = lane.stream()] { launch_runs(stream, x, y, rows, unit, bytes); };
 }
 
 CudaLaunch prepare_columns_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("columns", "a", call[0], 2);
-  require_rank("columns", "b", call[1], 2);
-  require_shape("columns", "b", call[1], {call[0].dim(0), call[1].dim(1)});
-  require_shape("columns", "y", call[2], {call[0].dim(0), call[0].dim(1) + call[1].dim(1)});
-  require_dtype("columns", "b", call[1], call[0].dtype);
-  require_dtype("columns", "y", call[2], call[0].dtype);
-  const int64_t item = tensor::size_of(call[0].dtype), a = call[0].dim(1) * item, b = call[1].dim(1) * item;
-  const int64_t unit = common_unit({a, b}, {call[0].data, call[1].data, call[2].data});
-  return [=, from_a = static_cast<const void*>(call[0].data), from_b = static_cast<const void*>(call[1].data),
-          y = call[2].data, rows = call[0].dim(0), stream = lane.stream()] {
+  const signature::columns::BackwardInput<Arg> args(call.args);
+  const int64_t item = tensor::size_of(args.a.dtype), a = args.a.dim(1) * item, b = args.b.dim(1) * item;
+  const int64_t unit = common_unit({a, b}, {args.a.data, args.b.data, args.y.data});
+  return [=, from_a = static_cast<const void*>(args.a.data), from_b = static_cast<const void*>(args.b.data),
+          y = args.y.data, rows = args.a.dim(0), stream = lane.stream()] {
     launch_runs(stream, from_a, y, rows, unit, {a, a, 0, a + b, 0});
     launch_runs(stream, from_b, y, rows, unit, {b, b, 0, a + b, a});
   };
 }
 
-CudaLaunch prepare_split_heads(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_heads<true>("split_heads", call, lane);
+CudaLaunch prepare_split_heads_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::split_heads::Forward<Arg> args(call.args);
+  return prepare_heads<true>(call, args.x, args.y, lane);
 }
 
-CudaLaunch prepare_merge_heads(const Invocation& call, device::cuda::Lane& lane) {
-  return prepare_heads<false>("merge_heads", call, lane);
+CudaLaunch prepare_split_heads_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::split_heads::BackwardInput<Arg> args(call.args);
+  return prepare_heads<true>(call, args.x, args.y, lane);
+}
+
+CudaLaunch prepare_merge_heads_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::merge_heads::Forward<Arg> args(call.args);
+  return prepare_heads<false>(call, args.x, args.y, lane);
+}
+
+CudaLaunch prepare_merge_heads_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::merge_heads::BackwardInput<Arg> args(call.args);
+  return prepare_heads<false>(call, args.x, args.y, lane);
 }
 
 }  // namespace pleat::kernels

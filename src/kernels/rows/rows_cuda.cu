@@ -5,7 +5,6 @@
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -53,22 +52,15 @@ struct Columns {
   }
 };
 
-}  // namespace
-
 CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("add_rows", "x", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("add_rows", "bias", call[1], {width});
-  require_shape("add_rows", "shared", call[2], {rows, width});
-  require_shape("add_rows", "residual", call[3], {rows, width});
-  require_shape("add_rows", "y", call[4], {rows, width});
-  require_same_dtype("add_rows", call, {"x", "bias", "shared", "residual", "y"});
+  const signature::add_rows::Forward<Arg> args(call.args);
+  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *x = call[0].as<T>(), *bias = call[1].as<T>(), *shared = call[2].as<T>(),
-            *residual = call[3].as<T>();
-    T* y = call[4].as<T>();
+    const T *x = args.x.as<T>(), *bias = args.bias.as<T>(), *shared = args.shared.as<T>(),
+            *residual = args.residual.as<T>();
+    T* y = args.y.as<T>();
     const bool wide = width % kWide<T> == 0 && all_aligned({x, bias, shared, residual, y});
     const int64_t total = rows * width;
     out = [=, stream = lane.stream()] {
@@ -85,16 +77,15 @@ CudaLaunch prepare_add_rows_forward(const Invocation& call, device::cuda::Lane& 
 }
 
 CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("add_rows", "dy", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("add_rows", "dbias", call[1], {width});
+  const signature::add_rows::BackwardWeight<Arg> args(call.args);
+  const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
   CudaLaunch out;
-  if (!is_stored(call[1].dtype)) return out;
-  with_float(call[0].dtype, [&](auto zero) {
+  if (!is_stored(args.dbias.dtype)) return out;
+  with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T* dy = call[0].as<T>();
+    const T* dy = args.dy.as<T>();
     lane.need_scratch(sum_scratch_bytes(rows, width));
-    out = [=, &lane, to = SumTarget(call[1]), wide = width % kWide<T> == 0 && all_aligned({dy})] {
+    out = [=, &lane, to = SumTarget(args.dbias), wide = width % kWide<T> == 0 && all_aligned({dy})] {
       auto* parts = reinterpret_cast<float*>(lane.scratch());
       if (wide)
         launch_column_sums<kWide<T>>(lane.stream(), Columns<T, kWide<T>>{dy, width}, rows, parts, to);
@@ -105,12 +96,16 @@ CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda
   return out;
 }
 
+// Args: the row of any phase.
+template <template <class> class Args>
 CudaLaunch prepare_fill_zero(const Invocation& call, device::cuda::Lane& lane) {
-  return
-      [to = call[0].data, bytes = call[0].size() * tensor::size_of(call[0].dtype), stream = lane.stream()] {
-        if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
-      };
+  const Args<Arg> args(call.args);
+  return [to = args.y.data, bytes = args.y.size() * tensor::size_of(args.y.dtype), stream = lane.stream()] {
+    if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), stream));
+  };
 }
+
+}  // namespace
 
 std::span<const CudaBinding> rows_cuda_bindings() {
   using program::KernelKind;
@@ -118,18 +113,18 @@ std::span<const CudaBinding> rows_cuda_bindings() {
   static constexpr CudaBinding rows[] = {
       {KernelKind::add_rows, Phase::Forward, prepare_add_rows_forward},
       {KernelKind::add_rows, Phase::BackwardWeight, prepare_add_rows_backward_weight},
-      {KernelKind::take_rows, Phase::Forward, prepare_take_rows},
-      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows},
+      {KernelKind::take_rows, Phase::Forward, prepare_take_rows_forward},
+      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows_backward_input},
       {KernelKind::columns, Phase::Forward, prepare_columns_forward},
       {KernelKind::columns, Phase::BackwardInput, prepare_columns_backward_input},
-      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero},
-      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero},
-      {KernelKind::split_heads, Phase::Forward, prepare_split_heads},
-      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads},
-      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads},
-      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads},
+      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero<signature::fill_zero::Forward>},
+      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero<signature::fill_zero::BackwardInput>},
+      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero<signature::fill_zero::BackwardWeight>},
+      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero<signature::fill_zero::Update>},
+      {KernelKind::split_heads, Phase::Forward, prepare_split_heads_forward},
+      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads_backward_input},
+      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads_forward},
+      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads_backward_input},
   };
   return rows;
 }

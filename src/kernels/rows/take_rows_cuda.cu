@@ -1,6 +1,5 @@
 // Rows picked by index on the GPU. Overwriting moves bytes; accumulating adds in the element type (floats:
 // once rounded).
-#include "kernels/math/require.h"
 #include "kernels/rows/gather.cuh"
 #include "kernels/rows/rows_cuda.h"
 
@@ -46,10 +45,11 @@ __global__ void __launch_bounds__(kGatherThreads)
 }
 
 template <class T>
-CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picked, device::cuda::Lane& lane) {
-  const auto* x = static_cast<const T*>(call[0].data);
-  auto* y = static_cast<T*>(call[3].data);
-  const int64_t rows = call[3].dim(0);
+CudaLaunch launch_add(const Arg& from, const Arg& to, int64_t width, const Picked& picked,
+                      device::cuda::Lane& lane) {
+  const auto* x = static_cast<const T*>(from.data);
+  auto* y = static_cast<T*>(to.data);
+  const int64_t rows = to.dim(0);
   const bool wide = width % kWide<T> == 0 && all_aligned({x, y});
   return [=, stream = lane.stream()] {
     const int64_t blocks = ceil_div(rows * width, kGatherThreads * (wide ? kWide<T> : 1));
@@ -64,46 +64,46 @@ CudaLaunch launch_add(const Invocation& call, int64_t width, const Picked& picke
   };
 }
 
-}  // namespace
-
-CudaLaunch prepare_take_rows(const Invocation& call, device::cuda::Lane& lane) {
-  if (call[0].shape.size() != 1) require_rank("take_rows", "x", call[0], 2);
-  require_rank("take_rows", "y", call[3], call[0].shape.size());
-  if (call[0].shape.size() == 2) require_shape("take_rows", "y", call[3], {call[3].dim(0), call[0].dim(1)});
-  require_dtype("take_rows", "y", call[3], call[0].dtype);
-  require_dtype("take_rows", "index", call[1], tensor::Dtype::I32);
-  require_shape("take_rows", "index", call[1], {call[3].dim(0)});
-  require_dtype("take_rows", "offsets", call[2], tensor::Dtype::I32);
-  require_rank("take_rows", "offsets", call[2], 1);
-  if (call[2].present && call[2].dim(0) < 1)
-    base::fail("[take_rows] argument 'offsets' is empty, needed 1 element or more");
-  const int64_t rows = call[3].dim(0), width = call[0].shape.size() == 2 ? call[0].dim(1) : 1;
-  const Picked picked{call[1].as<int32_t>(),
-                      call[2].present ? call[2].as<int32_t>() + call[2].dim(0) - 1 : nullptr, call[0].dim(0),
-                      rows};
-  if (call[3].into() == Into::Overwrite) {
-    const int64_t bytes = width * tensor::size_of(call[0].dtype);
-    return [=, x = static_cast<const void*>(call[0].data), y = call[3].data,
-            unit = common_unit({bytes}, {call[0].data, call[3].data}),
-            stream = lane.stream()] { launch_gather(stream, x, y, rows, bytes, unit, picked); };
+CudaLaunch prepare(const Arg& x, const Arg& index, const Arg& offsets, const Arg& y,
+                   device::cuda::Lane& lane) {
+  const int64_t rows = y.dim(0), width = x.shape.size() == 2 ? x.dim(1) : 1;
+  const Picked picked{index.as<int32_t>(),
+                      offsets.present ? offsets.as<int32_t>() + offsets.dim(0) - 1 : nullptr, x.dim(0), rows};
+  if (y.into() == Into::Overwrite) {
+    const int64_t bytes = width * tensor::size_of(x.dtype);
+    return [=, from = static_cast<const void*>(x.data), to = y.data,
+            unit = common_unit({bytes}, {x.data, y.data}),
+            stream = lane.stream()] { launch_gather(stream, from, to, rows, bytes, unit, picked); };
   }
-  switch (call[0].dtype) {
+  switch (x.dtype) {
     case tensor::Dtype::U8:
-      return launch_add<uint8_t>(call, width, picked, lane);
+      return launch_add<uint8_t>(x, y, width, picked, lane);
     case tensor::Dtype::I32:
-      return launch_add<int32_t>(call, width, picked, lane);
+      return launch_add<int32_t>(x, y, width, picked, lane);
     case tensor::Dtype::I64:
-      return launch_add<int64_t>(call, width, picked, lane);
+      return launch_add<int64_t>(x, y, width, picked, lane);
     case tensor::Dtype::F32:
-      return launch_add<float>(call, width, picked, lane);
+      return launch_add<float>(x, y, width, picked, lane);
     case tensor::Dtype::F64:
-      return launch_add<double>(call, width, picked, lane);
+      return launch_add<double>(x, y, width, picked, lane);
     case tensor::Dtype::BF16:
-      return launch_add<bf16>(call, width, picked, lane);
+      return launch_add<bf16>(x, y, width, picked, lane);
     case tensor::Dtype::I16:
       break;
   }
   return {};
+}
+
+}  // namespace
+
+CudaLaunch prepare_take_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::take_rows::Forward<Arg> args(call.args);
+  return prepare(args.x, args.index, args.offsets, args.y, lane);
+}
+
+CudaLaunch prepare_take_rows_backward_input(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::take_rows::BackwardInput<Arg> args(call.args);
+  return prepare(args.x, args.index, args.offsets, args.y, lane);
 }
 
 }  // namespace pleat::kernels

@@ -9,3 +9,17 @@
 #pragma once
 
 #include "kernels/bind.h"
+#include "program/shares.h"
+
+namespace pleat::kernels {
+
+constexpr int64_t kShareBatch = 64;  // tensors of one launch on a GPU
+
+// Of a row that holds a share of each of these tensors. The share of tensor i begins behind those before it.
+inline int64_t share_row_elements(std::span<const Arg> tensors, int64_t num_ranks) {
+  int64_t sum = 0;
+  for (const Arg& tensor : tensors) sum += program::share_stride(tensor.size(), num_ranks);
+  return sum;
+}
+
+}  // namespace pleat::kernels

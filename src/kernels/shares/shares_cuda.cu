@@ -6,14 +6,15 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/shares/shares_bind.h"
+#include "kernels/shares/shares.h"
 
 namespace pleat::kernels {
 namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256, kMaxTensors = 64;
+constexpr int kThreads = 256;
+constexpr int kMaxTensors = static_cast<int>(kShareBatch);
 constexpr int64_t kMaxBlocks = 256;
 
 struct Batch {
@@ -50,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class U, Way kWay>
-CudaLaunch launch(const Invocation& call, ShareTensors t, const Arg& packed, int64_t num_ranks,
-                  const int64_t* place, device::cuda::Lane& lane) {
+CudaLaunch launch(std::span<const Arg> tensors, const Arg& packed, int64_t num_ranks, const int64_t* place,
+                  device::cuda::Lane& lane) {
   struct Part {
     Batch batch{};
     int num_tensors = 0;
@@ -59,12 +60,12 @@ CudaLaunch launch(const Invocation& call, ShareTensors t, const Arg& packed, int
   };
   std::vector<Part> parts;
   int64_t begin = 0;
-  for (size_t i = t.first; i < t.end; ++i) {
+  for (const Arg& tensor : tensors) {
     if (parts.empty() || parts.back().num_tensors == kMaxTensors) parts.emplace_back();
     Part& part = parts.back();
     const int k = part.num_tensors++;
-    const int64_t n = call[i].size(), stride = program::share_stride(n, num_ranks);
-    part.batch.tensor[k] = call[i].data;
+    const int64_t n = tensor.size(), stride = program::share_stride(n, num_ranks);
+    part.batch.tensor[k] = tensor.data;
     part.batch.elements[k] = n;
     part.batch.share[k] = program::share_of(n, num_ranks);
     part.batch.stride[k] = stride;
@@ -85,35 +86,34 @@ CudaLaunch launch(const Invocation& call, ShareTensors t, const Arg& packed, int
 }
 
 template <Way kWay>
-CudaLaunch prepare(const Invocation& call, ShareTensors t, const Arg& packed, int64_t num_ranks,
-                   const int64_t* place, device::cuda::Lane& lane) {
+CudaLaunch prepare(std::span<const Arg> tensors, const Arg& packed, int64_t num_ranks, const int64_t* place,
+                   device::cuda::Lane& lane) {
   switch (tensor::size_of(packed.dtype)) {
     case 1:
-      return launch<uint8_t, kWay>(call, t, packed, num_ranks, place, lane);
+      return launch<uint8_t, kWay>(tensors, packed, num_ranks, place, lane);
     case 2:
-      return launch<uint16_t, kWay>(call, t, packed, num_ranks, place, lane);
+      return launch<uint16_t, kWay>(tensors, packed, num_ranks, place, lane);
     case 4:
-      return launch<uint32_t, kWay>(call, t, packed, num_ranks, place, lane);
+      return launch<uint32_t, kWay>(tensors, packed, num_ranks, place, lane);
     default:
-      return launch<uint64_t, kWay>(call, t, packed, num_ranks, place, lane);
+      return launch<uint64_t, kWay>(tensors, packed, num_ranks, place, lane);
   }
 }
 
 CudaLaunch prepare_pack_shares(const Invocation& call, device::cuda::Lane& lane) {
-  const ShareTensors t = check_pack_shares(call);
-  const Arg& packed = call[t.end];
-  return prepare<Way::Pack>(call, t, packed, packed.dim(0), nullptr, lane);
+  const signature::pack_shares::BackwardWeight<Arg> args(call.args);
+  return prepare<Way::Pack>(args.g, args.packed, args.packed.dim(0), nullptr, lane);
 }
 
 CudaLaunch prepare_pack_own(const Invocation& call, device::cuda::Lane& lane) {
-  const ShareTensors t = check_pack_own(call);
-  return prepare<Way::Pack>(call, t, call[t.end], call.integer("ranks"),
-                            call[0].as<int64_t>() + call.integer("group"), lane);
+  const signature::pack_own::Update<Arg> args(call.args);
+  return prepare<Way::Pack>(args.w, args.packed, call.integer("ranks"),
+                            args.coords.as<int64_t>() + call.integer("group"), lane);
 }
 
 CudaLaunch prepare_unpack_shares(const Invocation& call, device::cuda::Lane& lane) {
-  const ShareTensors t = check_unpack_shares(call);
-  return prepare<Way::Unpack>(call, t, call[0], call[0].dim(0), nullptr, lane);
+  const signature::unpack_shares::Update<Arg> args(call.args);
+  return prepare<Way::Unpack>(args.w, args.packed, args.packed.dim(0), nullptr, lane);
 }
 
 }  // namespace

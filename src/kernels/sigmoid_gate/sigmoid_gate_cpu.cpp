@@ -4,7 +4,6 @@
 
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 
 namespace pleat::kernels {
@@ -13,11 +12,12 @@ namespace {
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const T* x = call[0].as<T>();
-    const T* w = call[1].as<T>();
-    const T* y = call[2].as<T>();
-    T* out = call[3].as<T>();
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const signature::sigmoid_gate::Forward<Arg> args(call.args);
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    const T* y = args.y.as<T>();
+    T* out = args.out.as<T>();
+    const int64_t rows = args.x.dim(0), width = args.x.dim(1);
     const Tiling tiling = row_tiling(rows, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -41,14 +41,15 @@ Slope slope(const T* dout, const T* x, const T* w, const T* y, int64_t width) {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const T* dout = call[0].as<T>();
-    const T* x = call[1].as<T>();
-    const T* w = call[2].as<T>();
-    const T* y = call[3].as<T>();
-    T* dx = call[4].as<T>();
-    T* dy = call[5].as<T>();
-    const bool accumulate = call[4].into() == Into::Accumulate;
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+    const signature::sigmoid_gate::BackwardInput<Arg> args(call.args);
+    const T* dout = args.dout.as<T>();
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    const T* y = args.y.as<T>();
+    T* dx = args.dx.as<T>();
+    T* dy = args.dy.as<T>();
+    const bool accumulate = args.dx.into() == Into::Accumulate;
+    const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
     const Tiling tiling = row_tiling(rows, width);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       for (int64_t t = tiling.begin(tile_idx); t < tiling.end(tile_idx); ++t) {
@@ -69,13 +70,14 @@ struct BackwardInput {
 template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
-    const T* dout = call[0].as<T>();
-    const T* x = call[1].as<T>();
-    const T* w = call[2].as<T>();
-    const T* y = call[3].as<T>();
-    T* dw = call[4].as<T>();
-    const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-    if (call[4].into() == Into::Overwrite) std::fill_n(dw, width, T(0));
+    const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
+    const T* dout = args.dout.as<T>();
+    const T* x = args.x.as<T>();
+    const T* w = args.w.as<T>();
+    const T* y = args.y.as<T>();
+    T* dw = args.dw.as<T>();
+    const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
+    if (args.dw.into() == Into::Overwrite) std::fill_n(dw, width, T(0));
     double coefficient[kGateBlock];
     for (int64_t first = 0; first < rows; first += kGateBlock) {
       const int64_t count = std::min(kGateBlock, rows - first);
@@ -100,37 +102,17 @@ struct BackwardWeight {
   }
 };
 
-void require_backward_inputs(const Invocation& call) {
-  require_rank("sigmoid_gate", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("sigmoid_gate", "x", call[1], {rows, width});
-  require_shape("sigmoid_gate", "w", call[2], {width});
-  require_shape("sigmoid_gate", "y", call[3], {rows, width});
-}
-
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("sigmoid_gate", "x", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_shape("sigmoid_gate", "w", call[1], {width});
-  require_shape("sigmoid_gate", "y", call[2], {rows, width});
-  require_shape("sigmoid_gate", "out", call[3], {rows, width});
-  require_same_dtype("sigmoid_gate", call, {"x", "w", "y", "out"});
-  return select_float<Forward>(call[0].dtype);
+  return select_float<Forward>(signature::sigmoid_gate::Forward(call.args).x.dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_backward_inputs(call);
-  require_shape("sigmoid_gate", "dx", call[4], {call[0].dim(0), call[0].dim(1)});
-  require_shape("sigmoid_gate", "dy", call[5], {call[0].dim(0), call[0].dim(1)});
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dx", "dy"});
-  return select_float<BackwardInput>(call[0].dtype);
+  return select_float<BackwardInput>(signature::sigmoid_gate::BackwardInput(call.args).dout.dtype);
 }
 
 Kernel resolve_backward_weight(const Invocation& call) {
-  require_backward_inputs(call);
-  require_shape("sigmoid_gate", "dw", call[4], {call[0].dim(1)});
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dw"});
-  return select_float<BackwardWeight>(call[0].dtype);
+  const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
+  return args.dw.dtype == args.dout.dtype ? select_float<BackwardWeight>(args.dout.dtype) : nullptr;
 }
 
 }  // namespace

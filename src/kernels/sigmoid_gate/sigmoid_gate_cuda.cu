@@ -7,7 +7,6 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/math/require.h"
 #include "kernels/sigmoid_gate/gate_held.cuh"
 
 namespace pleat::kernels {
@@ -98,26 +97,13 @@ struct WeightTerms {
   }
 };
 
-void require_rows(const Invocation& call, std::initializer_list<std::string_view> names, int64_t rows,
-                  int64_t width) {
-  size_t i = 0;
-  for (std::string_view name : names) {
-    if (name == "w" || name == "dw")
-      require_shape("sigmoid_gate", name, call[i], {width});
-    else
-      require_shape("sigmoid_gate", name, call[i], {rows, width});
-    ++i;
-  }
-}
-
-// Calls f(T, N) for the element type and the run that width and addresses allow.
+// Calls f(T, N) for the element type of `rows` and the run that its width and the addresses allow.
 template <class F>
-CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
+CudaLaunch with_run(const Arg& rows, std::initializer_list<const void*> addresses, F&& f) {
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(rows.dtype, [&](auto zero) {
     using T = decltype(zero);
-    bool wide = call[0].dim(1) % kWide<T> == 0;
-    for (size_t i = 0; i < num_wide; ++i) wide = wide && all_aligned({call[i].data});
+    const bool wide = rows.dim(1) % kWide<T> == 0 && all_aligned(addresses);
     out = wide ? f(zero, std::integral_constant<int, kWide<T>>{}) : f(zero, std::integral_constant<int, 1>{});
   });
   return out;
@@ -126,72 +112,71 @@ CudaLaunch with_run(const Invocation& call, size_t num_wide, F&& f) {
 unsigned blocks_of(int64_t rows) { return static_cast<unsigned>(ceil_div(rows, kWarps)); }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "x", call[0], 2);
-  require_rows(call, {"x", "w", "y", "out"}, call[0].dim(0), call[0].dim(1));
-  require_same_dtype("sigmoid_gate", call, {"x", "w", "y", "out"});
-  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    GateArgs<T> p{};
-    p.x = call[0].as<T>(), p.w = call[1].as<T>(), p.y = call[2].as<T>(), p.out = call[3].as<T>();
-    p.rows = call[0].dim(0), p.width = call[0].dim(1);
-    return [p, stream = lane.stream()] {
-      if (p.rows == 0) return;
-      forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
+  const signature::sigmoid_gate::Forward<Arg> args(call.args);
+  return with_run(
+      args.x, {args.x.data, args.w.data, args.y.data, args.out.data}, [&](auto zero, auto run) -> CudaLaunch {
+        using T = decltype(zero);
+        GateArgs<T> p{};
+        p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>(), p.out = args.out.as<T>();
+        p.rows = args.x.dim(0), p.width = args.x.dim(1);
+        return [p, stream = lane.stream()] {
+          if (p.rows == 0) return;
+          forward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+          PLEAT_CUDA_LAUNCHED();
+        };
+      });
 }
 
 CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "dout", call[0], 2);
-  require_rows(call, {"dout", "x", "w", "y", "dx", "dy"}, call[0].dim(0), call[0].dim(1));
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y", "dx", "dy"});
-  return with_run(call, 6, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    GateArgs<T> p{};
-    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
-    p.dx = call[4].as<T>(), p.dy = call[5].as<T>();
-    p.accumulate = call[4].into() == Into::Accumulate;
-    p.rows = call[0].dim(0), p.width = call[0].dim(1);
-    if constexpr (decltype(run)::value > 1)
-      if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
-    return [p, stream = lane.stream()] {
-      if (p.rows == 0) return;
-      backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
+  const signature::sigmoid_gate::BackwardInput<Arg> args(call.args);
+  return with_run(
+      args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data, args.dx.data, args.dy.data},
+      [&](auto zero, auto run) -> CudaLaunch {
+        using T = decltype(zero);
+        GateArgs<T> p{};
+        p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
+        p.dx = args.dx.as<T>(), p.dy = args.dy.as<T>();
+        p.accumulate = args.dx.into() == Into::Accumulate;
+        p.rows = args.dout.dim(0), p.width = args.dout.dim(1);
+        if constexpr (decltype(run)::value > 1)
+          if (CudaLaunch held = gate_backward_input_held(p, lane)) return held;
+        return [p, stream = lane.stream()] {
+          if (p.rows == 0) return;
+          backward<T, decltype(run)::value><<<blocks_of(p.rows), kThreads, 0, stream>>>(p);
+          PLEAT_CUDA_LAUNCHED();
+        };
+      });
 }
 
 CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("sigmoid_gate", "dout", call[0], 2);
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
-  require_rows(call, {"dout", "x", "w", "y", "dw"}, rows, width);
-  require_same_dtype("sigmoid_gate", call, {"dout", "x", "w", "y"});
-  if (!is_stored(call[4].dtype)) return {};
-  return with_run(call, 4, [&](auto zero, auto run) -> CudaLaunch {
-    using T = decltype(zero);
-    constexpr int N = decltype(run)::value;
-    GateArgs<T> p{};
-    p.dout = call[0].as<T>(), p.x = call[1].as<T>(), p.w = call[2].as<T>(), p.y = call[3].as<T>();
-    p.rows = rows, p.width = width;
-    const SumTarget to(call[4]);
-    if constexpr (N > 1)
-      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
-    // Scratch: a coefficient per row, then the partial sums.
-    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
-    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
-    return [=, &lane] {
-      GateArgs<T> now = p;
-      now.coefficients = reinterpret_cast<float*>(lane.scratch());
-      if (rows > 0) {
-        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
-        PLEAT_CUDA_LAUNCHED();
-      }
-      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width}, rows,
-                            reinterpret_cast<float*>(lane.scratch() + parts_at), to);
-    };
-  });
+  const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
+  const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
+  if (!is_stored(args.dw.dtype)) return {};
+  return with_run(args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data},
+                  [&](auto zero, auto run) -> CudaLaunch {
+                    using T = decltype(zero);
+                    constexpr int N = decltype(run)::value;
+                    GateArgs<T> p{};
+                    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(),
+                    p.y = args.y.as<T>();
+                    p.rows = rows, p.width = width;
+                    const SumTarget to(args.dw);
+                    if constexpr (N > 1)
+                      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
+                    // Scratch: a coefficient per row, then the partial sums.
+                    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
+                    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
+                    return [=, &lane] {
+                      GateArgs<T> now = p;
+                      now.coefficients = reinterpret_cast<float*>(lane.scratch());
+                      if (rows > 0) {
+                        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
+                        PLEAT_CUDA_LAUNCHED();
+                      }
+                      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width},
+                                            rows, reinterpret_cast<float*>(lane.scratch() + parts_at), to);
+                    };
+                  });
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ struct ClampedGate {
 
 // Calls f with the function object the attributes name.
 template <class F>
-void with_activation(std::string_view kernel, const Invocation& call, F&& f) {
-  if (activation_of(kernel, call) == Activation::Silu)
+void with_activation(const Invocation& call, F&& f) {
+  if (activation_of(call) == Activation::Silu)
     f(SiluGate{});
   else
     f(ClampedGate{static_cast<float>(call.attr("limit")), static_cast<float>(call.attr("alpha"))});

@@ -15,15 +15,16 @@ namespace pleat::kernels {
 enum class Activation : int64_t { Silu = 0, Clamped = 1 };
 
 // Throws base::Error when the attributes name no activation.
-inline Activation activation_of(std::string_view kernel, const Invocation& call) {
+inline void require_activation(const Arg& of, const Invocation& call) {
   const double number = call.attr("activation");
-  if (number == 0) return Activation::Silu;
-  if (number != 1) base::fail("[{}] activation is {}, needed 0 (silu) or 1 (clamped)", kernel, number);
+  if (number == 0) return;
+  if (number != 1) refuse(of, "activation is {}, needed 0 (silu) or 1 (clamped)", number);
   const double limit = call.attr("limit"), alpha = call.attr("alpha");
   if (!(limit > 0) || !std::isfinite(alpha))
-    base::fail("[{}] limit {} and alpha {}: needed a positive limit and a finite alpha", kernel, limit,
-               alpha);
-  return Activation::Clamped;
+    refuse(of, "limit {} and alpha {}: needed a positive limit and a finite alpha", limit, alpha);
+}
+inline Activation activation_of(const Invocation& call) {
+  return static_cast<Activation>(call.integer("activation"));
 }
 
 // The clamped activation of one element. Comparisons are such that NaN passes through.

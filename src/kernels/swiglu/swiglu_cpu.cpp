@@ -1,7 +1,6 @@
 #include "kernels/swiglu/swiglu.h"
 
 #include "kernels/math/exp.h"
-#include "kernels/math/require.h"
 #include "kernels/math/tiles.h"
 #include "kernels/swiglu/activation.h"
 
@@ -24,8 +23,9 @@ void for_each_row(const Invocation& call, const Arg& gu, const Arg& other, const
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
-    const int64_t width = call[1].dim(1);
-    for_each_row<T>(call, call[0], call[1],
+    const signature::swiglu::Forward<Arg> args(call.args);
+    const int64_t width = args.a.dim(1);
+    for_each_row<T>(call, args.gu, args.a,
                     [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
                       for (int64_t j = 0; j < width; ++j) to[j] = gate[j] * fast_sigmoid(gate[j]) * up[j];
                     });
@@ -35,9 +35,10 @@ struct Forward {
 template <class T>
 struct ClampedForward {
   static void run(const Invocation& call) {
-    const int64_t width = call[1].dim(1);
+    const signature::swiglu::Forward<Arg> args(call.args);
+    const int64_t width = args.a.dim(1);
     const Clamped<T> activation(call);
-    for_each_row<T>(call, call[0], call[1],
+    for_each_row<T>(call, args.gu, args.a,
                     [=](const T* __restrict gate, const T* __restrict up, T* __restrict to, int64_t) {
                       for (int64_t j = 0; j < width; ++j) to[j] = activation.value(gate[j], up[j]);
                     });
@@ -47,9 +48,10 @@ struct ClampedForward {
 template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
-    const int64_t width = call[0].dim(1);
-    T* dgu = call[2].as<T>();
-    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+    const signature::swiglu::BackwardInput<Arg> args(call.args);
+    const int64_t width = args.da.dim(1);
+    T* dgu = args.dgu.as<T>();
+    for_each_row<T>(call, args.gu, args.da, [=](const T* gate, const T* up, const T* d, int64_t t) {
       T* to = dgu + t * 2 * width;
       for (int64_t j = 0; j < width; ++j) {
         const T g = gate[j], u = up[j], s = fast_sigmoid(g);
@@ -63,10 +65,11 @@ struct BackwardInput {
 template <class T>
 struct ClampedBackwardInput {
   static void run(const Invocation& call) {
-    const int64_t width = call[0].dim(1);
-    T* dgu = call[2].as<T>();
+    const signature::swiglu::BackwardInput<Arg> args(call.args);
+    const int64_t width = args.da.dim(1);
+    T* dgu = args.dgu.as<T>();
     const Clamped<T> activation(call);
-    for_each_row<T>(call, call[1], call[0], [=](const T* gate, const T* up, const T* d, int64_t t) {
+    for_each_row<T>(call, args.gu, args.da, [=](const T* gate, const T* up, const T* d, int64_t t) {
       T* to = dgu + t * 2 * width;
       for (int64_t j = 0; j < width; ++j) {
         const auto at = activation.point(gate[j], up[j]);
@@ -78,21 +81,15 @@ struct ClampedBackwardInput {
 };
 
 Kernel resolve_forward(const Invocation& call) {
-  require_rank("swiglu", "a", call[1], 2);
-  require_shape("swiglu", "gu", call[0], {call[1].dim(0), 2 * call[1].dim(1)});
-  require_same_dtype("swiglu", call, {"gu", "a"});
-  return activation_of("swiglu", call) == Activation::Silu ? select_float<Forward>(call[0].dtype)
-                                                           : select_float<ClampedForward>(call[0].dtype);
+  const tensor::Dtype dtype = signature::swiglu::Forward(call.args).gu.dtype;
+  return activation_of(call) == Activation::Silu ? select_float<Forward>(dtype)
+                                                 : select_float<ClampedForward>(dtype);
 }
 
 Kernel resolve_backward_input(const Invocation& call) {
-  require_rank("swiglu", "da", call[0], 2);
-  require_shape("swiglu", "gu", call[1], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_shape("swiglu", "dgu", call[2], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_same_dtype("swiglu", call, {"da", "gu", "dgu"});
-  return activation_of("swiglu", call) == Activation::Silu
-             ? select_float<BackwardInput>(call[0].dtype)
-             : select_float<ClampedBackwardInput>(call[0].dtype);
+  const tensor::Dtype dtype = signature::swiglu::BackwardInput(call.args).da.dtype;
+  return activation_of(call) == Activation::Silu ? select_float<BackwardInput>(dtype)
+                                                 : select_float<ClampedBackwardInput>(dtype);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
-#include "kernels/math/require.h"
 #include "kernels/swiglu/activation.cuh"
 #include "kernels/swiglu/activation.h"
 #include "program/limits.h"
@@ -67,9 +66,10 @@ unsigned num_blocks(int64_t rows, int64_t per_row) {
 
 template <class T, int N, class F>
 CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T* gu = call[0].as<T>();
-  T* a = call[1].as<T>();
-  const int64_t rows = call[1].dim(0), width = call[1].dim(1);
+  const signature::swiglu::Forward<Arg> args(call.args);
+  const T* gu = args.gu.as<T>();
+  T* a = args.a.as<T>();
+  const int64_t rows = args.a.dim(0), width = args.a.dim(1);
   const int64_t per_row = width / N;
   const unsigned blocks = num_blocks(rows, per_row);
   return [=, stream = lane.stream()] {
@@ -81,9 +81,10 @@ CudaLaunch launch_forward(const Invocation& call, device::cuda::Lane& lane, F f)
 
 template <class T, int N, class F>
 CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f) {
-  const T *da = call[0].as<T>(), *gu = call[1].as<T>();
-  T* dgu = call[2].as<T>();
-  const int64_t rows = call[0].dim(0), width = call[0].dim(1);
+  const signature::swiglu::BackwardInput<Arg> args(call.args);
+  const T *da = args.da.as<T>(), *gu = args.gu.as<T>();
+  T* dgu = args.dgu.as<T>();
+  const int64_t rows = args.da.dim(0), width = args.da.dim(1);
   const int64_t per_row = width / N;
   const unsigned blocks = num_blocks(rows, per_row);
   return [=, stream = lane.stream()] {
@@ -94,30 +95,25 @@ CudaLaunch launch_backward(const Invocation& call, device::cuda::Lane& lane, F f
 }
 
 CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("swiglu", "a", call[1], 2);
-  require_shape("swiglu", "gu", call[0], {call[1].dim(0), 2 * call[1].dim(1)});
-  require_same_dtype("swiglu", call, {"gu", "a"});
+  const signature::swiglu::Forward<Arg> args(call.args);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.gu.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation("swiglu", call, [&](auto f) {
-      out = call[1].dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
-                                           : launch_forward<T, 1>(call, lane, f);
+    with_activation(call, [&](auto f) {
+      out = args.a.dim(1) % kWide<T> == 0 ? launch_forward<T, kWide<T>>(call, lane, f)
+                                          : launch_forward<T, 1>(call, lane, f);
     });
   });
   return out;
 }
 
 CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
-  require_rank("swiglu", "da", call[0], 2);
-  require_shape("swiglu", "gu", call[1], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_shape("swiglu", "dgu", call[2], {call[0].dim(0), 2 * call[0].dim(1)});
-  require_same_dtype("swiglu", call, {"da", "gu", "dgu"});
+  const signature::swiglu::BackwardInput<Arg> args(call.args);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
+  with_float(args.da.dtype, [&](auto zero) {
     using T = decltype(zero);
-    with_activation("swiglu", call, [&](auto f) {
-      out = call[0].dim(1) % kWide<T> == 0 ? launch_backward<T, kWide<T>>(call, lane, f)
+    with_activation(call, [&](auto f) {
+      out = args.da.dim(1) % kWide<T> == 0 ? launch_backward<T, kWide<T>>(call, lane, f)
                                            : launch_backward<T, 1>(call, lane, f);
     });
   });

@@ -8,9 +8,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-Kernel resolve_token_score(const Invocation& call);
-
-}  // namespace pleat::kernels

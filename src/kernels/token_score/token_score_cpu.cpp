@@ -6,7 +6,6 @@
 
 #include "kernels/math/exp.h"
 #include "kernels/math/reduce.h"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -14,16 +13,16 @@ namespace {
 template <class T>
 struct Score {
   static void run(const Invocation& call) {
-    const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
-    const T* logits = call[0].as<T>();
-    const int32_t* labels = call[1].as<int32_t>();
-    const uint8_t* mask = call[2].as<uint8_t>();
-    double* log_prob = call[3].as<double>();
-    int32_t* best = call[4].as<int32_t>();
+    const signature::token_score::Forward<Arg> args(call.args);
+    const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
+    const T* logits = args.logits.as<T>();
+    const int32_t* labels = args.labels.as<int32_t>();
+    const uint8_t* mask = args.mask.as<uint8_t>();
+    double* log_prob = args.log_prob.as<double>();
+    int32_t* best = args.best.as<int32_t>();
     for (int64_t t = 0; t < rows; ++t)
       if (mask[t] && (labels[t] < 0 || labels[t] >= vocabulary))
-        base::fail("[token_score] label {} of row {} is outside the vocabulary of {}", labels[t], t,
-                   vocabulary);
+        refuse(args.labels, "label {} of row {} is outside the vocabulary of {}", labels[t], t, vocabulary);
     call.pool->for_each_tile(rows, [&](int64_t t) {
       log_prob[t] = 0;
       best[t] = -1;
@@ -45,27 +44,16 @@ struct Score {
   }
 };
 
-}  // namespace
-
-Kernel resolve_token_score(const Invocation& call) {
-  constexpr std::string_view kName = "token_score";
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "labels", call[1], {rows});
-  require_dtype(kName, "labels", call[1], tensor::Dtype::I32);
-  require_shape(kName, "mask", call[2], {rows});
-  require_dtype(kName, "mask", call[2], tensor::Dtype::U8);
-  require_shape(kName, "log_prob", call[3], {rows});
-  require_dtype(kName, "log_prob", call[3], tensor::Dtype::F64);
-  require_shape(kName, "best", call[4], {rows});
-  require_dtype(kName, "best", call[4], tensor::Dtype::I32);
-  return select_float<Score>(call[0].dtype);
+Kernel resolve(const Invocation& call) {
+  return select_float<Score>(signature::token_score::Forward(call.args).logits.dtype);
 }
+
+}  // namespace
 
 std::span<const Binding> token_score_bindings() {
   using program::KernelKind;
   using program::Phase;
-  static constexpr Binding rows[] = {{KernelKind::token_score, Phase::Forward, resolve_token_score}};
+  static constexpr Binding rows[] = {{KernelKind::token_score, Phase::Forward, resolve}};
   return rows;
 }
 

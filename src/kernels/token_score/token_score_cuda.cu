@@ -4,7 +4,6 @@
 #include "kernels/cross_entropy/row_stream.cuh"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/halt.cuh"
-#include "kernels/math/require.h"
 
 namespace pleat::kernels {
 namespace {
@@ -77,12 +76,13 @@ __global__ void __launch_bounds__(kThreads, kStreamThreads / kThreads)
 
 template <class T>
 CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
-  const T* logits = call[0].as<T>();
-  const int32_t* labels = call[1].as<int32_t>();
-  const uint8_t* mask = call[2].as<uint8_t>();
-  double* log_prob = call[3].as<double>();
-  int32_t* best = call[4].as<int32_t>();
-  const int64_t rows = call[0].dim(0), vocabulary = call[0].dim(1);
+  const signature::token_score::Forward<Arg> args(call.args);
+  const T* logits = args.logits.as<T>();
+  const int32_t* labels = args.labels.as<int32_t>();
+  const uint8_t* mask = args.mask.as<uint8_t>();
+  double* log_prob = args.log_prob.as<double>();
+  int32_t* best = args.best.as<int32_t>();
+  const int64_t rows = args.logits.dim(0), vocabulary = args.logits.dim(1);
   return [=, stream = lane.stream()] {
     if (rows == 0) return;
     with_stream_threads(rows, [&](auto threads) {
@@ -94,22 +94,9 @@ CudaLaunch launch(const Invocation& call, device::cuda::Lane& lane) {
 }
 
 CudaLaunch prepare(const Invocation& call, device::cuda::Lane& lane) {
-  constexpr std::string_view kName = "token_score";
-  require_rank(kName, "logits", call[0], 2);
-  const int64_t rows = call[0].dim(0);
-  require_shape(kName, "labels", call[1], {rows});
-  require_dtype(kName, "labels", call[1], tensor::Dtype::I32);
-  require_shape(kName, "mask", call[2], {rows});
-  require_dtype(kName, "mask", call[2], tensor::Dtype::U8);
-  require_shape(kName, "log_prob", call[3], {rows});
-  require_dtype(kName, "log_prob", call[3], tensor::Dtype::F64);
-  require_shape(kName, "best", call[4], {rows});
-  require_dtype(kName, "best", call[4], tensor::Dtype::I32);
   CudaLaunch out;
-  with_float(call[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    out = launch<T>(call, lane);
-  });
+  with_float(signature::token_score::Forward(call.args).logits.dtype,
+             [&](auto zero) { out = launch<decltype(zero)>(call, lane); });
   return out;
 }
 

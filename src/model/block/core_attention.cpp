@@ -25,11 +25,16 @@ Widths widths(const Decoder& d) {
   return {H * m.head_dim, G * m.head_dim, G * dv, H * dv, H};
 }
 
+AttrSet context_attrs(const Decoder& d, int layer, int64_t parts) {
+  AttrSet attrs = attention_attrs(d.config.model, layer, parts);
+  attrs.push_back({"seq_len", double(d.config.train.seq_len)});
+  return attrs;
+}
+
 // What doc_start may hold is known for training only: other programs get whatever their caller asks.
 AttrSet core_attrs(const Decoder& d, int layer, int64_t parts) {
-  AttrSet attrs = attention_attrs(d.config.model, layer, parts);
+  AttrSet attrs = context_attrs(d, layer, parts);
   const bool whole = d.purpose == Purpose::Train && !d.config.data.isolate_documents;
-  attrs.push_back({"seq_len", double(d.config.train.seq_len)});
   attrs.push_back({"documents", whole ? 0.0 : 1.0});
   attrs.push_back({"deterministic", d.config.device.deterministic_attention ? 1.0 : 0.0});
   return attrs;
@@ -86,7 +91,6 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
   Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const MicrobatchInputs& in = d.inputs[size_t(mb)];
   const Widths n = widths(d);
-  const auto& m = d.config.model;
   const int64_t rows = d.attention_tokens;
   s.attended = d.activation("attended", {rows, n.out});
   if (d.mesh.cp == 1) {
@@ -114,7 +118,7 @@ void core_attention_forward(Decoder& d, int mb, int layer, ValueId sinks) {
   d.b.forward(
       Op::context_attention,
       {r(s.rotated), r(s.context_kv), r(in.context_row), r(in.doc_start), r(sinks), w(s.attended), w(s.lse)},
-      attention_attrs(m, layer, d.mesh.tp));
+      context_attrs(d, layer, d.mesh.tp));
 }
 
 void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, ValueId d_rotated,
@@ -122,7 +126,6 @@ void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, 
   const Saved& s = d.saved[size_t(mb)][size_t(layer)];
   const MicrobatchInputs& in = d.inputs[size_t(mb)];
   const Widths n = widths(d);
-  const auto& m = d.config.model;
   if (d.mesh.cp == 1) {
     const AttrSet attrs = core_attrs(d, layer, d.mesh.tp);
     d.b.dgrad(Op::attention,
@@ -143,7 +146,7 @@ void core_attention_backward(Decoder& d, int mb, int layer, ValueId d_attended, 
   }
   if (d.mesh.context == ContextKind::Ring)
     return ring_backward(d, mb, layer, d_attended, d_rotated, sinks, d_sinks, n);
-  const AttrSet attrs = attention_attrs(m, layer, d.mesh.tp);
+  const AttrSet attrs = context_attrs(d, layer, d.mesh.tp);
   const ValueId d_q = d.activation("d_cp_q", {d.attention_tokens, n.q});
   const ValueId d_kv = d.activation("d_cp_kv", {d.microbatch_tokens, n.k + n.v});
   const ValueId d_all = d.activation("d_cp_all_kv", {d.microbatch_tokens, n.k + n.v});

@@ -20,6 +20,7 @@ AttrSet step_attrs(const Decoder& d, int layer, int step) {
   out.push_back({"step", double(step)});
   out.push_back({"ranks", double(d.mesh.cp)});
   out.push_back({"group", double(Group::Context)});
+  out.push_back({"seq_len", double(d.config.train.seq_len)});
   return out;
 }
 

@@ -1,0 +1,79 @@
+// Finds the contract of a row of program/ops.def: check and work must exist for every one of them.
+#include "kernels/attention/contract.h"
+#include "kernels/cached_attention/contract.h"
+#include "kernels/collectives/contract.h"
+#include "kernels/cross_entropy/contract.h"
+#include "kernels/dispatch/contract.h"
+#include "kernels/embedding/contract.h"
+#include "kernels/grouped_linear/contract.h"
+#include "kernels/linear/contract.h"
+#include "kernels/mla/contract.h"
+#include "kernels/mla_decode/contract.h"
+#include "kernels/mtp/contract.h"
+#include "kernels/optimizer/contract.h"
+#include "kernels/rmsnorm/contract.h"
+#include "kernels/rope/contract.h"
+#include "kernels/router/contract.h"
+#include "kernels/rows/contract.h"
+#include "kernels/shares/contract.h"
+#include "kernels/sigmoid_gate/contract.h"
+#include "kernels/swiglu/contract.h"
+#include "kernels/token_score/contract.h"
+
+namespace pleat::kernels {
+namespace {
+
+constexpr int row_of(program::KernelKind kind, program::Phase phase) {
+  return static_cast<int>(kind) * 4 + static_cast<int>(phase);
+}
+
+[[noreturn]] void no_such_row(program::KernelKind kind, program::Phase phase) {
+  base::fail_with(base::ExitCode::Internal, "kernel {} has no phase {}", name_of(kind), name_of(phase));
+}
+
+// Only IN_IF, OUT_IF and SUM_IF may be absent; CHANGE reads what it overwrites, OUT cannot add.
+void check_uses(program::KernelKind kind, program::Phase phase, std::span<const Arg> args) {
+  const auto& arguments = program::arguments_of(kind, phase);
+  if (!program::takes(arguments, args.size())) return;  // the row's struct says so
+  for (size_t i = 0; i < args.size(); ++i) {
+    const program::Argument& argument = program::argument_of(arguments, args.size(), i);
+    const Arg& arg = args[i];
+    if (!arg.present && !argument.optional) refuse(arg, "argument '{}' is missing", arg.name);
+    if (!arg.present) continue;
+    if (argument.in_place && arg.access != program::Access::Update)
+      refuse(arg, "argument '{}' is changed in place, so its use must be an update", arg.name);
+    if (argument.output && !argument.may_update && arg.access != program::Access::Write)
+      refuse(arg, "output '{}' can only be overwritten", arg.name);
+  }
+}
+
+}  // namespace
+
+void check_contract(program::KernelKind kind, program::Phase phase, const Invocation& call) {
+  using program::KernelKind;
+  using program::Phase;
+  check_uses(kind, phase, call.args);
+  switch (row_of(kind, phase)) {
+#define PLEAT_PHASE(kernel, phase_, arguments)    \
+  case row_of(KernelKind::kernel, Phase::phase_): \
+    return check(signature::kernel::phase_<Arg>(call.args), call);
+#include "program/ops.def"
+    default:
+      no_such_row(kind, phase);
+  }
+}
+
+Work work_of(program::KernelKind kind, program::Phase phase, const Invocation& call) {
+  using program::KernelKind;
+  using program::Phase;
+  switch (row_of(kind, phase)) {
+#define PLEAT_PHASE(kernel, phase_, arguments)    \
+  case row_of(KernelKind::kernel, Phase::phase_): \
+    return work(signature::kernel::phase_<Arg>(call.args), call);
+#include "program/ops.def"
+    default:
+      no_such_row(kind, phase);
+  }
+}
+
+}  // namespace pleat::kernels

@@ -1,0 +1,106 @@
+// What the kernels around the weight update ask of their arguments, and what they cost (kernels/contract.h). The
+// maths is in optimizer.h.
+#pragma once
+
+#include "base/checked.h"
+#include "kernels/contract.h"
+#include "kernels/math/coords.h"
+#include "kernels/optimizer/optimizer.h"
+
+namespace pleat::kernels {
+
+inline void check(const signature::copy::Forward<Arg>& args, const Invocation&) {
+  require_like(args.y, args.x);
+}
+inline Work work(const signature::copy::Forward<Arg>&, const Invocation& call) { return moves(call); }
+
+template <class Args>
+concept AddGradArgs =
+    AnyOf<Args, signature::add_grad::BackwardInput<Arg>, signature::add_grad::BackwardWeight<Arg>>;
+template <AddGradArgs Args>
+void check(const Args& args, const Invocation&) {
+  require_float(args.x);
+  require_like(args.y, args.x);
+}
+template <AddGradArgs Args>
+Work work(const Args&, const Invocation& call) {
+  return moves(call);
+}
+
+inline void check(const signature::grad_norm::Update<Arg>& args, const Invocation& call) {
+  require_float(args.g);
+  require_coords(args.coords, call);
+  int64_t elements = args.g.size();
+  if (args.coords.present) {
+    require_shard(args.g, call);
+    elements = call.integer("elements");
+    if (elements < 0) refuse(args.g, "attribute 'elements' is {}, needed 0 or more", elements);
+  }
+  require_shape(args.parts, {base::ceil_div(elements, kNormBlock)}, tensor::Dtype::F64);
+}
+inline Work work(const signature::grad_norm::Update<Arg>&, const Invocation& call) { return moves(call); }
+
+inline void check(const signature::clip::Update<Arg>& args, const Invocation& call) {
+  using tensor::Dtype;
+  require_rank(args.parts, 1);
+  require_type(args.parts, Dtype::F64);
+  require_type(args.loss, Dtype::F64);
+  require_type(args.overflow, Dtype::I64);
+  require_shape(args.grad_scale, {2}, Dtype::F64);
+  require_shape(args.commit, {1}, Dtype::I32);
+  if (!(call.attr("clip") >= 0))
+    refuse(args.parts, "attribute 'clip' is {}, needed 0 or more", call.attr("clip"));
+}
+inline Work work(const signature::clip::Update<Arg>&, const Invocation& call) { return moves(call); }
+
+// ---- adamw, adamw_narrow
+
+// With coords w is whole, and the others are pieces of it.
+template <class Args>
+void require_update(const Args& args, const Invocation& call) {
+  using tensor::Dtype;
+  require_shape(args.hyper, {4}, Dtype::F64);
+  require_shape(args.grad_scale, {2}, Dtype::F64);
+  require_shape(args.commit, {1}, Dtype::I32);
+  require_coords(args.coords, call);
+  if (args.coords.present) require_shard(args.g, call);
+  require_float(args.w);
+  for (const Arg* kept : {&args.g, &args.m, &args.v}) require_stored(*kept, args.w);
+  if (!args.coords.present) require_same_shape(args.w, args.g);
+  require_same_shape(args.m, args.g);
+  require_same_shape(args.v, args.g);
+  for (const char* key : {"beta1", "beta2"})
+    if (!(call.attr(key) >= 0 && call.attr(key) < 1))
+      refuse(args.g, "attribute '{}' is {}, needed 0 <= {} < 1", key, call.attr(key), key);
+  for (const char* key : {"eps", "weight_decay", "lr_mult"})
+    if (!(call.attr(key) >= 0)) refuse(args.g, "attribute '{}' is {}, needed 0 or more", key, call.attr(key));
+}
+
+inline void check(const signature::adamw::Update<Arg>& args, const Invocation& call) {
+  require_update(args, call);
+}
+// The scalars of the step are made first.
+inline Work work(const signature::adamw::Update<Arg>&, const Invocation& call) { return moves(call, 2); }
+
+inline void check(const signature::adamw_narrow::Update<Arg>& args, const Invocation& call) {
+  require_type(args.w, tensor::Dtype::BF16);
+  require_update(args, call);
+  require_type(args.rest, tensor::Dtype::I16);
+  if (args.rest.size() != args.g.size())
+    refuse(args.rest, "argument 'rest' has {} elements, needed {}", args.rest.size(), args.g.size());
+}
+inline Work work(const signature::adamw_narrow::Update<Arg>&, const Invocation& call) {
+  return moves(call, 2);
+}
+
+inline void check(const signature::bias_update::Update<Arg>& args, const Invocation& call) {
+  using tensor::Dtype;
+  require_rank(args.load, 1);
+  require_type(args.load, Dtype::I64);
+  require_shape(args.commit, {1}, Dtype::I32);
+  require_shape(args.bias, {args.load.dim(0)}, Dtype::F32);
+  call.attr("rate");
+}
+inline Work work(const signature::bias_update::Update<Arg>&, const Invocation& call) { return moves(call); }
+
+}  // namespace pleat::kernels

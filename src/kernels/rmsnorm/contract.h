@@ -1,0 +1,65 @@
+// What the kernels of the norm ask of their arguments, and what they cost (kernels/contract.h). The maths is in
+// rmsnorm.h.
+#pragma once
+
+#include "kernels/contract.h"
+
+namespace pleat::kernels {
+
+inline void check(const signature::rmsnorm::Forward<Arg>& args, const Invocation& call) {
+  require_rank(args.x, 2);
+  const int64_t rows = args.x.dim(0), width = args.x.dim(1);
+  require_shape(args.w, {width});
+  require_shape(args.y, {rows, width});
+  require_shape(args.rstd, {rows});
+  require_same_type({&args.x, &args.w, &args.y});
+  require_type(args.rstd, wide_of(args.x.dtype));
+  call.attr("eps");
+}
+inline Work work(const signature::rmsnorm::Forward<Arg>&, const Invocation& call) { return moves(call); }
+
+// Of a gradient with respect to x, alone or beside that of w.
+template <class Args>
+void check_norm_gradient(const Args& args) {
+  require_rank(args.dy, 2);
+  const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
+  require_shape(args.x, {rows, width});
+  require_shape(args.w, {width});
+  require_shape(args.rstd, {rows});
+  require_shape(args.dresidual, {rows, width});
+  require_shape(args.dx, {rows, width});
+  require_same_type({&args.dy, &args.x, &args.w, &args.dresidual, &args.dx});
+  require_type(args.rstd, wide_of(args.dy.dtype));
+}
+
+inline void check(const signature::rmsnorm::BackwardInput<Arg>& args, const Invocation&) {
+  check_norm_gradient(args);
+}
+inline Work work(const signature::rmsnorm::BackwardInput<Arg>&, const Invocation& call) {
+  return moves(call);
+}
+
+inline void check(const signature::rmsnorm::BackwardWeight<Arg>& args, const Invocation&) {
+  require_rank(args.dy, 2);
+  const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
+  require_shape(args.x, {rows, width});
+  require_shape(args.rstd, {rows});
+  require_shape(args.dw, {width});
+  require_same_type({&args.dy, &args.x});
+  require_type(args.rstd, wide_of(args.dy.dtype));
+  require_stored(args.dw, args.dy);
+}
+inline Work work(const signature::rmsnorm::BackwardWeight<Arg>&, const Invocation& call) {
+  return moves(call, 2);
+}
+
+inline void check(const signature::rmsnorm_back::BackwardInput<Arg>& args, const Invocation&) {
+  check_norm_gradient(args);
+  require_shape(args.dw, {args.dy.dim(1)});
+  require_stored(args.dw, args.dy);
+}
+inline Work work(const signature::rmsnorm_back::BackwardInput<Arg>&, const Invocation& call) {
+  return moves(call, 2);
+}
+
+}  // namespace pleat::kernels
