@@ -77,7 +77,7 @@ TEST_P(CudaRanks, FollowOneRankAndSaveWhatItCanLoad) {
     std::filesystem::create_directories(directory);
     std::vector<Trained> ranks(static_cast<size_t>(layout.ranks));
     checkpoint::SaveResult saved;
-    Ranks(c, layout.ranks).each([&](Crew& crew) {
+    Ranks(c, layout.ranks).each([&](runtime::Crew& crew) {
       Trainer trainer(c, {}, {}, &crew);
       train(trainer, 3, ranks[static_cast<size_t>(crew.setup().rank())]);
       trainer.with_state(
@@ -96,7 +96,7 @@ TEST_P(CudaRanks, FollowOneRankAndSaveWhatItCanLoad) {
     EXPECT_EQ(alone.state_sha256(), ranks[0].digest);
     EXPECT_NEAR(alone.evaluate(2).loss, ranks[0].evaluated, allowed * one.evaluated);
     // And the other way round.
-    Ranks(c, layout.ranks).each([&](Crew& crew) {
+    Ranks(c, layout.ranks).each([&](runtime::Crew& crew) {
       Trainer trainer(c, {}, {}, &crew);
       trainer.restore(checkpoint::open(vfs, saved.path));
       EXPECT_EQ(trainer.state_sha256(), ranks[0].digest);
