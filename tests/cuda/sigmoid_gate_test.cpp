@@ -58,7 +58,7 @@ TEST_P(CudaSigmoidGate, WritesOverItsInput) {
     call_cuda(KernelKind::sigmoid_gate, Phase::BackwardInput,
               {in(dout), in(x), in(w), in(y), out(dx), out(dy)});
     call_cuda(KernelKind::sigmoid_gate, Phase::BackwardInput,
-              {add(dout), in(x), in(w), in(y), out(dx_too), add(dout)});
+              {add(dout), in(x), in(w), in(y), out(dx_too), out(dout)});
     EXPECT_EQ(dout, dy);
     EXPECT_EQ(dx_too, dx);
   }
