@@ -2,6 +2,8 @@
 
 #include <optional>
 
+#include "program/edit.h"
+
 namespace pleat::schedule {
 namespace {
 
@@ -61,27 +63,15 @@ std::optional<Stage> both_rope_gradients(const Stage& a, const Stage& b) {
 }  // namespace
 
 program::Program fuse(program::Program p) {
-  std::vector<Stage> stages;
-  // Stage::after names stages by position, and positions move.
-  std::vector<program::StageId> moved(p.stages.size(), -1);
-  for (size_t i = 0; i < p.stages.size(); ++i) {
-    moved[i] = static_cast<program::StageId>(stages.size());
-    if (i + 1 < p.stages.size()) {
-      auto one = both_gradients(p.stages[i], p.stages[i + 1]);
-      if (!one) one = both_rope_gradients(p.stages[i], p.stages[i + 1]);
-      if (one) {
-        moved[i + 1] = moved[i];
-        stages.push_back(std::move(*one));
-        ++i;
-        continue;
-      }
-    }
-    stages.push_back(std::move(p.stages[i]));
+  program::Edit edit(std::move(p));
+  for (program::StageId s = 0; s + 1 < edit.num_stages(); ++s) {
+    auto one = both_gradients(edit[s], edit[s + 1]);
+    if (!one) one = both_rope_gradients(edit[s], edit[s + 1]);
+    if (!one) continue;
+    edit.replace(s, s + 1, std::move(*one));
+    ++s;
   }
-  for (Stage& s : stages)
-    if (s.after >= 0) s.after = moved[static_cast<size_t>(s.after)];
-  p.stages = std::move(stages);
-  return p;
+  return edit.apply();
 }
 
 }  // namespace pleat::schedule
