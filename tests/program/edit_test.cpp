@@ -114,8 +114,11 @@ TEST(Edit, OneStageStandsForARun) {
   edit.wait(3, 2);  // inside the run
   edit.wait(4, 2);
   edit.wait(5, 3);
-  edit.replace(2, 3, copy_stage(1, 2, 4));
+  Stage one = copy_stage(1, 2, 4);
+  one.attrs = edit.attrs({{"scale", 2}});
+  edit.replace(2, 3, std::move(one));
   const Program p = edit.apply();
+  EXPECT_EQ(p.attrs[static_cast<size_t>(with_part(p, 1).attrs)], (AttrSet{{"scale", 2}}));
   EXPECT_EQ(parts(p), (Ints{10, 11, 1, 14, 15}));
   EXPECT_EQ(waits(p, 1), (Ints{10, 11}));
   EXPECT_EQ(waits(p, 14), Ints{1});
