@@ -4,12 +4,15 @@
 
 #include "program/builder.h"
 #include "program/edit.h"
+#include "program/signature.h"
 
 namespace pleat::verify {
 
 using namespace program;
 
 namespace {
+
+using Sum = signature::reduce_shards::BackwardWeight<Use>;
 
 Stage planted(Op op, Phase phase, int part, std::vector<Use> uses) {
   Stage s;
@@ -62,8 +65,8 @@ Program with_fault(Program program, Fault fault, const runtime::RankPlace& place
     if (const StageId norm = last_stage(edit, Op::grad_norm); norm >= 0) edit.erase(norm);
   if (fault == Fault::DropReduction && is_last_rank)
     if (const StageId sum = last_stage(edit, Op::grad_reduce); sum >= 0)
-      edit.insert_before(sum,
-                         planted(Op::zero, Phase::BackwardWeight, free_part, {w(edit[sum].uses[0].value)}));
+      edit.insert_before(
+          sum, planted(Op::zero, Phase::BackwardWeight, free_part, {w(Sum(edit[sum].uses).g.value)}));
   return edit.apply();
 }
 

@@ -5,11 +5,14 @@
 #include "base/error.h"
 #include "model/parameters.h"
 #include "program/edit.h"
+#include "program/signature.h"
 
 namespace pleat::schedule {
 namespace {
 
 using program::Op;
+using program::Use;
+namespace signature = program::signature;
 
 void require_effect(const std::vector<std::string>& names, const std::vector<model::Parameter>& table) {
   for (const std::string& name : names)
@@ -25,16 +28,18 @@ void require_effect(const std::vector<std::string>& names, const std::vector<mod
 // Whether the stage is there for frozen parameters alone.
 bool serves_frozen(const program::Program& p, const program::Stage& s,
                    const std::vector<model::Parameter>& table, bool router) {
+  const auto is_frozen_weight = [&](const Use& weight) {
+    const int written = model::find_parameter(table, p.values[size_t(weight.value)].name);
+    PLEAT_CHECK(written >= 0, "{} writes no weight", program::stage_name(s));
+    return table[size_t(written)].frozen;
+  };
   switch (s.op) {
     case Op::bias_update:
       return router;
     case Op::weight_gather:
-    case Op::weight_unpack: {
-      // Frozen and other weights are never in one bucket.
-      const int written = model::find_parameter(table, p.values[size_t(s.uses.back().value)].name);
-      PLEAT_CHECK(written >= 0, "{} writes no weight", program::stage_name(s));
-      return table[size_t(written)].frozen;
-    }
+      return is_frozen_weight(signature::gather_shards::Update<Use>(s.uses).w);
+    case Op::weight_unpack:  // frozen and other weights are never in one bucket
+      return is_frozen_weight(signature::unpack_shares::Update<Use>(s.uses).w.front());
     case Op::adamw:
     case Op::adamw_narrow:
     case Op::grad_norm:
@@ -50,7 +55,7 @@ void close_gaps(program::Program& p) {
   program::ValueId parts = program::kNoValue;
   for (const program::Stage& s : p.stages) {
     if (s.op != Op::grad_norm) continue;
-    program::Value& view = p.values[size_t(s.uses.back().value)];
+    program::Value& view = p.values[size_t(signature::grad_norm::Update<Use>(s.uses).parts.value)];
     view.offset = num_parts * static_cast<int64_t>(sizeof(double));
     num_parts += view.shape[0];
     parts = view.view_of;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "program/edit.h"
+#include "program/signature.h"
 
 namespace pleat::schedule {
 namespace {
@@ -11,6 +12,7 @@ using program::Op;
 using program::Phase;
 using program::Stage;
 using program::Use;
+namespace signature = program::signature;
 
 std::optional<Op> norm_back(Op op) {
   switch (op) {
@@ -33,30 +35,36 @@ bool same_place(const Stage& a, const Stage& b) {
   return a.lane == b.lane && a.microbatch == b.microbatch && a.layer == b.layer && a.part == b.part;
 }
 
-// dgrad (dy x w rstd dresidual? -> dx+) and wgrad (dy x rstd -> dw+) of one norm.
+// Both gradients of one op in one place, next to each other.
+bool are_gradients(const Stage& a, const Stage& b) {
+  return b.op == a.op && same_place(a, b) && a.phase == Phase::BackwardInput &&
+         b.phase == Phase::BackwardWeight;
+}
+
 std::optional<Stage> both_gradients(const Stage& a, const Stage& b) {
   const auto op = norm_back(a.op);
-  if (!op || b.op != a.op || !same_place(a, b)) return {};
-  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
-  if (a.uses[0].value != b.uses[0].value || a.uses[1].value != b.uses[1].value ||
-      a.uses[3].value != b.uses[2].value)
-    return {};
+  if (!op || !are_gradients(a, b)) return {};
+  const signature::rmsnorm::BackwardInput<Use> input(a.uses);
+  const signature::rmsnorm::BackwardWeight<Use> weight(b.uses);
+  if (input.dy != weight.dy || input.x != weight.x || input.rstd != weight.rstd) return {};
   Stage out = a;
   out.op = *op;
-  out.uses.push_back(b.uses[3]);
+  out.uses = {input.dy, input.x, input.w, input.rstd, input.dresidual, input.dx, weight.dw};
   return out;
 }
 
-// dgrad (dout cos_sin qkv q_norm k_norm rstd -> dqkv) and wgrad (dout cos_sin qkv rstd -> dq_norm+ dk_norm+)
-// of one rotation with norms.
+// Of one rotation with norms.
 std::optional<Stage> both_rope_gradients(const Stage& a, const Stage& b) {
-  if (a.op != Op::qk_rope || b.op != a.op || !same_place(a, b)) return {};
-  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
-  for (const auto& [of_a, of_b] : {std::pair{0, 0}, {1, 1}, {2, 2}, {5, 3}})
-    if (a.uses[size_t(of_a)].value != b.uses[size_t(of_b)].value) return {};
+  if (a.op != Op::qk_rope || !are_gradients(a, b)) return {};
+  const signature::qk_rope::BackwardInput<Use> input(a.uses);
+  const signature::qk_rope::BackwardWeight<Use> weight(b.uses);
+  if (input.dout != weight.dout || input.cos_sin != weight.cos_sin || input.qkv != weight.qkv ||
+      input.rstd != weight.rstd)
+    return {};
   Stage out = a;
   out.op = Op::qk_rope_back;
-  out.uses.insert(out.uses.end(), {b.uses[4], b.uses[5]});
+  out.uses = {input.dout, input.cos_sin, input.qkv,      input.q_norm,  input.k_norm,
+              input.rstd, input.dqkv,    weight.dq_norm, weight.dk_norm};
   return out;
 }
 

@@ -2,11 +2,15 @@
 
 #include <unordered_map>
 
+#include "program/signature.h"
+
 namespace pleat::schedule {
 
 using namespace program;
 
 namespace {
+
+using Shift = signature::ring_shift::Forward<Use>;  // backwards it has the same arguments
 
 bool is_shift(const Stage& stage) { return kernel_of(stage.op) == KernelKind::ring_shift; }
 
@@ -17,7 +21,7 @@ std::vector<Wait> ring_waits(const Program& program) {
   std::unordered_map<ValueId, StageId> last_reader;  // of what a shift reads, on other lanes, so far
   std::vector<Wait> out;
   for (const Stage& stage : program.stages)
-    if (is_shift(stage)) last_reader[stage.uses[0].value] = -1;
+    if (is_shift(stage)) last_reader[Shift(stage.uses).x.value] = -1;
   if (last_reader.empty()) return out;
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const Stage& stage = program.stages[s];
@@ -28,10 +32,11 @@ std::vector<Wait> ring_waits(const Program& program) {
           it->second = static_cast<StageId>(s);
       continue;
     }
-    shifted[stage.uses[1].value] = static_cast<StageId>(s);
-    const auto before = shifted.find(stage.uses[0].value);
+    const Shift shift(stage.uses);
+    shifted[shift.y.value] = static_cast<StageId>(s);
+    const auto before = shifted.find(shift.x.value);
     if (before == shifted.end()) continue;
-    const ValueId sent = program.stages[static_cast<size_t>(before->second)].uses[0].value;
+    const ValueId sent = Shift(program.stages[static_cast<size_t>(before->second)].uses).x.value;
     if (const StageId reader = last_reader[sent]; reader >= 0)
       out.push_back({static_cast<StageId>(s), reader});
   }
