@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "explain_ledger.h"
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
 #include "interpret/simulate/grid.h"
@@ -18,7 +19,7 @@ namespace {
 struct ExplainArguments {
   ConfigArgument config;
   std::string which = "train", svg;
-  bool stages_only = false, grid = false;
+  bool stages_only = false, grid = false, ledger = false, json = false;
   int64_t ranks = 0, stage = 0;
 };
 
@@ -41,6 +42,9 @@ void add_explain(CLI::App& command, Action& chosen) {
       ->check(CLI::IsMember({"train", "evaluate", "logits"}));
   c->add_flag("--stages-only", a->stages_only, "Leave out lanes, attributes and values");
   c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");
+  c->add_flag("--ledger", a->ledger,
+              "Instead, what every pass moved: memory at the peak, bytes sent, simulated time");
+  c->add_flag("--json", a->json, "With --ledger: machine-readable output");
   c->add_option("--svg", a->svg, "With --grid: write it as a picture to this file");
   c->add_option("--ranks", a->ranks,
                 "For this many ranks, laid out as [parallel] says (default: the fewest that can be)")
@@ -50,15 +54,24 @@ void add_explain(CLI::App& command, Action& chosen) {
   add_example(*c,
               "pleat explain configs/tiny.toml --stages-only\n"
               "  pleat explain configs/tiny.toml --grid --ranks 2 --set parallel.pp=2 "
-              "--set train.num_microbatches=4");
+              "--set train.num_microbatches=4\n"
+              "  pleat explain configs/tiny.toml --ledger --set 'recompute.modules=[\"norm\"]'");
   c->callback([a, &chosen] {
     chosen = [a] {
       const config::Config config = a->config.resolved();
       if (a->ranks == 0 && a->which == "train") {
         const int64_t least = layout::least_ranks(config);
-        if (least > 1 || a->grid) a->ranks = least;
+        if (least > 1 || a->grid || a->ledger) a->ranks = least;
       }
       if (a->ranks > 0) note_carrier(config, a->ranks);
+      if (a->json && !a->ledger) base::fail("--json is a form of --ledger: give both");
+      if (a->ledger) {
+        if (a->which != "train") base::fail("--ledger reads the training step, got --program {}", a->which);
+        if (a->grid || a->stages_only)
+          base::fail("--ledger prints no program: leave out --grid and --stages-only");
+        explain_ledger(config, a->ranks, a->stage, a->json);
+        return 0;
+      }
       if (a->grid) {
         if (a->which != "train") base::fail("--grid draws the training step, got --program {}", a->which);
         const auto ranks = schedule::build_ranks(config, a->ranks);

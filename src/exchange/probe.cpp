@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "exchange/weights.h"
 #include "model/decoder.h"
+#include "program/value_name.h"
 #include "runtime/constants.h"
 #include "runtime/keep.h"
 #include "runtime/runtime.h"
@@ -200,8 +201,9 @@ ProbeResult probe(const ProbeOptions& o) {
   ProbeResult result;
   const auto is_wanted = [&](const program::Value& v) {
     if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
-    return v.name.starts_with("mb0.L") &&
-           (v.name.ends_with(".x_out") || (o.routing && v.name.ends_with(".expert_idx")));
+    if (v.microbatch != 0 || v.layer < 0) return false;
+    const std::string_view what = program::what_of(v);
+    return what == "x_out" || (o.routing && what == "expert_idx");
   };
   const auto routed = [&](program::Program p) {
     return o.routing_from.empty() ? p : with_given_routing(std::move(p));

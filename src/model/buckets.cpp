@@ -22,11 +22,6 @@ using program::w;
 
 namespace {
 
-bool is_frozen(const Decoder& d, const Parameter& p) {
-  const auto& names = d.config.optimizer.freeze;
-  return std::find(names.begin(), names.end(), name_of(p.parameter_class)) != names.end();
-}
-
 const Ownership& owners_of(const Decoder& d, const Bucket& b) { return d.parameters[b.parameters[0]].own; }
 
 bool is_packed(const Decoder& d, const Bucket& b) {
@@ -67,7 +62,7 @@ void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
   for (const size_t i : b.parameters) {
     ParameterValues& v = d.parameters[i];
     v.reduced = d.b.view(
-        share, d.table[i].name + ".grad_share",
+        share, value_name(d.table[i], ".grad_share"),
         own.num_owners > 1 ? std::vector<int64_t>{v.own.share} : local_shape(d.table[i], d.mesh), begin);
     begin += program::share_stride(v.own.elements, v.own.num_owners);
   }
@@ -76,7 +71,7 @@ void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
 void reduce_one(Decoder& d, size_t i) {
   ParameterValues& v = d.parameters[i];
   v.reduced =
-      d.b.value(d.table[i].name + ".grad_share", d.gradients, {v.own.share}, program::Owner::Gradients);
+      d.b.value(value_name(d.table[i], ".grad_share"), d.gradients, {v.own.share}, program::Owner::Gradients);
   d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.own.inside, {r(v.grad), w(v.reduced)},
                {{"shard", double(v.own.share)}});
   if (v.own.num_copies > 1)
@@ -112,7 +107,7 @@ std::vector<Bucket> make_buckets(const Decoder& d) {
     if (!v.here || !d.table[i].tied_to.empty() || !v.own.summed()) continue;
     const int64_t bytes = program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners *
                           tensor::size_of(d.gradients);
-    const auto key = std::pair(v.own.reduction, is_frozen(d, d.table[i]));
+    const auto key = std::pair(v.own.reduction, d.table[i].frozen);
     const auto found = open.find(key);
     if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes) {
       open[key] = {out.size(), 0};

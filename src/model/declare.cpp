@@ -68,7 +68,7 @@ void declare_state(Decoder& d) {
   place_parameters(d);
   for (size_t i = 0; i < d.table.size(); ++i)
     if (d.table[i].tied_to.empty() && d.parameters[i].here)
-      d.parameters[i].weight = d.b.value(d.table[i].name, d.compute, local_shape(d.table[i], d.mesh),
+      d.parameters[i].weight = d.b.value(value_name(d.table[i]), d.compute, local_shape(d.table[i], d.mesh),
                                          Owner::Weights, Life::Persistent);
   for (size_t i = 0; i < d.table.size(); ++i) {
     const Parameter& p = d.table[i];
@@ -81,18 +81,18 @@ void declare_state(Decoder& d) {
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
         v.own.num_owners == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.own.share};
-    v.moment1 = d.b.value(p.name + ".moment1", d.moments, shape, Owner::Optimizer, Life::Persistent);
-    v.moment2 = d.b.value(p.name + ".moment2", d.moments, shape, Owner::Optimizer, Life::Persistent);
+    v.moment1 = d.b.value(value_name(p, ".moment1"), d.moments, shape, Owner::Optimizer, Life::Persistent);
+    v.moment2 = d.b.value(value_name(p, ".moment2"), d.moments, shape, Owner::Optimizer, Life::Persistent);
     if (d.wide != d.compute)
-      v.rest = d.b.value(p.name + kRest, Dtype::I16, shape, Owner::Optimizer, Life::Persistent);
+      v.rest = d.b.value(value_name(p, kRest), Dtype::I16, shape, Owner::Optimizer, Life::Persistent);
   }
   d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
     for (int i = 0; i < config::num_all_layers(d.config); ++i)
       if (config::is_moe_layer(d.config, i) && d.holds_layer(i))
         d.routing[static_cast<size_t>(i)].expert_bias =
-            d.b.value(fmt::format("layers.{}.router.expert_bias", i), Dtype::F32, {d.config.moe.num_experts},
-                      Owner::Routing, Life::Persistent);
+            d.b.value({fmt::format("layers.{}.router.expert_bias", i), -1, i}, Dtype::F32,
+                      {d.config.moe.num_experts}, Owner::Routing, Life::Persistent);
   d.inv_freq = d.b.value("rope.inv_freq", Dtype::F64, {d.config.model.rotary_dim / 2}, Owner::Inputs,
                          Life::Persistent);
   if (d.mesh.world() > 1)
@@ -105,7 +105,8 @@ void declare_gradients(Decoder& d) {
     if (!d.parameters[i].here) continue;
     // A tied weight without its embedding has one gradient here, the head's.
     if (p.name == "embedding.weight" && !d.embeds()) continue;
-    d.parameters[i].grad = d.b.value(p.name + ".grad", d.gradients, local_shape(p, d.mesh), Owner::Gradients);
+    d.parameters[i].grad =
+        d.b.value(value_name(p, ".grad"), d.gradients, local_shape(p, d.mesh), Owner::Gradients);
     if (!p.tied_to.empty() && !d.embeds())
       d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
   }
@@ -142,7 +143,7 @@ void assign_roles(Decoder& d) {
 }
 
 void declare_inputs(Decoder& d, int num_microbatches) {
-  const auto input = [&](std::string name, Dtype dtype, std::vector<int64_t> shape) {
+  const auto input = [&](program::ValueName name, Dtype dtype, std::vector<int64_t> shape) {
     return d.b.value(std::move(name), dtype, std::move(shape), Owner::Inputs, Life::Input);
   };
   d.step.rng = input("rng", Dtype::I64, {2});
@@ -152,7 +153,7 @@ void declare_inputs(Decoder& d, int num_microbatches) {
   }
   const int64_t own = d.num_tokens, t = d.attention_tokens, all = d.microbatch_tokens;
   for (int mb = 0; mb < num_microbatches; ++mb) {
-    const auto name = [&](const char* what) { return fmt::format("mb{}.{}", mb, what); };
+    const auto name = [&](const char* what) { return program::tagged(what, mb, -1); };
     MicrobatchInputs& in = d.inputs.emplace_back();
     in.tokens = input(name("tokens"), Dtype::I32, {t});
     if (d.purpose != Purpose::Logits) {
@@ -180,7 +181,7 @@ void declare_inputs(Decoder& d, int num_microbatches) {
 }
 
 void declare_results(Decoder& d) {
-  const auto result = [&](std::string name, Dtype dtype, std::vector<int64_t> shape) {
+  const auto result = [&](program::ValueName name, Dtype dtype, std::vector<int64_t> shape) {
     return d.b.value(std::move(name), dtype, std::move(shape), Owner::Results, Life::Result);
   };
   if (d.purpose != Purpose::Logits) d.loss = result("loss", Dtype::F64, {2});
@@ -192,15 +193,16 @@ void declare_results(Decoder& d) {
     d.overflow = result("overflow", Dtype::I64, {config::num_all_layers(d.config)});
   const AuxCoefficients aux = aux_coefficients(d.config);
   for (size_t k = 0; k < d.mtp.size(); ++k)
-    d.mtp[k].loss = result(fmt::format("L{}.mtp_loss", d.config.model.num_layers + static_cast<int64_t>(k)),
-                           Dtype::F64, {2});
+    d.mtp[k].loss = result(
+        program::tagged("mtp_loss", -1, static_cast<int>(d.config.model.num_layers) + static_cast<int>(k)),
+        Dtype::F64, {2});
   // Layers of multi-token prediction run in training only.
   const int64_t num_layers =
       d.purpose == Purpose::Train ? config::num_all_layers(d.config) : d.config.model.num_layers;
   for (int i = 0; i < num_layers; ++i) {
     if (!config::is_moe_layer(d.config, i) || !d.holds_layer(i)) continue;
     LayerRouting& r = d.routing[static_cast<size_t>(i)];
-    const auto name = [&](const char* what) { return fmt::format("L{}.{}", i, what); };
+    const auto name = [&](const char* what) { return program::tagged(what, -1, i); };
     r.load = result(name("load"), Dtype::I64, {d.config.moe.num_experts});
     r.stats = result(name("router_stats"), Dtype::F64, {4});
     r.dropped = result(name("dropped"), Dtype::I64, {1});
@@ -217,10 +219,8 @@ void declare_results(Decoder& d) {
 
 }  // namespace
 
-std::string Decoder::here(const std::string& what) const {
-  const program::Place& p = b.place();
-  return p.layer >= 0 ? fmt::format("mb{}.L{}.{}", p.microbatch, p.layer, what)
-                      : fmt::format("mb{}.{}", p.microbatch, what);
+program::ValueName Decoder::here(const std::string& what) const {
+  return program::tagged(what, b.place().microbatch, b.place().layer);
 }
 
 ValueId Decoder::activation(const std::string& what, std::vector<int64_t> shape) {

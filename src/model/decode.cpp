@@ -39,7 +39,7 @@ Caches declare_caches(Decoder& d, const DecodeShape& shape) {
   Caches out;
   for (int layer = 0; layer < m.num_layers; ++layer)
     out.rows.push_back(
-        d.b.value(fmt::format("L{}.cache", layer), d.compute,
+        d.b.value(program::tagged("cache", -1, layer), d.compute,
                   {shape.num_sequences, cache_capacity(m, layer, shape.max_length), cache_width(m)},
                   Owner::Activations, Life::Persistent));
   out.lengths = d.b.value("lengths", Dtype::I32, {shape.num_sequences}, Owner::Inputs, Life::Input);
@@ -148,8 +148,10 @@ void decode(Decoder& d, const DecodeShape& shape) {
 
 void score(Decoder& d) {
   const int64_t T = d.num_tokens, chunk = std::max<int64_t>(1, std::min(d.config.train.loss_chunk, T));
-  const ValueId labels = d.b.value("mb0.labels", Dtype::I32, {T}, Owner::Inputs, Life::Input);
-  const ValueId mask = d.b.value("mb0.loss_mask", Dtype::U8, {T}, Owner::Inputs, Life::Input);
+  const ValueId labels =
+      d.b.value(program::tagged("labels", 0, -1), Dtype::I32, {T}, Owner::Inputs, Life::Input);
+  const ValueId mask =
+      d.b.value(program::tagged("loss_mask", 0, -1), Dtype::U8, {T}, Owner::Inputs, Life::Input);
   const ValueId log_prob = d.b.value("log_prob", Dtype::F64, {T}, Owner::Results, Life::Result);
   const ValueId best = d.b.value("best", Dtype::I32, {T}, Owner::Results, Life::Result);
   const ValueId normed = final_norm_forward(d, 0, layers_forward(d, 0));

@@ -29,6 +29,10 @@ struct ParameterValues {
   bool here = false;
   Ownership own;
 };
+// What a value of a parameter is called: "layers.3.attn.qkv.weight", with suffix ".grad".
+inline program::ValueName value_name(const Parameter& p, const char* suffix = "") {
+  return {p.name + suffix, -1, p.layer};
+}
 
 // The parameters of one layer by role; kNoValue where the layer has none. `d_` are their gradients.
 struct LayerWeights {
@@ -173,7 +177,7 @@ struct Decoder {
   ValueId routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape,
                  program::Owner owner, int64_t most);
   ValueId statistic(const std::string& what, std::vector<int64_t> shape);  // wide type
-  std::string here(const std::string& what) const;
+  program::ValueName here(const std::string& what) const;
 };
 
 // Declares lanes, state, inputs and results. num_microbatches inputs are declared.

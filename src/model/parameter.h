@@ -51,11 +51,10 @@ struct Parameter {
   std::vector<Shard> sharded;          // which axis cuts which dimension
   std::vector<Axis> replicated;        // every rank along these holds the same numbers
   std::vector<Axis> gradient_partial;  // the gradient is a sum over these
-  std::vector<int> pipeline_stages;    // who holds it; several for a tied weight
   bool pads = false;                   // ranks that cut it may hold rows past its end, which stay zero
-  int64_t optimizer_unit = 1;          // smallest number of elements the optimizer may cut
   std::string tied_to;  // uses the weight of that parameter; has its own gradient, but no own weight
   bool is_bias = false;
+  bool frozen = false;  // optimizer.freeze names its class: no update, no part in the norm
   Init init = Init::Normal;
   double init_std = 0;
 };

@@ -1,5 +1,6 @@
 #include "model/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/checked.h"
@@ -35,7 +36,6 @@ class Table {
     p.sharded = {{Axis::Expert, 0}, {Axis::ExpertTensor, shard_dim}};
     p.replicated = {Axis::ExpertData};
     p.gradient_partial = {Axis::ExpertData};
-    p.optimizer_unit = p.shape[1] * p.shape[2];
     return p;
   }
 
@@ -44,7 +44,6 @@ class Table {
     p.sharded = {{Axis::Expert, 0}};
     p.replicated = {Axis::ExpertData};
     p.gradient_partial = {Axis::ExpertData};
-    p.optimizer_unit = p.shape[1];
     p.init = Init::Zeros;
     p.is_bias = true;
     return p;
@@ -72,8 +71,9 @@ class Table {
     p.shape = std::move(shape);
     p.parameter_class = c;
     p.layer = layer;
-    p.pipeline_stages = {0};
     p.init_std = config_.model.init_std;
+    const std::vector<std::string>& frozen = config_.optimizer.freeze;
+    p.frozen = std::find(frozen.begin(), frozen.end(), name_of(c)) != frozen.end();
     table_.push_back(std::move(p));
     return table_.back();
   }

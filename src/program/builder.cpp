@@ -8,7 +8,7 @@ namespace pleat::program {
 
 Builder::Builder(std::string name) {
   program_.name = std::move(name);
-  lane("compute", "compute");
+  PLEAT_CHECK(lane("compute", "compute") == kComputeLane, "the compute lane is declared first");
 }
 
 int Builder::lane(const std::string& name, const std::string& resource) {
@@ -18,10 +18,20 @@ int Builder::lane(const std::string& name, const std::string& resource) {
   return static_cast<int>(program_.lanes.size() - 1);
 }
 
-ValueId Builder::value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+namespace {
+
+void set_name(Value& v, ValueName name) {
+  v.name = std::move(name.text);
+  v.microbatch = name.microbatch;
+  v.layer = name.layer;
+}
+
+}  // namespace
+
+ValueId Builder::value(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                        Life life) {
   Value v;
-  v.name = std::move(name);
+  set_name(v, std::move(name));
   v.dtype = dtype;
   v.shape = std::move(shape);
   v.owner = owner;
@@ -31,7 +41,7 @@ ValueId Builder::value(std::string name, tensor::Dtype dtype, std::vector<int64_
   return static_cast<ValueId>(program_.values.size() - 1);
 }
 
-ValueId Builder::routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+ValueId Builder::routed(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                         int64_t expected, int64_t maximum) {
   const ValueId id = value(std::move(name), dtype, std::move(shape), owner);
   program_.values.back().expected_rows = expected;
@@ -55,10 +65,10 @@ ValueId Builder::rows(ValueId of, int64_t begin, int64_t rows, const std::string
   return static_cast<ValueId>(program_.values.size() - 1);
 }
 
-ValueId Builder::view(ValueId of, std::string name, std::vector<int64_t> shape, int64_t begin) {
+ValueId Builder::view(ValueId of, ValueName name, std::vector<int64_t> shape, int64_t begin) {
   const Value base = program_.values[static_cast<size_t>(of)];
   Value v = base;
-  v.name = std::move(name);
+  set_name(v, std::move(name));
   v.shape = std::move(shape);
   v.view_of = of;
   v.offset = begin * tensor::size_of(base.dtype);

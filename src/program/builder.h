@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "program/value_name.h"
 
 namespace pleat::program {
 
@@ -25,14 +26,14 @@ class Builder {
   explicit Builder(std::string name);
 
   int lane(const std::string& name, const std::string& resource);  // declares, or finds, a lane
-  ValueId value(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+  ValueId value(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                 Life life = Life::Step);
-  // Rows [begin, begin + rows) of a value with at least one dimension.
+  // Rows [begin, begin + rows) of a value with at least one dimension; of its microbatch and layer.
   ValueId rows(ValueId of, int64_t begin, int64_t rows, const std::string& suffix);
   // `shape` of the bytes of a value that is no view itself, from element `begin` on.
-  ValueId view(ValueId of, std::string name, std::vector<int64_t> shape, int64_t begin);
+  ValueId view(ValueId of, ValueName name, std::vector<int64_t> shape, int64_t begin);
   // A routed value: its row count is a budget.
-  ValueId routed(std::string name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
+  ValueId routed(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                  int64_t expected, int64_t maximum);
 
   void at(Place place, int lane_idx = 0) { place_ = place, lane_ = lane_idx; }

@@ -26,8 +26,7 @@ EdgeList edge_list(const Program& program) {
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
     const Stage& stage = program.stages[s];
-    mine.clear();
-    if (stage.after >= 0) mine.push_back(stage.after);
+    mine.assign(stage.after.begin(), stage.after.end());
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const Value& value = program.values[static_cast<size_t>(use.value)];

@@ -2,7 +2,7 @@
 //
 // Data edges come from the uses alone: a read after the write it sees, a write after the reads it would
 // destroy, updates of one value as a chain in program order. Views count by the bytes they cover. A stage may
-// declare one more stage to wait for (Stage::after). Position in the list orders two stages only on the same
+// declare more stages to wait for (Stage::after). Position in the list orders two stages only on the same
 // lane.
 #pragma once
 

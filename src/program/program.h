@@ -18,6 +18,8 @@ namespace pleat::program {
 using ValueId = int32_t;
 using StageId = int32_t;
 constexpr ValueId kNoValue = -1;
+// Every program declares it first: where the model itself runs. Other lanes are beside it.
+constexpr int kComputeLane = 0;
 
 // Order matters: Update of a value forms a chain in program order (the order of a sum is part of the
 // program).
@@ -37,6 +39,7 @@ enum class Region : uint8_t {
   Optimizer,
 };
 enum class Space : uint8_t { Device, Pinned, Host, Window, Pool };
+constexpr int kNumSpaces = 5;
 // Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the
 // step, for the host to read. Persistent: lives across steps; only phase Update may write it.
 enum class Life : uint8_t { Step, Input, Result, Persistent };
@@ -110,7 +113,9 @@ struct Attr {
 using AttrSet = std::vector<Attr>;  // sorted by key
 
 struct Value {
-  std::string name;
+  std::string name;         // unique; says microbatch and layer too (program/value_name.h)
+  int32_t microbatch = -1;  // -1: belongs to the step
+  int32_t layer = -1;       // -1: outside the layers
   tensor::Dtype dtype = tensor::Dtype::F32;
   std::vector<int64_t> shape;  // rows of a routed value are its budget
   int64_t expected_rows = 0;   // routed values only: rows under balanced routing, else 0
@@ -135,8 +140,9 @@ struct Stage {
   int16_t replay = 0;  // 1: a recomputed forward
   Group group = Group::None;
   Peer peer = Peer::None;
-  int32_t attrs = 0;      // index into Program::attrs
-  StageId after = -1;     // an earlier stage to wait for beside data and lane: bytes it frees are taken again
+  int32_t attrs = 0;  // index into Program::attrs
+  std::vector<StageId>
+      after;              // earlier ones to wait for beside data and lane: bytes they free are taken again
   std::vector<Use> uses;  // positional: the op's argument list for this phase
   bool operator==(const Stage&) const = default;
 };

@@ -55,8 +55,6 @@ program::Program build_score(const config::Config& config, const std::vector<mod
 // The same program without the optimizer's values, where no stage uses them: a model that is only run needs a
 // third of the memory. Programs that went through this agree with each other on where the state lies.
 program::Program without_optimizer_state(program::Program program);
-// The same without any value that no stage uses.
-program::Program without_unused_values(program::Program program);
 
 // One MoE block of one microbatch alone, from the router to the combination, for measurements: what training
 // runs between the norm and the residual stream. Input and output gradient are the persistent values "x" and

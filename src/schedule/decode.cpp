@@ -1,3 +1,4 @@
+#include "program/edit.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
@@ -18,6 +19,11 @@ program::Program build_score(const config::Config& config, const std::vector<mod
   model::Decoder decoder = model::declare(used, table, builder, {model::Purpose::Logits});
   model::score(decoder);
   return builder.take();
+}
+
+program::Program without_optimizer_state(program::Program p) {
+  return program::without_unused_values(
+      std::move(p), [](const program::Value& v) { return v.owner == program::Owner::Optimizer; });
 }
 
 }  // namespace pleat::schedule

@@ -1,4 +1,5 @@
 #include "model/block/moe.h"
+#include "program/edit.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
@@ -17,7 +18,7 @@ program::Program build_moe_layer(const config::Config& config, const std::vector
     const auto [d_x, d_probs] = model::experts_backward(d, 0, 0, dy);
     model::route_backward(d, 0, 0, d_probs, d_x);
   }
-  program::Program p = without_unused_values(builder.take());
+  program::Program p = program::without_unused_values(builder.take());
   // The host gives the seed and reads the load; nothing else travels while the layer runs.
   for (program::Value& v : p.values) {
     if (v.life == Life::Input && v.name != "rng") v.life = Life::Persistent;

@@ -1,7 +1,5 @@
 // A pipeline rank's training step: its chunks in the order of the schedule, with what crosses a cut of the
 // model sent and received on lanes of their own, so that neither direction waits for the other.
-#include <fmt/format.h>
-
 #include "schedule/build.h"
 #include "schedule/pipeline_order.h"
 
@@ -60,7 +58,7 @@ class PipelineBuilder {
   int virtual_stage(int chunk) const { return chunk * static_cast<int>(d_.mesh.pp) + d_.role.pipeline_rank; }
   int last_stage() const { return static_cast<int>(d_.mesh.pp * d_.mesh.vpp) - 1; }
   ValueId boundary(const Slot& slot, const char* what) {
-    return d_.b.value(fmt::format("mb{}.c{}.{}", slot.microbatch, slot.chunk, what), d_.compute,
+    return d_.b.value(program::tagged(what, slot.microbatch, -1, slot.chunk), d_.compute,
                       {d_.num_tokens, config_.model.hidden_size}, program::Owner::Activations);
   }
 

@@ -94,14 +94,19 @@ std::vector<model::Role> roles_of(const config::Config& config) {
   return roles;
 }
 
-RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
+RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks) {
   RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, {}, {}};
   out.mesh = fitted_mesh(config, out.layout);
   out.roles = roles_of(config);
   const auto table = model::make_parameters(config);
   for (const model::Role& role : out.roles)
-    out.programs.push_back(apply_passes(
-        build_training_step(config, table, {model::RoutingUse::Choose, out.mesh, role}), config));
+    out.programs.push_back(build_training_step(config, table, {model::RoutingUse::Choose, out.mesh, role}));
+  return out;
+}
+
+RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
+  RankPrograms out = ranks_as_built(config, num_ranks);
+  for (program::Program& p : out.programs) p = apply_passes(std::move(p), config);
   return out;
 }
 

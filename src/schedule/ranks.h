@@ -23,11 +23,12 @@ struct RankPrograms {
   layout::Layout layout;
   model::Mesh mesh;
   std::vector<model::Role> roles;
-  std::vector<program::Program> programs;  // per pipeline rank, after all passes
+  std::vector<program::Program> programs;  // per pipeline rank
 };
 // `config` must be resolved. Throws when the ranks do not make the layout, or when model or batch break one
-// of its rules (model/mesh_rules.h).
+// of its rules (model/mesh_rules.h). After all passes, or before any.
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks);
+RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks);
 
 // World ranks of the group of `rank`, in the order of its reductions: they count up along the axes tp, cp,
 // dp, pp (experts: etp, ep, edp, pp), the first fastest, whatever parallel.order says. So an order that only

@@ -9,7 +9,6 @@
 #include "kernels/cuda/choices.h"
 #include "report/format.h"
 #include "report/table.h"
-#include "schedule/pass/freeze.h"
 
 namespace pleat::train {
 namespace {
@@ -27,7 +26,7 @@ void announce_classes(const config::Config& config, Trainer& trainer) {
     const int64_t n = model::num_elements(p);
     classes[name].first += 1;
     classes[name].second += n;
-    frozen[name] = schedule::is_frozen(config, p);
+    frozen[name] = p.frozen;
     total += n;
     trained += frozen[name] ? 0 : n;
   }

@@ -1,5 +1,6 @@
 #include "verify/layout_run.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -9,11 +10,12 @@
 #include "comm/local/local_world.h"
 #include "model/overflow.h"
 #include "model/shard.h"
+#include "program/value_name.h"
 #include "runtime/keep.h"
 #include "runtime/programs.h"
-#include "schedule/pass/freeze.h"
 #include "tensor/bf16.h"
 #include "verify/batch.h"
+#include "verify/faults.h"
 
 namespace pleat::verify {
 namespace {
@@ -55,10 +57,9 @@ class Assembly {
       }
   }
 
-  void require_whole(const config::Config& config, const std::map<std::string, Tensor>& tensors,
-                     const char* what, bool with_frozen) const {
+  void require_whole(const std::map<std::string, Tensor>& tensors, const char* what, bool with_frozen) const {
     for (const model::Parameter& p : table_) {
-      if (!p.tied_to.empty() || (!with_frozen && schedule::is_frozen(config, p))) continue;
+      if (!p.tied_to.empty() || (!with_frozen && p.frozen)) continue;
       const auto it = tensors.find(p.name);
       if (it == tensors.end()) base::fail("no rank holds the {} of {}", what, p.name);
       for (size_t i = 0; i < it->second.size(); ++i)
@@ -180,16 +181,16 @@ class Rank {
 
   // A step with everything kept that is looked at, and the fault that is asked for.
   program::Program prepared(program::Program step) const {
-    const auto tapped = [&](const std::string& name) {
-      return std::any_of(options_.taps.begin(), options_.taps.end(),
-                         [&](const std::string& tap) { return name.ends_with("." + tap); });
+    const auto tapped = [&](const program::Value& v) {
+      return v.layer >= 0 && std::find(options_.taps.begin(), options_.taps.end(), program::what_of(v)) !=
+                                 options_.taps.end();
     };
     step = runtime::with_results(std::move(step), [&](const program::Value& v) {
-      return v.name.ends_with(".grad") || v.name.ends_with(".grad_share") || tapped(v.name);
+      return v.name.ends_with(".grad") || v.name.ends_with(".grad_share") || tapped(v);
     });
-    plant(step, options_.fault);
-    if (options_.gradient) leave_update(step);
-    return step;
+    if (options_.fault != Fault::None)
+      step = with_fault(std::move(step), options_.fault, setup_.place, setup_.mesh, table_.size());
+    return options_.gradient ? only_update(std::move(step)) : step;
   }
 
   void run(const Batch& batch, int64_t step) {
@@ -267,32 +268,6 @@ class Rank {
       });
   }
 
-  // Only what follows the last microbatch, with gradients given.
-  static void leave_update(program::Program& p) {
-    using program::Op;
-    std::erase_if(p.stages, [](const program::Stage& s) {
-      const bool sums = s.op == Op::grad_pack || s.op == Op::grad_reduce || s.op == Op::share_reduce;
-      return (s.microbatch >= 0 && !sums) || s.op == Op::load_reduce || s.op == Op::bias_update ||
-             s.op == Op::loss_reduce || s.op == Op::count_reduce;
-    });
-    program::Stage zero;
-    zero.op = Op::zero;
-    zero.phase = program::Phase::Forward;
-    zero.part = 3;
-    for (size_t i = 0; i < p.values.size(); ++i) {
-      if (p.values[i].name.ends_with(".grad")) p.values[i].life = program::Life::Input;
-      if (p.values[i].name == "loss") zero.uses = {program::w(static_cast<program::ValueId>(i))};
-    }
-    zero.attrs = p.intern({});
-    p.stages.insert(p.stages.begin(), zero);
-    std::vector<char> used(p.values.size(), 0);
-    for (const program::Stage& s : p.stages)
-      for (const program::Use& use : s.uses)
-        if (use.value != program::kNoValue) used[size_t(program::root_of(p, use.value))] = 1;
-    for (size_t i = 0; i < p.values.size(); ++i)
-      if (!used[i] && p.values[i].life == program::Life::Result) p.values[i].life = program::Life::Step;
-  }
-
   void* data(const std::string& name) const {
     const program::ValueId id = now_->find(name);
     if (now_->program().values[size_t(id)].life == program::Life::Persistent)
@@ -333,65 +308,6 @@ class Rank {
         }
     }
     programs_.push_state();
-  }
-
-  // The mistakes layouts are made of.
-  void plant(program::Program& program, Fault fault) const {
-    if (fault == Fault::None) return;
-    if (fault == Fault::ScaleExpertGradients) {
-      scale_expert_gradients(program);
-      return;
-    }
-    for (size_t i = program.stages.size(); i-- > 0;) {
-      program::Stage& s = program.stages[i];
-      if (fault == Fault::SkipNorm && s.op == program::Op::grad_norm &&
-          setup_.place.rank == setup_.mesh.world() - 1) {
-        program.stages.erase(program.stages.begin() + static_cast<std::ptrdiff_t>(i));
-        return;
-      }
-      if (fault == Fault::DropReduction && s.op == program::Op::grad_reduce) {
-        // What this rank had to add to the last bucket, the embedding's, is forgotten.
-        if (setup_.place.rank != setup_.mesh.world() - 1) return;
-        program::Stage zero;
-        zero.op = program::Op::zero;
-        zero.phase = program::Phase::BackwardWeight;
-        zero.part = static_cast<int>(table_.size());
-        zero.uses = {program::w(s.uses[0].value)};
-        program.stages.insert(program.stages.begin() + static_cast<std::ptrdiff_t>(i), zero);
-        return;
-      }
-    }
-  }
-
-  // Each expert gradient doubled as often as makes the factor ep.
-  void scale_expert_gradients(program::Program& program) const {
-    int part = static_cast<int>(table_.size());
-    for (size_t i = 0; i < program.values.size(); ++i) {
-      const std::string& name = program.values[i].name;
-      if (name.find(".experts.") == std::string::npos || !name.ends_with(".grad")) continue;
-      const program::ValueId id = static_cast<program::ValueId>(i);
-      std::vector<program::Stage> stages;
-      for (int64_t factor = 1; factor < setup_.mesh.ep; factor *= 2) {
-        program::Stage s;
-        s.op = program::Op::tie_grad;
-        s.phase = program::Phase::BackwardWeight;
-        s.part = part++;
-        s.uses = {program::r(id), program::u(id)};
-        stages.push_back(s);
-      }
-      // Before the gradient is summed or, with no replica, used.
-      const auto complete =
-          std::find_if(program.stages.begin(), program.stages.end(), [&](const program::Stage& s) {
-            const bool takes = s.op == program::Op::grad_pack || s.op == program::Op::grad_reduce ||
-                               s.op == program::Op::grad_norm;
-            return takes && std::any_of(s.uses.begin(), s.uses.end(),
-                                        [&](const program::Use& use) { return use.value == id; });
-          });
-      const auto at = static_cast<program::StageId>(complete - program.stages.begin());
-      for (program::Stage& s : program.stages)
-        if (s.after >= at) s.after += static_cast<program::StageId>(stages.size());
-      program.stages.insert(complete, stages.begin(), stages.end());
-    }
   }
 
   const config::Config& config_;
@@ -440,8 +356,8 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
     }
     r.collect(out, assembly);
   });
-  for (const StepResults& s : out.steps) assembly.require_whole(config, s.gradients, "gradient", false);
-  assembly.require_whole(config, out.weights, "weight", true);
+  for (const StepResults& s : out.steps) assembly.require_whole(s.gradients, "gradient", false);
+  assembly.require_whole(out.weights, "weight", true);
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "runtime/rank_setup.h"
 #include "schedule/build.h"
 #include "verify/batch.h"
+#include "verify/faults.h"
 
 namespace pleat::verify {
 
@@ -38,9 +39,6 @@ struct LayoutRun {
   std::vector<StepResults> steps;
   std::map<std::string, Tensor> weights, moments1, moments2;  // after the last step
 };
-
-// What a test may break, to see that it is noticed.
-enum class Fault : uint8_t { None, ScaleExpertGradients, DropReduction, SkipNorm, Drift };
 
 struct RunOptions {
   int64_t num_steps = 3;

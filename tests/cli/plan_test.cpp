@@ -13,6 +13,7 @@ namespace {
 
 using testing::Ended;
 using Words = std::vector<std::string>;
+using namespace nlohmann::literals;
 
 constexpr char kSmall[] = R"(
 [model]
@@ -130,6 +131,42 @@ TEST_F(PlanCli, ExpertRecomputeAndRerunOverADenseStageAreTakenByEveryCommand) {
   }
   const Ended trained = train(layout);
   EXPECT_EQ(trained.code, 0) << trained.err;
+}
+
+TEST_F(PlanCli, TheLedgerAddsUp) {
+  const Words words = {"explain",       config_, "--ledger",
+                       "--ranks",       "4",     "--set",
+                       "parallel.pp=2", "--set", "recompute.modules=[\"norm\"]"};
+  const Ended table = run(words);
+  ASSERT_EQ(table.code, 0) << table.err;
+  for (const char* text :
+       {"device at the peak", "sent in pp", "as built", "recompute", "message_buffers", "final"})
+    EXPECT_NE(table.out.find(text), std::string::npos) << text << "\n" << table.out;
+  EXPECT_EQ(table.out.find("pinned"), std::string::npos) << "a column per space in use";
+  Words with_json = words;
+  with_json.push_back("--json");
+  const auto j = nlohmann::json::parse(run(with_json).out);
+  ASSERT_EQ(j["rows"].size(), 3u);
+  for (const auto& number :
+       {"/stages"_json_pointer, "/at_peak/device"_json_pointer, "/arena_bytes"_json_pointer,
+        "/sent_bytes/pp"_json_pointer, "/step_ns"_json_pointer}) {
+    int64_t sum = j["rows"][0].at(number);
+    for (size_t i = 1; i < 3; ++i) sum += j["rows"][i]["change"].at(number).get<int64_t>();
+    EXPECT_EQ(sum, j["final"].at(number).get<int64_t>()) << number.to_string();
+  }
+  const auto planned = nlohmann::json::parse(
+      plan({"--ranks", "4", "--set", "parallel.pp=2", "--set", "recompute.modules=[\"norm\"]", "--json"})
+          .out);
+  EXPECT_EQ(j["final"]["arena_bytes"], planned["pipeline"][0]["arena_bytes"]);
+  EXPECT_EQ(j["final"]["at_peak"]["device"], planned["pipeline"][0]["live_peak_bytes"]);
+  for (const Words& wrong : {Words{"--json"},
+                             {"--ledger", "--grid"},
+                             {"--ledger", "--program", "logits"},
+                             {"--ledger", "--stage", "3"}}) {
+    Words asked = {"explain", config_};
+    asked.insert(asked.end(), wrong.begin(), wrong.end());
+    EXPECT_EQ(run(asked).code, 65) << wrong.back();
+  }
 }
 
 TEST_F(PlanCli, ReductionsOfMpiHaveNoEffectOnThreads) {

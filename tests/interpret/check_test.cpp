@@ -94,6 +94,27 @@ TEST(Check, HalfWrittenThroughViews) {
   EXPECT_EQ(joined(check_with("value y[1] f32[4,4]", "value y[1] u8[64]")), "");
 }
 
+TEST(Check, WaitsForWhatComesBefore) {
+  Program p = small();
+  p.stages[4].after = {0, 3};
+  EXPECT_EQ(joined(check(p)), "");
+  for (const StageId wrong : {-1, 4, 99}) {
+    p.stages[4].after = {0, wrong};
+    EXPECT_TRUE(names(check(p), {"update grad_norm:", fmt::format("waits for stage {},", wrong)}));
+  }
+}
+
+TEST(Check, NamesOfValuesSayTheirPlace) {
+  Program p = small();
+  Value& parts = p.values[static_cast<size_t>(id(p, "parts"))];
+  parts.layer = 3;
+  EXPECT_TRUE(names(check(p), {"value 'parts' is of microbatch -1 and layer 3, its name says -1 and -1"}));
+  parts.name = "L3.parts";
+  EXPECT_EQ(joined(check(p)), "");
+  parts.microbatch = 1;
+  EXPECT_TRUE(names(check(p), {"value 'L3.parts'", "its name says -1 and 3"}));
+}
+
 TEST(Check, ResultNeverWritten) {
   EXPECT_TRUE(names(check_with("value parts", "value extra f64[1] results result\nvalue parts"),
                     {"result 'extra' is never fully written"}));

@@ -38,11 +38,23 @@ TEST(Print, EveryFieldSurvives) {
   s.group = Group::ExpertData, s.peer = Peer::Previous;
   p.values[3].space = Space::Pinned;
   p.values[11].expected_rows = 5, p.values[11].maximum_rows = 8;
+  p.stages[3].after = {0}, p.stages[4].after = {0, 1, 3};
   Value scalar;
   scalar.name = "scalar";
   scalar.dtype = tensor::Dtype::I64;
   p.values.push_back(scalar);
+  for (const ValueName& name : {tagged("rows", 3, 8), tagged("x_in", 0, -1, 1), tagged("load", -1, 2),
+                                ValueName("layers.4.w", -1, 4)}) {
+    Value v;
+    v.name = name.text, v.microbatch = name.microbatch, v.layer = name.layer;
+    p.values.push_back(v);
+  }
+  p.values.push_back(scalar), p.values.back().name = "last";
   EXPECT_EQ(parse(print(p)), p) << print(p);
+  EXPECT_NE(print(p).find("update grad_norm @compute after=fwd,mb0,head "
+                          "after=fwd,model3,mb0,c2,L7,head.12,(replay) after=wgrad,mb0,head :"),
+            std::string::npos)
+      << print(p);
   for (int g = 0; g <= static_cast<int>(Group::World); ++g)
     for (int q = 0; q <= static_cast<int>(Peer::Previous); ++q) {
       s.group = static_cast<Group>(g), s.peer = static_cast<Peer>(q);

@@ -43,7 +43,9 @@ inline std::vector<std::vector<bool>> brute_order(const Program& program) {
     for (size_t a = b; a-- > 0;) {
       if (before[b][a]) continue;
       const Stage &x = program.stages[a], &y = program.stages[b];
-      if (x.lane != y.lane && !conflict(program, x, y) && y.after != static_cast<StageId>(a)) continue;
+      const bool declared =
+          std::find(y.after.begin(), y.after.end(), static_cast<StageId>(a)) != y.after.end();
+      if (x.lane != y.lane && !conflict(program, x, y) && !declared) continue;
       before[b][a] = true;
       for (size_t i = 0; i < a; ++i)
         if (before[a][i]) before[b][i] = true;

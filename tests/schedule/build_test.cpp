@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -275,6 +276,56 @@ TEST(Passes, AppliesDisablesObservesReports) {
   EXPECT_TRUE(apply_passes(plain, config, {"recompute"}, &reports) == plain);
   EXPECT_TRUE(reports.empty());
   EXPECT_TRUE(apply_passes(plain, make_config()) == plain) << "nothing is asked for";
+}
+
+TEST(Passes, WaitsForBuffersAreInTheTable) {
+  const config::Config config =
+      make_config({"model.num_layers=4", "train.num_microbatches=4", "parallel.pp=2", "parallel.cp=4",
+                   "parallel.context=\"ring\"", "train.seq_len=32"});
+  const RankPrograms built = ranks_as_built(config, 8);
+  for (const Program& plain : built.programs) {
+    std::vector<PassReport> reports;
+    const Program both = apply_passes(plain, config, {}, &reports);
+    ASSERT_EQ(reports.size(), 2u);
+    EXPECT_EQ(reports[0].name, "message_buffers");
+    EXPECT_EQ(reports[1].name, "ring_buffers");
+    EXPECT_EQ(both.stages.size(), plain.stages.size());
+    const auto waits = [](const Program& p, bool of_ring) {
+      return std::count_if(p.stages.begin(), p.stages.end(), [&](const Stage& s) {
+        return !s.after.empty() && (kernel_of(s.op) == KernelKind::ring_shift) == of_ring;
+      });
+    };
+    EXPECT_GT(waits(both, true), 0);
+    EXPECT_GT(waits(both, false), 0);
+    EXPECT_EQ(waits(apply_passes(plain, config, {"ring_buffers"}), true), 0);
+    EXPECT_EQ(waits(apply_passes(plain, config, {"message_buffers"}), false), 0);
+    EXPECT_TRUE(apply_passes(plain, config, {"message_buffers", "ring_buffers"}) == plain);
+  }
+}
+
+TEST(Passes, AFaultNamesThePassThatMadeIt) {
+  const auto refusal = [](const auto& apply) -> std::string {
+    try {
+      apply();
+    } catch (const base::Error& error) {
+      EXPECT_EQ(error.code(), base::ExitCode::Internal);
+      return error.what();
+    }
+    return "";
+  };
+  const config::Config config = make_config();
+  const Program plain = train_program(config);
+  const Pass breaks{"breaks", Promise::Exact, [](const config::Config&, const Program&) { return true; },
+                    [](Program p, const config::Config&) {
+                      p.stages.back().uses.pop_back();
+                      return p;
+                    }};
+  const std::string pass = refusal([&] { apply_pass(breaks, plain, config); });
+  EXPECT_NE(pass.find("program train after pass breaks has 1 faults"), std::string::npos) << pass;
+  Program broken = plain;
+  broken.stages.back().uses.pop_back();
+  const std::string built = refusal([&] { apply_passes(broken, config); });
+  EXPECT_NE(built.find("program train as built has 1 faults"), std::string::npos) << built;
 }
 
 TEST(Passes, UnknownNameIsRefused) {

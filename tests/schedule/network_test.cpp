@@ -9,6 +9,7 @@
 #include "interpret/check/check_network.h"
 #include "interpret/print/print.h"
 #include "interpret/simulate/simulate.h"
+#include "program/edit.h"
 #include "program/turns.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
@@ -46,6 +47,7 @@ const std::vector<Layouts>& layouts() {
       {8, pipeline(4, 1, 4, 8,
                    {"parallel.ep=2", "moe.load_balancing=[\"aux\",\"seq_aux\"]", "moe.aux_coef=[0.1,0.1]"})},
       {4, pipeline(4, 1, 3, 4, {"parallel.pipeline_layout=\"E|tt|t|L\""})},
+      {2, pipeline(2, 2, 2, 4, {"parallel.pipeline_layout=\"Et|t||L\""})},  // a chunk that computes nothing
       {4, {"model.vocab_size=64", "parallel.tp=2", "parallel.ep=4"}},
       {2, pipeline(2, 2, 4, 4, {"recompute.modules=[\"activation\",\"norm\"]"})},
       {8, pipeline(2, 2, 4, 8, {"parallel.tp=2", "parallel.ep=2", "parallel.bucket_mib=0"})},
@@ -74,11 +76,9 @@ size_t find_stage(const Program& p, const std::function<bool(const Stage&)>& is,
 }
 
 void remove_stage(Program& p, size_t at) {
-  p.stages.erase(p.stages.begin() + static_cast<std::ptrdiff_t>(at));
-  for (Stage& s : p.stages) {
-    if (s.after == static_cast<StageId>(at)) s.after = -1;
-    if (s.after > static_cast<StageId>(at)) --s.after;
-  }
+  program::Edit edit(std::move(p));
+  edit.erase(static_cast<StageId>(at));
+  p = edit.apply();
 }
 
 auto is_op(Op op, Phase phase) {
@@ -111,17 +111,17 @@ TEST(Networks, OneForwardOneBackwardNeedsOneLaneOnly) {
       EXPECT_EQ(check_network(interpret::network_of_roles(r.programs)).single_lane_hang, "");
       if (microbatches == 1) continue;
       // With something between them they are two calls, and both ends send first.
-      for (Program& p : r.programs)
-        for (size_t i = 1; i < p.stages.size(); ++i)
-          if (kernel_of(p.stages[i - 1].op) == KernelKind::send &&
-              kernel_of(p.stages[i].op) == KernelKind::receive) {
-            for (Stage& s : p.stages)
-              if (s.after >= static_cast<StageId>(i)) ++s.after;
+      for (Program& p : r.programs) {
+        program::Edit edit(std::move(p));
+        for (StageId i = 1; i < edit.num_stages(); ++i)
+          if (kernel_of(edit[i - 1].op) == KernelKind::send && kernel_of(edit[i].op) == KernelKind::receive) {
             Stage between;
             between.op = Op::zero;
-            between.part = static_cast<int>(1000 + i);
-            p.stages.insert(p.stages.begin() + static_cast<std::ptrdiff_t>(i), between);
+            between.part = 1000 + i;
+            edit.insert_before(i, between);
           }
+        p = edit.apply();
+      }
       EXPECT_NE(check_network(interpret::network_of_roles(r.programs)).single_lane_hang, "");
     }
 }
@@ -249,8 +249,8 @@ TEST(PlantedFaults, AWaitThatCannotEnd) {
       [](RankPrograms& r) {
         // The first send waits for what only comes when it is taken.
         Program& p = r.programs[0];
-        p.stages[find_stage(p, is_op(Op::send_x, Phase::Forward))].after =
-            static_cast<StageId>(find_stage(p, is_op(Op::receive_x, Phase::BackwardInput)));
+        p.stages[find_stage(p, is_op(Op::send_x, Phase::Forward))].after = {
+            static_cast<StageId>(find_stage(p, is_op(Op::receive_x, Phase::BackwardInput)))};
       },
       "hang: ");
 }

@@ -205,7 +205,7 @@ TEST(Ring, ASkippedOrSwappedShiftIsCaught) {
   const auto faults = [&](const std::function<void(Program&)>& plant) {
     std::vector<Program> programs = {r.programs[0], r.programs[0]};
     for (Program& p : programs)
-      for (Stage& s : p.stages) s.after = -1;  // positions move
+      for (Stage& s : p.stages) s.after.clear();  // positions move
     plant(programs[1]);
     return joined(
         check_network(interpret::network_of_ranks(

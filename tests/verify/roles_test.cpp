@@ -9,6 +9,7 @@
 #include "interpret/check/check_network.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/simulate.h"
+#include "program/edit.h"
 #include "runtime/rank_setup.h"
 #include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
@@ -118,11 +119,9 @@ size_t find_stage(const Program& p, Is is) {
 }
 
 void remove_stage(Program& p, size_t at) {
-  p.stages.erase(p.stages.begin() + static_cast<std::ptrdiff_t>(at));
-  for (Stage& s : p.stages) {
-    if (s.after == static_cast<StageId>(at)) s.after = -1;
-    if (s.after > static_cast<StageId>(at)) --s.after;
-  }
+  program::Edit edit(std::move(p));
+  edit.erase(static_cast<StageId>(at));
+  p = edit.apply();
 }
 
 void leave_out_receive(Program& p) {

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "program/value_name.h"
 
 namespace pleat::interpret {
 namespace {
@@ -73,6 +74,10 @@ void check_values(const Program& program, CheckReport& report) {
     const Value& v = program.values[i];
     if (!names.insert(v.name).second)
       report.faults.push_back(fmt::format("value name '{}' is used twice", v.name));
+    if (const NameParts said = read_name(v.name); said.microbatch != v.microbatch || said.layer != v.layer)
+      report.faults.push_back(
+          fmt::format("value '{}' is of microbatch {} and layer {}, its name says {} and {}", v.name,
+                      v.microbatch, v.layer, said.microbatch, said.layer));
     if (std::any_of(v.shape.begin(), v.shape.end(), [](int64_t d) { return d < 0; }))
       report.faults.push_back(fmt::format("value '{}' has a negative dimension", v.name));
     if (v.view_of == kNoValue) continue;
@@ -160,9 +165,10 @@ CheckReport check(const Program& program) {
       report.faults.push_back(fmt::format("{}: lane {} is not declared", name(), stage.lane));
     if (stage.attrs < 0 || stage.attrs >= static_cast<int32_t>(program.attrs.size()))
       report.faults.push_back(fmt::format("{}: attribute set {} does not exist", name(), stage.attrs));
-    if (stage.after < -1 || stage.after >= static_cast<StageId>(s))
-      report.faults.push_back(
-          fmt::format("{}: waits for stage {}, which does not come before it", name(), stage.after));
+    for (const StageId w : stage.after)
+      if (w < 0 || w >= static_cast<StageId>(s))
+        report.faults.push_back(
+            fmt::format("{}: waits for stage {}, which does not come before it", name(), w));
     bool values_exist = true;
     for (const Use& use : stage.uses)
       if (use.value != kNoValue &&

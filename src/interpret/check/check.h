@@ -16,7 +16,8 @@ struct CheckReport {
 };
 
 // Argument lists fit ops.def; every byte read was written; only phase update writes persistent values and
-// nothing writes inputs; names are unique; views lie inside what they view.
+// nothing writes inputs; names are unique, and those of values say
+// their microbatch and layer; views lie inside what they view; declared waits are for earlier stages.
 CheckReport check(const program::Program& program);
 
 // After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,

@@ -16,7 +16,6 @@ using namespace program;
 
 namespace {
 
-constexpr int kTurnLane = 0;
 constexpr int64_t kSlotSlack = 128;  // sizes that differ by less than a 128th share slots
 
 struct TurnSpan {
@@ -80,7 +79,7 @@ class FramePacker {
     int found = -1;
     for (int l = 0; l < lanes_; ++l) {
       if (lives_.first(v, l) < 0) continue;
-      if (l == kTurnLane || found >= 0) return -1;
+      if (l == kComputeLane || found >= 0) return -1;
       found = l;
     }
     return found;
@@ -106,7 +105,7 @@ class FramePacker {
     entry_.assign((n + 1) * lanes, std::numeric_limits<int>::max());
     for (size_t t = n; t-- > 0;) {
       StageId first = turns_[t].begin;
-      while (first < turns_[t].end && p_.stages[size_t(first)].lane != kTurnLane) ++first;
+      while (first < turns_[t].end && p_.stages[size_t(first)].lane != kComputeLane) ++first;
       for (size_t l = 0; l < lanes; ++l)
         entry_[t * lanes + l] =
             first < turns_[t].end ? order_.clock(first, static_cast<int>(l)) : entry_[(t + 1) * lanes + l];

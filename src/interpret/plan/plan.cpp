@@ -102,8 +102,9 @@ Plan plan(const Program& program, const Order& order, Packing packing) {
   for (size_t i = 0; i < n; ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue || !lives[i].used) continue;
-    if (v.life == Life::Persistent || (begin_of(i) <= out.peak_stage && out.peak_stage <= end_of(i)))
-      out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
+    if (v.life != Life::Persistent && (begin_of(i) > out.peak_stage || out.peak_stage > end_of(i))) continue;
+    out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
+    out.space_at_peak[static_cast<size_t>(v.space)] += padded_bytes(v);
   }
 
   out.arena_bytes =

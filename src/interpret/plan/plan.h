@@ -45,7 +45,8 @@ class Lifetimes {
   std::vector<program::StageId> first_, last_;
 };
 
-using OwnerBytes = std::array<int64_t, 8>;  // indexed by program::Owner
+using OwnerBytes = std::array<int64_t, 8>;                    // indexed by program::Owner
+using SpaceBytes = std::array<int64_t, program::kNumSpaces>;  // indexed by program::Space
 
 struct Plan {
   std::vector<int64_t> offset;   // per value, bytes into the arena; views included; -1: a value no stage uses
@@ -53,9 +54,10 @@ struct Plan {
   int64_t persistent_bytes = 0;  // of which at the start, alive across steps
   int64_t live_peak_bytes = 0;   // the most that is alive at one stage of the list: no plan can be smaller
   program::StageId peak_stage = -1;
-  OwnerBytes at_peak{};       // live bytes at the peak stage by owner (persistent included)
-  OwnerBytes total{};         // sum over all values by owner, shared or not
-  std::vector<int64_t> live;  // live bytes at every stage
+  OwnerBytes at_peak{};        // live bytes at the peak stage by owner (persistent included)
+  SpaceBytes space_at_peak{};  // the same by space
+  OwnerBytes total{};          // sum over all values by owner, shared or not
+  std::vector<int64_t> live;   // live bytes at every stage
 };
 
 Plan plan(const program::Program& program);

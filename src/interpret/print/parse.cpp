@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "interpret/print/print.h"
+#include "program/value_name.h"
 
 namespace pleat::interpret {
 namespace {
@@ -105,6 +106,8 @@ class Parser {
   void value() {
     Value v;
     v.name = needed("a value name");
+    const NameParts parts = read_name(v.name);
+    v.microbatch = parts.microbatch, v.layer = parts.layer;
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
@@ -195,7 +198,7 @@ class Parser {
         if (s.attrs < 0 || s.attrs >= static_cast<int32_t>(program_.attrs.size()))
           bad("a declared attribute set", w);
       } else if (eat(w, "after=")) {
-        s.after = stage_named(w);
+        s.after.push_back(stage_named(w));
       } else {
         bad("@LANE, group=, peer=, attrs=, after= or ':'", w);
       }

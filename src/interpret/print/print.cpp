@@ -27,8 +27,8 @@ void print_stage(const Program& program, const Stage& s, std::string& out) {
   if (s.group != Group::None) out += fmt::format(" group={}", name_of(s.group));
   if (s.peer != Peer::None) out += fmt::format(" peer={}", name_of(s.peer));
   if (s.attrs) out += fmt::format(" attrs={}", s.attrs);
-  if (s.after >= 0) {
-    std::string name = stage_name(program.stages[static_cast<size_t>(s.after)]);
+  for (const StageId waits_for : s.after) {
+    std::string name = stage_name(program.stages[static_cast<size_t>(waits_for)]);
     std::replace(name.begin(), name.end(), ' ', ',');
     out += " after=" + name;
   }

@@ -15,8 +15,6 @@ using namespace program;
 
 namespace {
 
-constexpr int kComputeLane = 0;
-
 // The stage that stands for a turn in the grid: the first on the compute lane that needs what the turn
 // receives, or the first at all where it receives nothing; -1 where it computes nothing.
 std::vector<StageId> heads_of(const Program& program, const std::vector<Turn>& list) {

@@ -6,8 +6,6 @@
 // The loss of a depth is a mean over the rows it predicts in the whole step, so all microbatches are shifted
 // and counted before the first backward. Order of sums: the head's gradient takes the main loss first, then
 // the depths upwards; the embedding's takes the depths downwards, then the main input.
-#include <fmt/format.h>
-
 #include "model/exchange.h"
 
 namespace pleat::model {
@@ -35,8 +33,10 @@ void mtp_prepare(Decoder& d) {
   for (size_t k = 0; k < d.mtp.size(); ++k) {
     MtpDepth& depth = d.mtp[k];
     const int layer = layer_of(d, k);
-    depth.count = d.b.value(fmt::format("L{}.mtp_count", layer), Dtype::I64, {1}, program::Owner::Workspace);
-    depth.norm = d.b.value(fmt::format("L{}.mtp_norm", layer), Dtype::F64, {1}, program::Owner::Workspace);
+    depth.count =
+        d.b.value(program::tagged("mtp_count", -1, layer), Dtype::I64, {1}, program::Owner::Workspace);
+    depth.norm =
+        d.b.value(program::tagged("mtp_norm", -1, layer), Dtype::F64, {1}, program::Owner::Workspace);
     for (size_t mb = 0; mb < d.inputs.size(); ++mb) {
       d.b.at({static_cast<int>(mb), layer});
       const MicrobatchInputs& in = d.inputs[mb];

@@ -2,6 +2,9 @@
 
 #include <optional>
 
+#include "program/edit.h"
+#include "program/signature.h"
+
 namespace pleat::schedule {
 namespace {
 
@@ -9,6 +12,7 @@ using program::Op;
 using program::Phase;
 using program::Stage;
 using program::Use;
+namespace signature = program::signature;
 
 std::optional<Op> norm_back(Op op) {
   switch (op) {
@@ -31,57 +35,51 @@ bool same_place(const Stage& a, const Stage& b) {
   return a.lane == b.lane && a.microbatch == b.microbatch && a.layer == b.layer && a.part == b.part;
 }
 
-// dgrad (dy x w rstd dresidual? -> dx+) and wgrad (dy x rstd -> dw+) of one norm.
+// Both gradients of one op in one place, next to each other.
+bool are_gradients(const Stage& a, const Stage& b) {
+  return b.op == a.op && same_place(a, b) && a.phase == Phase::BackwardInput &&
+         b.phase == Phase::BackwardWeight;
+}
+
 std::optional<Stage> both_gradients(const Stage& a, const Stage& b) {
   const auto op = norm_back(a.op);
-  if (!op || b.op != a.op || !same_place(a, b)) return {};
-  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
-  if (a.uses[0].value != b.uses[0].value || a.uses[1].value != b.uses[1].value ||
-      a.uses[3].value != b.uses[2].value)
-    return {};
+  if (!op || !are_gradients(a, b)) return {};
+  const signature::rmsnorm::BackwardInput<Use> input(a.uses);
+  const signature::rmsnorm::BackwardWeight<Use> weight(b.uses);
+  if (input.dy != weight.dy || input.x != weight.x || input.rstd != weight.rstd) return {};
   Stage out = a;
   out.op = *op;
-  out.uses.push_back(b.uses[3]);
+  out.uses = {input.dy, input.x, input.w, input.rstd, input.dresidual, input.dx, weight.dw};
   return out;
 }
 
-// dgrad (dout cos_sin qkv q_norm k_norm rstd -> dqkv) and wgrad (dout cos_sin qkv rstd -> dq_norm+ dk_norm+)
-// of one rotation with norms.
+// Of one rotation with norms.
 std::optional<Stage> both_rope_gradients(const Stage& a, const Stage& b) {
-  if (a.op != Op::qk_rope || b.op != a.op || !same_place(a, b)) return {};
-  if (a.phase != Phase::BackwardInput || b.phase != Phase::BackwardWeight) return {};
-  for (const auto& [of_a, of_b] : {std::pair{0, 0}, {1, 1}, {2, 2}, {5, 3}})
-    if (a.uses[size_t(of_a)].value != b.uses[size_t(of_b)].value) return {};
+  if (a.op != Op::qk_rope || !are_gradients(a, b)) return {};
+  const signature::qk_rope::BackwardInput<Use> input(a.uses);
+  const signature::qk_rope::BackwardWeight<Use> weight(b.uses);
+  if (input.dout != weight.dout || input.cos_sin != weight.cos_sin || input.qkv != weight.qkv ||
+      input.rstd != weight.rstd)
+    return {};
   Stage out = a;
   out.op = Op::qk_rope_back;
-  out.uses.insert(out.uses.end(), {b.uses[4], b.uses[5]});
+  out.uses = {input.dout, input.cos_sin, input.qkv,      input.q_norm,  input.k_norm,
+              input.rstd, input.dqkv,    weight.dq_norm, weight.dk_norm};
   return out;
 }
 
 }  // namespace
 
 program::Program fuse(program::Program p) {
-  std::vector<Stage> stages;
-  // Stage::after names stages by position, and positions move.
-  std::vector<program::StageId> moved(p.stages.size(), -1);
-  for (size_t i = 0; i < p.stages.size(); ++i) {
-    moved[i] = static_cast<program::StageId>(stages.size());
-    if (i + 1 < p.stages.size()) {
-      auto one = both_gradients(p.stages[i], p.stages[i + 1]);
-      if (!one) one = both_rope_gradients(p.stages[i], p.stages[i + 1]);
-      if (one) {
-        moved[i + 1] = moved[i];
-        stages.push_back(std::move(*one));
-        ++i;
-        continue;
-      }
-    }
-    stages.push_back(std::move(p.stages[i]));
+  program::Edit edit(std::move(p));
+  for (program::StageId s = 0; s + 1 < edit.num_stages(); ++s) {
+    auto one = both_gradients(edit[s], edit[s + 1]);
+    if (!one) one = both_rope_gradients(edit[s], edit[s + 1]);
+    if (!one) continue;
+    edit.replace(s, s + 1, std::move(*one));
+    ++s;
   }
-  for (Stage& s : stages)
-    if (s.after >= 0) s.after = moved[static_cast<size_t>(s.after)];
-  p.stages = std::move(stages);
-  return p;
+  return edit.apply();
 }
 
 }  // namespace pleat::schedule

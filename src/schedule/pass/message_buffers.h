@@ -7,11 +7,13 @@
 // cannot hang, plan uses them and a run keeps them.
 #pragma once
 
-#include "program/program.h"
+#include "program/edit.h"
 
 namespace pleat::schedule {
 
-// A program without messages comes back as it was.
+bool has_messages(const program::Program& program);
+// The waits it declares; none where nothing is sent so often that it could wait.
+std::vector<program::Wait> message_waits(const program::Program& program);
 program::Program bound_message_buffers(program::Program program);
 
 }  // namespace pleat::schedule

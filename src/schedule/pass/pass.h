@@ -1,8 +1,9 @@
 // The door every technique goes through: a pass takes a program and returns a program.
 //
 // An exact pass moves, rebuilds or stores elsewhere: results are compared bit for bit. A bounded pass states
-// its bound. The table in passes.cpp fixes the order; a pass that would change nothing is an error, never
-// silent.
+// its bound. The table in passes.cpp has all of them and fixes their order. What a key of the configuration
+// asks for (freeze, recompute) and would change nothing in the model is an error, never silent; the others
+// follow from device and layout, and take what they find.
 #pragma once
 
 #include <functional>
@@ -20,7 +21,7 @@ enum class Promise : uint8_t { Exact, Bounded };
 struct Pass {
   std::string_view name;
   Promise promise;
-  bool (*wanted)(const config::Config&);
+  bool (*wanted)(const config::Config&, const program::Program&);
   program::Program (*apply)(program::Program, const config::Config&);
 };
 
@@ -32,11 +33,14 @@ struct PassReport {
   size_t stages_before = 0, stages_after = 0;
 };
 
-// Called after every pass with the program it produced (plan it, check it, print it).
+// Called after every pass with the program it produced (plan it, print it).
 using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 
-// Applies every wanted pass in table order, except those named in `disabled`, then bounds the buffers of
-// messages and rings (pass/message_buffers.h, pass/ring_buffers.h).
+// The program after one pass. A program with faults (interpret/check) throws, naming the pass.
+program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config);
+
+// Applies every wanted pass in table order, except those named in `disabled`. The program is checked as it is
+// given and after every pass.
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled = {},
                               std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {});

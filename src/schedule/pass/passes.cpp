@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "interpret/check/check.h"
 #include "layout/from_config.h"
 #include "schedule/build.h"
 #include "schedule/pass/freeze.h"
@@ -30,10 +31,7 @@ program::Program without_pipeline(config::Config c) {
 
 // A pipeline rank may hold no layer of a module, such as one whose layers are all dense; the whole model must.
 program::Program recompute_modules(program::Program p, const config::Config& c) {
-  const bool is_part = std::any_of(p.stages.begin(), p.stages.end(), [](const program::Stage& s) {
-    return program::class_of(s.op) == program::OpClass::Transfer;  // between pipeline ranks
-  });
-  const RecomputeOptions options{c.recompute.modules, config::recompute_layers(c), is_part};
+  const RecomputeOptions options{c.recompute.modules, config::recompute_layers(c), has_messages(p)};
   if (options.is_part &&
       std::any_of(options.modules.begin(), options.modules.end(),
                   [&](const std::string& m) { return freed_by(p, m, options.layers).empty(); }))
@@ -45,15 +43,33 @@ program::Program recompute_modules(program::Program p, const config::Config& c) 
 
 const std::vector<Pass>& pass_table() {
   static const std::vector<Pass> table = {
-      {"freeze", Promise::Exact, [](const config::Config& c) { return !c.optimizer.freeze.empty(); },
+      {"freeze", Promise::Exact,
+       [](const config::Config& c, const program::Program&) { return !c.optimizer.freeze.empty(); },
        [](program::Program p, const config::Config& c) { return freeze(std::move(p), c); }},
-      {"recompute", Promise::Exact, [](const config::Config& c) { return !c.recompute.modules.empty(); },
+      {"recompute", Promise::Exact,
+       [](const config::Config& c, const program::Program&) { return !c.recompute.modules.empty(); },
        [](program::Program p, const config::Config& c) { return recompute_modules(std::move(p), c); }},
       {"fuse", Promise::Bounded,
-       [](const config::Config& c) { return c.device.kind == "cuda" && c.model.dtype == "bfloat16"; },
+       [](const config::Config& c, const program::Program&) {
+         return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
+       },
        [](program::Program p, const config::Config&) { return fuse(std::move(p)); }},
+      // Last: they bound how far lanes run ahead of each other, whatever stages there are by then.
+      {"message_buffers", Promise::Exact,
+       [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
+       [](program::Program p, const config::Config&) { return bound_message_buffers(std::move(p)); }},
+      {"ring_buffers", Promise::Exact,
+       [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
+       [](program::Program p, const config::Config&) { return bound_ring_buffers(std::move(p)); }},
   };
   return table;
+}
+
+program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config) {
+  program = pass.apply(std::move(program), config);
+  interpret::require_ok(interpret::check(program),
+                        fmt::format("program {} after pass {}", program.name, pass.name));
+  return program;
 }
 
 program::Program apply_passes(program::Program program, const config::Config& config,
@@ -62,19 +78,20 @@ program::Program apply_passes(program::Program program, const config::Config& co
   for (const std::string& name : disabled)
     if (std::none_of(pass_table().begin(), pass_table().end(), [&](const Pass& p) { return p.name == name; }))
       base::fail("there is no pass '{}' to disable", name);
+  interpret::require_ok(interpret::check(program), fmt::format("program {} as built", program.name));
   for (const Pass& pass : pass_table()) {
-    if (!pass.wanted(config) || std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end())
+    if (!pass.wanted(config, program) ||
+        std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end())
       continue;
     const auto start = std::chrono::steady_clock::now();
     PassReport report{std::string(pass.name), 0, program.stages.size(), 0};
-    program = pass.apply(std::move(program), config);
+    program = apply_pass(pass, std::move(program), config);
     report.stages_after = program.stages.size();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (reports) reports->push_back(report);
     if (observe) observe(pass, program);
   }
-  // Last, because they speak of positions in the list.
-  return bound_ring_buffers(bound_message_buffers(std::move(program)));
+  return program;
 }
 
 }  // namespace pleat::schedule

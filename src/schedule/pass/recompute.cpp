@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "program/edit.h"
 
 namespace pleat::schedule {
 namespace {
@@ -39,51 +40,41 @@ std::unordered_map<ValueId, StageId> producers(const Program& program,
 class Rebuilder {
  public:
   Rebuilder(Program program, const RecomputeOptions& options)
-      : in_(std::move(program)), producers_(producers(in_, options.modules, options.layers)) {}
+      : producers_(producers(program, options.modules, options.layers)), edit_(std::move(program)) {}
 
   Program run() {
-    Program out = in_;
-    out.stages.clear();
-    out_ = &out;
-    for (const Stage& stage : in_.stages) {
-      Stage copy = stage;
+    for (StageId s = 0; s < edit_.num_stages(); ++s) {
       // A stage of the backward reads rebuilt values; so does nothing else.
-      if (is_backward(stage))
-        for (Use& use : copy.uses)
-          if (use.access == Access::Read) use.value = rebuilt(use.value);
-      out.stages.push_back(std::move(copy));
+      if (!is_backward(edit_[s])) continue;
+      for (Use& use : edit_[s].uses)
+        if (use.access == Access::Read) use.value = rebuilt(use.value, s);
     }
-    return out;
+    return edit_.apply();
   }
 
  private:
-  // The value a backward stage should read instead of v, emitting what rebuilds it if it is not there yet.
-  ValueId rebuilt(ValueId v) {
-    if (v == kNoValue) return v;
+  // The value stage `reader` of the backward should read instead of v; what rebuilds it, unless it is there
+  // already, comes right before the reader.
+  ValueId rebuilt(ValueId v, StageId reader) {
     const auto producer = producers_.find(v);
-    if (producer == producers_.end()) return v;
+    if (v == kNoValue || producer == producers_.end()) return v;
     if (const auto known = rebuilt_.find(v); known != rebuilt_.end()) return known->second;
-    Stage again = in_.stages[static_cast<size_t>(producer->second)];
+    Stage again = edit_[producer->second];
     again.replay = 1;
+    again.after.clear();
     for (Use& use : again.uses)
-      if (use.access == Access::Read) use.value = rebuilt(use.value);
+      if (use.access == Access::Read) use.value = rebuilt(use.value, reader);
     for (Use& use : again.uses) {
       if (use.value == kNoValue || use.access == Access::Read) continue;
       PLEAT_CHECK(use.access == Access::Write, "{} accumulates and cannot be replayed", stage_name(again));
-      Value copy = in_.values[static_cast<size_t>(use.value)];
-      copy.name += ".again";
-      out_->values.push_back(std::move(copy));
-      const ValueId fresh = static_cast<ValueId>(out_->values.size() - 1);
-      rebuilt_[use.value] = fresh;
-      use.value = fresh;
+      use.value = rebuilt_[use.value] = edit_.copy_of(use.value, ".again");
     }
-    out_->stages.push_back(std::move(again));
+    edit_.insert_before(reader, std::move(again));
     return rebuilt_.at(v);
   }
 
-  Program in_;
-  Program* out_ = nullptr;
   std::unordered_map<ValueId, StageId> producers_;
+  Edit edit_;
   std::unordered_map<ValueId, ValueId> rebuilt_;
 };
 

@@ -7,11 +7,12 @@
 // (Stage::after): check sees that they cannot hang, plan uses them and a run keeps them.
 #pragma once
 
-#include "program/program.h"
+#include "program/edit.h"
 
 namespace pleat::schedule {
 
-// A program without rings comes back as it was.
+// The waits it declares; none on a ring of two, where every block is shifted once.
+std::vector<program::Wait> ring_waits(const program::Program& program);
 program::Program bound_ring_buffers(program::Program program);
 
 }  // namespace pleat::schedule

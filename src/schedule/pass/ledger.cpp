@@ -1,0 +1,60 @@
+#include "schedule/pass/ledger.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "interpret/check/check.h"
+#include "interpret/simulate/simulate.h"
+#include "schedule/pass/pass.h"
+
+namespace pleat::schedule {
+
+using program::Program;
+using program::Stage;
+
+LedgerRow change(const LedgerRow& from, const LedgerRow& to) {
+  LedgerRow out = to;
+  out.stages -= from.stages;
+  out.arena_bytes -= from.arena_bytes;
+  out.step_ns -= from.step_ns;
+  for (size_t i = 0; i < out.at_peak.size(); ++i) out.at_peak[i] -= from.at_peak[i];
+  for (size_t i = 0; i < out.sent.size(); ++i) out.sent[i] -= from.sent[i];
+  return out;
+}
+
+LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_rank,
+                  const cost::Machine& machine) {
+  const Program& p = ranks.programs[pipeline_rank];
+  const interpret::Network network = interpret::network_of_roles(ranks.programs);
+  const interpret::Plan plan = interpret::plan(p, program::Order(p, *network.nodes[pipeline_rank].edges));
+  LedgerRow out;
+  out.name = std::move(name);
+  out.stages = static_cast<int64_t>(p.stages.size());
+  out.at_peak = plan.space_at_peak;
+  out.arena_bytes = plan.arena_bytes;
+  std::array<double, program::kNumGroups> sent{};
+  for (const Stage& s : p.stages) sent[static_cast<size_t>(s.group)] += cost::sent_bytes(ranks.mesh, p, s);
+  for (size_t i = 0; i < sent.size(); ++i) out.sent[i] = std::llround(sent[i]);
+  out.step_ns = interpret::simulate(network, [&](const Program& program, const Stage& stage) {
+                  return cost::stage_ns(machine, ranks.mesh, program, stage);
+                }).step_ns;
+  return out;
+}
+
+std::vector<LedgerRow> ledger(const config::Config& config, int64_t num_ranks, size_t pipeline_rank,
+                              const cost::Machine& machine) {
+  RankPrograms ranks = ranks_as_built(config, num_ranks);
+  for (const Program& p : ranks.programs)
+    interpret::require_ok(interpret::check(p), fmt::format("program {} as built", p.name));
+  std::vector<LedgerRow> rows = {measure("as built", ranks, pipeline_rank, machine)};
+  for (const Pass& pass : pass_table()) {
+    bool any = false;
+    for (Program& p : ranks.programs)
+      if (pass.wanted(config, p)) p = apply_pass(pass, std::move(p), config), any = true;
+    if (any) rows.push_back(measure(std::string(pass.name), ranks, pipeline_rank, machine));
+  }
+  return rows;
+}
+
+}  // namespace pleat::schedule

@@ -1,0 +1,111 @@
+// The ledger: its changes add up to the final plan, byte by byte and nanosecond by nanosecond, and each pass
+// moves what it is there to move.
+#include "schedule/pass/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <numeric>
+
+#include "interpret/simulate/simulate.h"
+#include "schedule/pass/pass.h"
+#include "schedule/schedule_support.h"
+
+namespace pleat::schedule {
+namespace {
+
+struct LedgerCase {
+  int64_t ranks;
+  Words sets, passes;
+};
+
+const std::vector<LedgerCase>& ledger_cases() {
+  static const std::vector<LedgerCase> all = {
+      {1, {}, {}},
+      {1, {"recompute.modules=[\"norm\",\"activation\"]"}, {"recompute"}},
+      {1,
+       {"optimizer.freeze=[\"experts\"]", "recompute.modules=[\"core_attention\"]",
+        "model.dtype=\"bfloat16\"", "device.kind=\"cuda\""},
+       {"freeze", "recompute", "fuse"}},
+      {4, {"parallel.tp=2", "parallel.ep=4"}, {}},
+      {8,
+       {"model.num_layers=4", "train.num_microbatches=8", "parallel.pp=2", "parallel.ep=2",
+        "recompute.modules=[\"activation\"]"},
+       {"recompute", "message_buffers"}},
+      {4, {"parallel.cp=4", "parallel.context=\"ring\"", "train.seq_len=48"}, {"ring_buffers"}},
+      {8,
+       {"model.num_layers=4", "train.num_microbatches=4", "parallel.pp=2", "parallel.cp=4",
+        "parallel.context=\"ring\"", "train.seq_len=32", "optimizer.freeze=[\"embedding\"]"},
+       {"freeze", "message_buffers", "ring_buffers"}},
+  };
+  return all;
+}
+
+std::string trace_of(const LedgerCase& c) { return std::to_string(c.ranks) + " ranks " + joined(c.sets); }
+
+TEST(Ledger, ChangesAddUpToTheFinalPlan) {
+  const cost::Machine machine = cost::toy_machine();
+  for (const LedgerCase& c : ledger_cases()) {
+    SCOPED_TRACE(trace_of(c));
+    const config::Config config = make_config(c.sets);
+    const RankPrograms final = build_ranks(config, c.ranks);
+    const auto step = interpret::simulate(interpret::network_of_roles(final.programs),
+                                          [&](const program::Program& p, const program::Stage& s) {
+                                            return cost::stage_ns(machine, final.mesh, p, s);
+                                          });
+    for (size_t rank = 0; rank < final.programs.size(); ++rank) {
+      const std::vector<LedgerRow> rows = ledger(config, c.ranks, rank, machine);
+      Words passes;
+      LedgerRow sum = rows.front();
+      for (size_t i = 1; i < rows.size(); ++i) {
+        passes.push_back(rows[i].name);
+        const LedgerRow moved = change(rows[i - 1], rows[i]);
+        sum.stages += moved.stages, sum.arena_bytes += moved.arena_bytes, sum.step_ns += moved.step_ns;
+        for (size_t k = 0; k < sum.at_peak.size(); ++k) sum.at_peak[k] += moved.at_peak[k];
+        for (size_t k = 0; k < sum.sent.size(); ++k) sum.sent[k] += moved.sent[k];
+      }
+      EXPECT_EQ(rows.front().name, "as built");
+      EXPECT_EQ(passes, c.passes);
+      // Against the final programs, found without the ledger.
+      const program::Program& p = final.programs[rank];
+      const interpret::Plan plan = interpret::plan(p);
+      EXPECT_EQ(sum.stages, static_cast<int64_t>(p.stages.size()));
+      EXPECT_EQ(sum.arena_bytes, plan.arena_bytes);
+      EXPECT_EQ(std::accumulate(sum.at_peak.begin(), sum.at_peak.end(), int64_t{0}), plan.live_peak_bytes);
+      EXPECT_EQ(sum.at_peak[size_t(program::Space::Device)], plan.live_peak_bytes)
+          << "nothing lies elsewhere yet";
+      EXPECT_EQ(sum.step_ns, step.step_ns);
+      std::map<program::Group, double> sent;
+      for (const program::Stage& s : p.stages) sent[s.group] += cost::sent_bytes(final.mesh, p, s);
+      for (size_t g = 0; g < sum.sent.size(); ++g)
+        EXPECT_NEAR(static_cast<double>(sum.sent[g]), sent[static_cast<program::Group>(g)], 0.5) << g;
+    }
+  }
+}
+
+TEST(Ledger, EachPassMovesWhatItIsThereFor) {
+  const cost::Machine machine = cost::toy_machine();
+  const auto moved = [&](const LedgerCase& c, const std::string& pass) {
+    const std::vector<LedgerRow> rows = ledger(make_config(c.sets), c.ranks, 0, machine);
+    for (size_t i = 1; i < rows.size(); ++i)
+      if (rows[i].name == pass) return change(rows[i - 1], rows[i]);
+    ADD_FAILURE() << pass << " was not applied";
+    return LedgerRow{};
+  };
+  const LedgerRow recompute = moved(ledger_cases()[1], "recompute");
+  EXPECT_LT(recompute.at_peak[0], 0);
+  EXPECT_GT(recompute.stages, 0);
+  EXPECT_GT(recompute.step_ns, 0) << "memory is paid for in time";
+  const LedgerRow fuse = moved(ledger_cases()[2], "fuse");
+  EXPECT_LT(fuse.stages, 0);
+  EXPECT_LT(fuse.step_ns, 0);
+  for (const auto& [index, pass] : {std::pair{4, "message_buffers"}, {5, "ring_buffers"}}) {
+    const LedgerRow buffers = moved(ledger_cases()[size_t(index)], pass);
+    EXPECT_EQ(buffers.stages, 0);
+    EXPECT_LT(buffers.arena_bytes, 0) << pass;
+    EXPECT_EQ(buffers.sent, GroupBytes{});
+  }
+}
+
+}  // namespace
+}  // namespace pleat::schedule
