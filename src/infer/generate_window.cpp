@@ -3,8 +3,8 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "infer/generate.h"
-#include "tensor/bf16.h"
 #include "runtime/step_inputs.h"
+#include "tensor/bf16.h"
 
 namespace pleat::infer {
 namespace {
