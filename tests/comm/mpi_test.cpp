@@ -22,6 +22,9 @@ struct Ended {
   double seconds = 0;
 };
 
+// A rank that waits for ever never ends; to start and end MPI's processes alone takes seconds on a busy machine.
+constexpr double kSoon = 30;
+
 class Mpi : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -96,7 +99,7 @@ TEST_F(Mpi, SkippedCollective) {
   EXPECT_EQ(ended.code, 75) << ended.said;
   expect_words(ended, {"stall: group 'dp' all_reduce #1 stage 'second'", "0  yes", "1  yes",
                        "2  NOT ARRIVED  in no call; last was group 'dp' all_reduce #0 stage 'first'"});
-  EXPECT_LT(ended.seconds, 6);
+  EXPECT_LT(ended.seconds, kSoon);
 }
 
 TEST_F(Mpi, NoCallAtAll) {
@@ -113,7 +116,7 @@ TEST_F(Mpi, StoppedProcess) {
   const Ended ended = start(3, "stop");
   EXPECT_EQ(ended.code, 75) << ended.said;
   expect_words(ended, {"stall: group 'dp' all_reduce #1 stage 'second'", "2  NOT ARRIVED"});
-  EXPECT_LT(ended.seconds, 6);
+  EXPECT_LT(ended.seconds, kSoon);
 }
 
 TEST_F(Mpi, KilledProcess) {
@@ -121,14 +124,14 @@ TEST_F(Mpi, KilledProcess) {
   EXPECT_NE(ended.code, 0);
   expect_words(ended, {"rank 2 is gone", "in group 'dp' all_reduce #1 stage 'second'",
                        "last was group 'dp' all_reduce #0 stage 'first'"});
-  EXPECT_LT(ended.seconds, 6);
+  EXPECT_LT(ended.seconds, kSoon);
 }
 
 TEST_F(Mpi, ErrorOfOneRankEndsAll) {
   const Ended ended = start(3, "throw");
   EXPECT_NE(ended.code, 0);
   expect_words(ended, {"error: loss is not finite"});
-  EXPECT_LT(ended.seconds, 6);
+  EXPECT_LT(ended.seconds, kSoon);
 }
 
 }  // namespace
