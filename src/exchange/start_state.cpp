@@ -14,7 +14,7 @@ StartState::StartState(const config::Config& config, const std::vector<model::Pa
   const program::Program program = schedule::build_training_step(config, table);
   std::vector<const program::Value*> zero;
   for (const program::Value& v : program.values) {
-    // The rule of train::Programs::targets.
+    // The rule of runtime::Runtime::targets.
     if (v.life != program::Life::Persistent || v.owner == program::Owner::Inputs ||
         v.view_of != program::kNoValue)
       continue;

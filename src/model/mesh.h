@@ -33,9 +33,6 @@ struct Mesh {
   int64_t size(program::Group group) const;
   // Of a group over which gradients are summed: the ranks that own one copy of the optimizer state.
   int64_t owners(program::Group reduction) const;
-  // Whether programs have lanes of links, which must run beside the others: one after the other they would
-  // wait for ranks that wait for them, or never overlap.
-  bool has_link_lanes() const { return pp > 1 || (cp > 1 && context == ContextKind::Ring); }
 };
 
 // One run of consecutive layers a pipeline rank computes at a time.

@@ -324,7 +324,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& 
       num_bytes += microbatch_.loss_mask[t] && microbatch_.labels[t] < data::ByteTokenizer::kEndOfDocument;
       bytes = microbatch_.labels[t] < data::ByteTokenizer::kVocabSize;
     }
-    executor.run();
+    executor.run({.in_order = config_.device.in_order});
     const double* loss = static_cast<const double*>(executor.data("loss"));
     sum += loss[0];
     tokens += static_cast<int64_t>(loss[1]);
