@@ -128,7 +128,7 @@ std::string_view name_of(Phase phase) {
 std::string_view name_of(Region region) {
   static constexpr std::string_view names[] = {"embedding", "attention", "mlp",     "router",
                                                "dispatch",  "experts",   "combine", "shared_experts",
-                                               "head",      "optimizer"};
+                                               "head",      "optimizer", "host_link"};
   return names[static_cast<size_t>(region)];
 }
 std::string_view name_of(Owner owner) {
@@ -141,7 +141,7 @@ std::string_view name_of(Life life) {
   return names[static_cast<size_t>(life)];
 }
 std::string_view name_of(Space space) {
-  static constexpr std::string_view names[] = {"device", "pinned", "host", "window", "pool"};
+  static constexpr std::string_view names[] = {"device", "pinned"};
   return names[static_cast<size_t>(space)];
 }
 std::string_view name_of(OpClass op_class) {

@@ -37,9 +37,12 @@ enum class Region : uint8_t {
   SharedExperts,
   Head,
   Optimizer,
+  HostLink,
 };
-enum class Space : uint8_t { Device, Pinned, Host, Window, Pool };
-constexpr int kNumSpaces = 5;
+// Where a value lies. Device: where kernels run; on the CPU that is the host's memory. Pinned: host memory a GPU can
+// copy from and to; only copies, and exchanges that read counts on the host, may touch it.
+enum class Space : uint8_t { Device, Pinned };
+constexpr int kNumSpaces = 2;
 // Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the
 // step, for the host to read. Persistent: lives across steps; only phase Update may write it.
 enum class Life : uint8_t { Step, Input, Result, Persistent };

@@ -60,7 +60,7 @@ TEST(Print, EveryFieldSurvives) {
       s.group = static_cast<Group>(g), s.peer = static_cast<Peer>(q);
       ASSERT_EQ(parse(print(p)), p);
     }
-  for (int space = 0; space <= static_cast<int>(Space::Pool); ++space)
+  for (int space = 0; space <= static_cast<int>(Space::Pinned); ++space)
     for (int owner = 0; owner <= static_cast<int>(Owner::Results); ++owner)
       for (int life = 0; life <= static_cast<int>(Life::Persistent); ++life) {
         Value& v = p.values.back();

@@ -87,6 +87,9 @@ void check_values(const Program& program, CheckReport& report) {
       continue;
     }
     const Value& root = program.values[static_cast<size_t>(v.view_of)];
+    if (root.space != v.space)
+      report.faults.push_back(fmt::format("value '{}' lies in space {}, but what it views in {}", v.name,
+                                          name_of(v.space), name_of(root.space)));
     if (root.view_of != kNoValue)
       report.faults.push_back(fmt::format("value '{}' is a view of a view", v.name));
     if (v.offset < 0 || v.offset > num_bytes(root) || num_bytes(v) > num_bytes(root) - v.offset)
@@ -137,6 +140,29 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
   }
 }
 
+// Kernels see the device's memory. Copies join the spaces, each in its direction and on a lane of the host's link; an
+// exchange may read, on the host, how much goes where.
+void check_spaces(const Program& program, const Stage& stage, CheckReport& report) {
+  const auto& arguments = arguments_of(stage.op, stage.phase);
+  const bool in = stage.op == Op::copy_in, out = stage.op == Op::copy_out;
+  if ((in || out) && program.lanes[static_cast<size_t>(stage.lane)].resource != "host_link")
+    report.faults.push_back(fmt::format("{}: a copy between spaces needs a lane of resource host_link, not {}",
+                                        stage_name(stage),
+                                        program.lanes[static_cast<size_t>(stage.lane)].resource));
+  for (size_t i = 0; i < stage.uses.size() && takes(arguments, stage.uses.size()); ++i) {
+    if (stage.uses[i].value == kNoValue) continue;
+    const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
+    const Argument& a = argument_of(arguments, stage.uses.size(), i);
+    const bool pinned = in ? !a.output : out ? a.output : false;
+    if (is_exchange(stage.op) && a.name == "all_offsets") continue;
+    if (v.space != (pinned ? Space::Pinned : Space::Device))
+      report.faults.push_back(fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}",
+                                          stage_name(stage), a.name,
+                                          name_of(pinned ? Space::Pinned : Space::Device), v.name,
+                                          name_of(v.space)));
+  }
+}
+
 }  // namespace
 
 CheckReport check(const Program& program) {
@@ -178,13 +204,14 @@ CheckReport check(const Program& program) {
       }
     if (!values_exist) continue;
     check_arguments(program, stage, report);
+    check_spaces(program, stage, report);
+    report.host_waits += class_of(stage.op) == OpClass::Host;
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue || use.access == Access::Write) continue;
       const Value& v = program.values[static_cast<size_t>(use.value)];
       const int64_t begin = v.view_of == kNoValue ? 0 : v.offset;
       if (!written[static_cast<size_t>(root_of(program, use.value))].covers(begin, begin + num_bytes(v)))
         report.faults.push_back(fmt::format("{}: reads '{}' before all of it is written", name(), v.name));
-      if (v.space == Space::Host && use.access == Access::Read) ++report.host_waits;
     }
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue || use.access == Access::Read) continue;
@@ -219,10 +246,10 @@ CheckReport check_plan(const Program& program, const Plan& plan, const Order& or
       continue;
     }
     if (!lives[i].used) continue;
-    const int64_t end = plan.offset[i] + num_bytes(v);
-    if (plan.offset[i] < 0 || end > plan.arena_bytes)
-      report.faults.push_back(fmt::format("'{}' lies at {}..{}, the arena has {} bytes", v.name,
-                                          plan.offset[i], end, plan.arena_bytes));
+    const int64_t end = plan.offset[i] + num_bytes(v), arena = plan.of(v.space).arena_bytes;
+    if (plan.offset[i] < 0 || end > arena)
+      report.faults.push_back(fmt::format("'{}' lies at {}..{}, the arena of space {} has {} bytes", v.name,
+                                          plan.offset[i], end, name_of(v.space), arena));
     if (num_bytes(v) > 0) placed.push_back(static_cast<ValueId>(i));
   }
   // Order of first use is an order of the program, and "before" passes on from one holder of a byte to the
@@ -238,9 +265,10 @@ CheckReport check_plan(const Program& program, const Plan& plan, const Order& or
     int64_t end;
     ValueId value;
   };
-  std::map<int64_t, Holder> held;  // by begin; disjoint
+  std::array<std::map<int64_t, Holder>, kNumSpaces> held_in;  // by begin; disjoint
   for (const ValueId v : placed) {
     const size_t i = static_cast<size_t>(v);
+    std::map<int64_t, Holder>& held = held_in[static_cast<size_t>(program.values[i].space)];
     const int64_t begin = plan.offset[i], end = begin + num_bytes(program.values[i]);
     auto it = held.upper_bound(begin);
     if (it != held.begin() && std::prev(it)->second.end > begin) --it;

@@ -11,7 +11,7 @@ namespace pleat::interpret {
 
 struct CheckReport {
   std::vector<std::string> faults;  // each names the stage and the value
-  int host_waits = 0;               // stages that read a value in host space; 0 means sync-free
+  int host_waits = 0;               // stages at which the host waits for the device; 0 means sync-free
   bool ok() const { return faults.empty(); }
 };
 

@@ -16,7 +16,7 @@ std::vector<AliveTensors> alive_at_peak(const Program& program, const Order& ord
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     const Lifetime& life = lives[i];
-    if (v.view_of != kNoValue || !life.used) continue;
+    if (v.view_of != kNoValue || v.space != Space::Device || !life.used) continue;
     const StageId begin = life.from_start ? 0 : std::max(0, life.first_in_list);
     const StageId end = life.to_end ? static_cast<StageId>(program.stages.size()) - 1 : life.last_in_list;
     if (v.life != Life::Persistent && (begin > plan.peak_stage || end < plan.peak_stage)) continue;

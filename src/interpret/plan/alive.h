@@ -1,4 +1,4 @@
-// What is in memory at the peak of a plan, tensor by tensor.
+// What is in the device's memory at the peak of a plan, tensor by tensor.
 #pragma once
 
 #include <string>

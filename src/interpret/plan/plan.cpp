@@ -59,19 +59,23 @@ Plan plan(const Program& program, const Order& order) {
   return plan(program, order, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
 }
 
-Plan plan(const Program& program, const Order& order, Packing packing) {
-  const Lifetimes lives(program, order);
-  const size_t n = program.values.size();
-  Plan out;
-  out.offset.assign(n, -1);
+namespace {
 
+SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes& lives, Packing packing,
+                     Space space, std::vector<int64_t>& offset) {
+  const size_t n = program.values.size();
+  SpacePlan out;
+  const auto lies_here = [&](size_t i) {
+    const Value& v = program.values[i];
+    return v.space == space && v.view_of == kNoValue && lives[i].used;
+  };
   std::vector<size_t> todo;
   for (size_t i = 0; i < n; ++i) {
+    if (!lies_here(i)) continue;
     const Value& v = program.values[i];
-    if (v.view_of != kNoValue || !lives[i].used) continue;
     out.total[static_cast<size_t>(v.owner)] += padded_bytes(v);
     if (v.life == Life::Persistent) {
-      out.offset[i] = out.persistent_bytes;
+      offset[i] = out.persistent_bytes;
       out.persistent_bytes += padded_bytes(v);
     } else {
       todo.push_back(i);
@@ -100,18 +104,26 @@ Plan plan(const Program& program, const Order& order, Packing packing) {
     if (now > out.live_peak_bytes) out.live_peak_bytes = now, out.peak_stage = static_cast<StageId>(s);
   }
   for (size_t i = 0; i < n; ++i) {
+    if (!lies_here(i)) continue;
     const Value& v = program.values[i];
-    if (v.view_of != kNoValue || !lives[i].used) continue;
-    if (v.life != Life::Persistent && (begin_of(i) > out.peak_stage || out.peak_stage > end_of(i))) continue;
-    out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
-    out.space_at_peak[static_cast<size_t>(v.space)] += padded_bytes(v);
+    if (v.life == Life::Persistent || (begin_of(i) <= out.peak_stage && out.peak_stage <= end_of(i)))
+      out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
   }
+  out.arena_bytes = packing == Packing::OneByOne
+                        ? pack_values(program, order, lives, std::move(todo), out.persistent_bytes, offset)
+                        : pack_frames(program, order, lives, todo, out.persistent_bytes, offset);
+  return out;
+}
 
-  out.arena_bytes =
-      packing == Packing::OneByOne
-          ? pack_values(program, order, lives, std::move(todo), out.persistent_bytes, out.offset)
-          : pack_frames(program, order, lives, todo, out.persistent_bytes, out.offset);
-  for (size_t i = 0; i < n; ++i) {
+}  // namespace
+
+Plan plan(const Program& program, const Order& order, Packing packing) {
+  const Lifetimes lives(program, order);
+  Plan out;
+  out.offset.assign(program.values.size(), -1);
+  static_cast<SpacePlan&>(out) = plan_space(program, order, lives, packing, Space::Device, out.offset);
+  out.pinned = plan_space(program, order, lives, packing, Space::Pinned, out.offset);
+  for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue && out.offset[static_cast<size_t>(v.view_of)] >= 0)
       out.offset[i] = out.offset[static_cast<size_t>(v.view_of)] + v.offset;

@@ -1,6 +1,6 @@
-// Memory before a run: every value's offset in one arena, from its lifetime alone.
+// Memory before a run: every value's offset in the arena of its space, from its lifetime alone.
 //
-// Persistent values come first, in the order they are declared, so that programs which declare the same state
+// Every space is planned by itself. Persistent values come first, in the order they are declared, so that programs which declare the same state
 // (training, evaluation) agree on where it lies. Above them, two values share bytes only if every use of the
 // one happens before every use of the other by data, lane or declared waits.
 #pragma once
@@ -46,18 +46,26 @@ class Lifetimes {
 };
 
 using OwnerBytes = std::array<int64_t, 8>;                    // indexed by program::Owner
-using SpaceBytes = std::array<int64_t, program::kNumSpaces>;  // indexed by program::Space
 
-struct Plan {
-  std::vector<int64_t> offset;   // per value, bytes into the arena; views included; -1: a value no stage uses
+// What a program needs of one space.
+struct SpacePlan {
   int64_t arena_bytes = 0;       // what a run allocates
   int64_t persistent_bytes = 0;  // of which at the start, alive across steps
   int64_t live_peak_bytes = 0;   // the most that is alive at one stage of the list: no plan can be smaller
   program::StageId peak_stage = -1;
-  OwnerBytes at_peak{};        // live bytes at the peak stage by owner (persistent included)
-  SpaceBytes space_at_peak{};  // the same by space
-  OwnerBytes total{};          // sum over all values by owner, shared or not
-  std::vector<int64_t> live;   // live bytes at every stage
+  OwnerBytes at_peak{};       // live bytes at the peak stage by owner (persistent included)
+  OwnerBytes total{};         // sum over all values by owner, shared or not
+  std::vector<int64_t> live;  // live bytes at every stage
+};
+
+// Of the device; the other space stands beside it.
+struct Plan : SpacePlan {
+  std::vector<int64_t> offset;  // per value, bytes into the arena of its space; views included; -1: unused
+  SpacePlan pinned;
+
+  const SpacePlan& of(program::Space space) const {
+    return space == program::Space::Device ? *this : pinned;
+  }
 };
 
 Plan plan(const program::Program& program);

@@ -9,10 +9,29 @@
 
 namespace pleat::kernels {
 
-inline void check(const signature::copy::Forward<Arg>& args, const Invocation&) {
+template <class Args>
+concept CopyArgs = AnyOf<Args, signature::copy::Forward<Arg>, signature::copy::BackwardInput<Arg>,
+                         signature::copy::Update<Arg>>;
+template <CopyArgs Args>
+void check(const Args& args, const Invocation&) {
   require_like(args.y, args.x);
 }
-inline Work work(const signature::copy::Forward<Arg>&, const Invocation& call) { return moves(call); }
+template <CopyArgs Args>
+Work work(const Args&, const Invocation& call) {
+  return moves(call);
+}
+
+// host_wait takes anything and moves nothing.
+template <class Args>
+concept HostWaitArgs =
+    AnyOf<Args, signature::host_wait::Forward<Arg>, signature::host_wait::BackwardInput<Arg>,
+          signature::host_wait::BackwardWeight<Arg>, signature::host_wait::Update<Arg>>;
+template <HostWaitArgs Args>
+void check(const Args&, const Invocation&) {}
+template <HostWaitArgs Args>
+Work work(const Args&, const Invocation&) {
+  return {0, 0, 0};
+}
 
 template <class Args>
 concept AddGradArgs =

@@ -13,8 +13,9 @@
 namespace pleat::kernels {
 namespace {
 
+template <class Args>
 void run_copy(const Invocation& call) {
-  const signature::copy::Forward<Arg> args(call.args);
+  const Args args(call.args);
   const int64_t bytes = args.x.size() * tensor::size_of(args.x.dtype);
   const auto* from = static_cast<const std::byte*>(args.x.data);
   auto* to = static_cast<std::byte*>(args.y.data);
@@ -91,7 +92,15 @@ void run_clip(const Invocation& call) {
   *args.commit.as<int32_t>() = finite && fits ? 1 : 0;
 }
 
-Kernel resolve_copy(const Invocation&) { return run_copy; }
+template <template <class> class Args>
+Kernel resolve_copy(const Invocation&) {
+  return run_copy<Args<Arg>>;
+}
+
+// On the CPU a stage is over when it returns: there is nothing to wait for.
+Kernel resolve_host_wait(const Invocation&) {
+  return [](const Invocation&) {};
+}
 
 Kernel resolve_add_input_gradient(const Invocation& call) {
   return select_float<AddInputGradient>(signature::add_grad::BackwardInput(call.args).x.dtype);
@@ -113,7 +122,13 @@ std::span<const Binding> optimizer_bindings() {
   using program::KernelKind;
   using program::Phase;
   static constexpr Binding rows[] = {
-      {KernelKind::copy, Phase::Forward, resolve_copy},
+      {KernelKind::copy, Phase::Forward, resolve_copy<signature::copy::Forward>},
+      {KernelKind::copy, Phase::BackwardInput, resolve_copy<signature::copy::BackwardInput>},
+      {KernelKind::copy, Phase::Update, resolve_copy<signature::copy::Update>},
+      {KernelKind::host_wait, Phase::Forward, resolve_host_wait},
+      {KernelKind::host_wait, Phase::BackwardInput, resolve_host_wait},
+      {KernelKind::host_wait, Phase::BackwardWeight, resolve_host_wait},
+      {KernelKind::host_wait, Phase::Update, resolve_host_wait},
       {KernelKind::add_grad, Phase::BackwardInput, resolve_add_input_gradient},
       {KernelKind::add_grad, Phase::BackwardWeight, resolve_add_weight_gradient},
       {KernelKind::grad_norm, Phase::Update, resolve_grad_norm},

@@ -82,11 +82,13 @@ __global__ void __launch_bounds__(1024)
   *commit = isfinite(norm) && !bad ? 1 : 0;
 }
 
+// Either side may be pinned host memory.
+template <template <class> class Args>
 CudaLaunch prepare_copy(const Invocation& call, device::cuda::Lane& lane) {
-  const signature::copy::Forward<Arg> args(call.args);
+  const Args<Arg> args(call.args);
   const auto bytes = static_cast<size_t>(args.x.size() * tensor::size_of(args.x.dtype));
   return [bytes, x = static_cast<const void*>(args.x.data), y = args.y.data, stream = lane.stream()] {
-    if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDeviceToDevice, stream));
+    if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDefault, stream));
   };
 }
 
@@ -160,7 +162,9 @@ std::span<const CudaBinding> optimizer_cuda_bindings() {
   using program::KernelKind;
   using program::Phase;
   static constexpr CudaBinding rows[] = {
-      {KernelKind::copy, Phase::Forward, prepare_copy},
+      {KernelKind::copy, Phase::Forward, prepare_copy<signature::copy::Forward>},
+      {KernelKind::copy, Phase::BackwardInput, prepare_copy<signature::copy::BackwardInput>},
+      {KernelKind::copy, Phase::Update, prepare_copy<signature::copy::Update>},
       {KernelKind::add_grad, Phase::BackwardInput, prepare_add_input_gradient},
       {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_weight_gradient},
       {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},

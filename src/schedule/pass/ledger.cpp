@@ -16,9 +16,9 @@ using program::Stage;
 LedgerRow change(const LedgerRow& from, const LedgerRow& to) {
   LedgerRow out = to;
   out.stages -= from.stages;
-  out.arena_bytes -= from.arena_bytes;
   out.step_ns -= from.step_ns;
-  for (size_t i = 0; i < out.at_peak.size(); ++i) out.at_peak[i] -= from.at_peak[i];
+  for (size_t i = 0; i < out.at_peak.size(); ++i)
+    out.at_peak[i] -= from.at_peak[i], out.arena[i] -= from.arena[i];
   for (size_t i = 0; i < out.sent.size(); ++i) out.sent[i] -= from.sent[i];
   return out;
 }
@@ -31,8 +31,10 @@ LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_r
   LedgerRow out;
   out.name = std::move(name);
   out.stages = static_cast<int64_t>(p.stages.size());
-  out.at_peak = plan.space_at_peak;
-  out.arena_bytes = plan.arena_bytes;
+  for (size_t i = 0; i < out.at_peak.size(); ++i) {
+    const interpret::SpacePlan& space = plan.of(static_cast<program::Space>(i));
+    out.at_peak[i] = space.live_peak_bytes, out.arena[i] = space.arena_bytes;
+  }
   std::array<double, program::kNumGroups> sent{};
   for (const Stage& s : p.stages) sent[static_cast<size_t>(s.group)] += cost::sent_bytes(ranks.mesh, p, s);
   for (size_t i = 0; i < sent.size(); ++i) out.sent[i] = std::llround(sent[i]);

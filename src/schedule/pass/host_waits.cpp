@@ -1,0 +1,64 @@
+#include "schedule/pass/host_waits.h"
+
+#include <map>
+
+#include "program/builder.h"
+#include "program/edit.h"
+#include "program/signature.h"
+
+namespace pleat::schedule {
+
+using namespace program;
+
+namespace {
+
+// Where the counts of an exchange of rows stand among its uses; -1: it has none.
+int counts_of(const Stage& s) {
+  const auto& arguments = arguments_of(s.op, s.phase);
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name == "all_offsets") return static_cast<int>(i);
+  return -1;
+}
+
+Stage beside(const Stage& exchange, Op op, int part) {
+  Stage s;
+  s.op = op, s.phase = exchange.phase, s.lane = exchange.lane, s.model = exchange.model;
+  s.microbatch = exchange.microbatch, s.chunk = exchange.chunk, s.layer = exchange.layer;
+  s.part = part, s.replay = exchange.replay;
+  return s;
+}
+
+}  // namespace
+
+Program host_waits(Program program) {
+  Edit edit(std::move(program));
+  std::map<ValueId, ValueId> on_host;  // counts -> their copy
+  int part = 0;
+  const int link = edit.lane("d2h", "host_link");
+  for (StageId s = 0; s < edit.num_stages(); ++s) {
+    if (!is_exchange(edit[s].op)) continue;
+    Stage wait = beside(edit[s], Op::host_wait, part);
+    for (const Use& use : edit[s].uses)
+      if (use.value != kNoValue && use.access != Access::Write) wait.uses.push_back(r(use.value));
+    if (const int at = counts_of(edit[s]); at >= 0) {
+      const ValueId counts = edit[s].uses[static_cast<size_t>(at)].value;
+      auto [known, fresh] = on_host.try_emplace(counts, kNoValue);
+      if (fresh) {
+        known->second = edit.copy_of(counts, ".host");
+        edit.value(known->second).space = Space::Pinned;
+        edit.value(known->second).life = Life::Step;
+        Stage copy = beside(edit[s], Op::copy_out, part);
+        copy.lane = static_cast<int16_t>(link);
+        copy.uses = {r(counts), w(known->second)};
+        edit.insert_before(s, std::move(copy));
+      }
+      wait.uses.push_back(r(known->second));
+      edit[s].uses[static_cast<size_t>(at)].value = known->second;
+    }
+    if (!wait.uses.empty()) edit.insert_before(s, std::move(wait));
+    ++part;
+  }
+  return edit.apply();
+}
+
+}  // namespace pleat::schedule
