@@ -35,12 +35,14 @@ struct LedgerColumns {
 nlohmann::json ledger_json(const LedgerColumns& columns, const LedgerRow& row) {
   nlohmann::json out = {{"name", row.name},
                         {"stages", row.stages},
-                        {"arena_bytes", row.arena_bytes},
                         {"step_ns", row.step_ns},
                         {"at_peak", nlohmann::json::object()},
+                        {"arena_bytes", nlohmann::json::object()},
                         {"sent_bytes", nlohmann::json::object()}};
-  for (const size_t i : columns.spaces)
-    out["at_peak"][std::string(name_of(static_cast<Space>(i)))] = row.at_peak[i];
+  for (const size_t i : columns.spaces) {
+    const std::string space(name_of(static_cast<Space>(i)));
+    out["at_peak"][space] = row.at_peak[i], out["arena_bytes"][space] = row.arena[i];
+  }
   for (const size_t i : columns.groups)
     out["sent_bytes"][std::string(name_of(static_cast<Group>(i)))] = row.sent[i];
   return out;
@@ -53,8 +55,7 @@ std::vector<std::string> ledger_cells(const LedgerColumns& columns, const Ledger
     return fmt::format(fmt::runtime(is_change ? "{:+.3f}" : "{:.3f}"), static_cast<double>(ns) / 1e3);
   };
   std::vector<std::string> out = {row.name, text(row.stages)};
-  for (const size_t i : columns.spaces) out.push_back(text(row.at_peak[i]));
-  out.push_back(text(row.arena_bytes));
+  for (const size_t i : columns.spaces) out.push_back(text(row.at_peak[i])), out.push_back(text(row.arena[i]));
   for (const size_t i : columns.groups) out.push_back(text(row.sent[i]));
   out.push_back(us(row.step_ns));
   return out;
@@ -64,9 +65,10 @@ std::string ledger_table(const std::vector<LedgerRow>& rows) {
   constexpr auto kRight = report::Align::Right;
   const LedgerColumns columns(rows);
   std::vector<report::Table::Column> titles = {{"pass"}, {"stages", kRight}};
-  for (const size_t i : columns.spaces)
+  for (const size_t i : columns.spaces) {
     titles.push_back({fmt::format("{} at the peak", name_of(static_cast<Space>(i))), kRight});
-  titles.push_back({"arena", kRight});
+    titles.push_back({fmt::format("{} arena", name_of(static_cast<Space>(i))), kRight});
+  }
   for (const size_t i : columns.groups)
     titles.push_back({fmt::format("sent in {}", name_of(static_cast<Group>(i))), kRight});
   titles.push_back({"step, us", kRight});

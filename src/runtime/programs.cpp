@@ -22,9 +22,9 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice) {
-  program::Program step = schedule::apply_passes(schedule::build_training_step(config, table, choice.build),
-                                                 config, choice.disabled_passes);
-  return planned(choice.edit ? choice.edit(std::move(step)) : std::move(step));
+  program::Program step = schedule::build_training_step(config, table, choice.build);
+  if (choice.edit) step = choice.edit(std::move(step));
+  return planned(schedule::apply_passes(std::move(step), config, choice.disabled_passes));
 }
 
 // Everything that is known before memory is taken.
@@ -66,11 +66,12 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
     if (may_rerun(config, b.programs[b.train].program))
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));
   }
-  if (choice.evaluate)
-    b.evaluate = b.add(runtime::planned(schedule::build_evaluation(config, b.table, choice.build)));
-  if (choice.logits) b.logits = b.add(runtime::planned(schedule::build_logits(config, b.table)));
-  if (choice.train && crew)
-    b.gather = b.add(runtime::planned(schedule::build_gather(config, b.table, choice.build)));
+  const auto passed = [&](program::Program p) {
+    return runtime::planned(schedule::apply_passes(std::move(p), config, choice.disabled_passes));
+  };
+  if (choice.evaluate) b.evaluate = b.add(passed(schedule::build_evaluation(config, b.table, choice.build)));
+  if (choice.logits) b.logits = b.add(passed(schedule::build_logits(config, b.table)));
+  if (choice.train && crew) b.gather = b.add(passed(schedule::build_gather(config, b.table, choice.build)));
   return b;
 }
 

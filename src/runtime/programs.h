@@ -19,7 +19,7 @@ struct ProgramChoice {
   schedule::BuildOptions build;
   std::vector<std::string> disabled_passes;
   bool nan_memory = false;  // Options::nan_memory
-  // Changes training steps behind the passes: values that shall be kept for a look, faults for a test.
+  // Changes training steps ahead of the passes: values that shall be kept for a look, faults for a test.
   std::function<program::Program(program::Program)> edit = {};
 };
 

@@ -27,14 +27,16 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     : programs_(std::move(programs)), pool_(options.num_threads) {
   PLEAT_CHECK(!programs_.empty(), "nothing to run: no program");
   require_same_state();
-  int64_t bytes = 0;
-  for (const Planned& p : programs_) bytes = std::max(bytes, p.plan.arena_bytes);
+  int64_t bytes = 0, pinned = 0;
+  for (const Planned& p : programs_)
+    bytes = std::max(bytes, p.plan.arena_bytes), pinned = std::max(pinned, p.plan.pinned.arena_bytes);
   if (options.device == Device::Cuda) {
-    machine_ = std::make_unique<interpret::CudaMachine>(bytes);
+    machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
   } else {
     arena_ = std::make_unique<device::Arena>(bytes);
+    pinned_ = std::make_unique<device::Arena>(pinned);
     if (options.nan_memory)
       std::memset(arena_->data(), 0xFF, static_cast<size_t>(bytes));
     else
@@ -74,7 +76,7 @@ void Runtime::bind(const Options& options) {
       executors_.push_back(std::make_unique<interpret::CudaExecutor>(
           p.program, p.plan, *machine_, interpret::CudaOptions{.graph = options.graph}, options.groups.find));
     else
-      executors_.push_back(std::make_unique<interpret::Executor>(p.program, p.plan, arena_->data(), pool_,
+      executors_.push_back(std::make_unique<interpret::Executor>(p.program, p.plan, interpret::SpaceMemory{arena_->data(), pinned_->data()}, pool_,
                                                                  options.groups.find));
   }
 }

@@ -148,7 +148,7 @@ TEST_F(PlanCli, TheLedgerAddsUp) {
   const auto j = nlohmann::json::parse(run(with_json).out);
   ASSERT_EQ(j["rows"].size(), 3u);
   for (const auto& number :
-       {"/stages"_json_pointer, "/at_peak/device"_json_pointer, "/arena_bytes"_json_pointer,
+       {"/stages"_json_pointer, "/at_peak/device"_json_pointer, "/arena_bytes/device"_json_pointer,
         "/sent_bytes/pp"_json_pointer, "/step_ns"_json_pointer}) {
     int64_t sum = j["rows"][0].at(number);
     for (size_t i = 1; i < 3; ++i) sum += j["rows"][i]["change"].at(number).get<int64_t>();
@@ -157,7 +157,7 @@ TEST_F(PlanCli, TheLedgerAddsUp) {
   const auto planned = nlohmann::json::parse(
       plan({"--ranks", "4", "--set", "parallel.pp=2", "--set", "recompute.modules=[\"norm\"]", "--json"})
           .out);
-  EXPECT_EQ(j["final"]["arena_bytes"], planned["pipeline"][0]["arena_bytes"]);
+  EXPECT_EQ(j["final"]["arena_bytes"]["device"], planned["pipeline"][0]["arena_bytes"]);
   EXPECT_EQ(j["final"]["at_peak"]["device"], planned["pipeline"][0]["live_peak_bytes"]);
   for (const Words& wrong : {Words{"--json"},
                              {"--ledger", "--grid"},

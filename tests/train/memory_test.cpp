@@ -15,7 +15,7 @@ int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const 
   device::Pool pool(2);
   device::Arena arena(plan.arena_bytes + (1 << 16));
   arena.fill_pattern();
-  interpret::Executor executor(p, plan, arena.data(), pool);
+  interpret::Executor executor(p, plan, {arena.data()}, pool);
   for (const checkpoint::TensorRef& t : start.tensors())
     std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
   write_random_batch(executor, c, 1);

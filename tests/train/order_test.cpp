@@ -183,7 +183,7 @@ TEST(Poison, AnUndeclaredLateReadSeesTheNaNs) {
   EXPECT_FALSE(interpret::check_plan(p, plan).ok());
   device::Pool pool(2);
   device::Arena arena(plan.arena_bytes);
-  interpret::Executor executor(p, plan, arena.data(), pool);
+  interpret::Executor executor(p, plan, {arena.data()}, pool);
   for (const checkpoint::TensorRef& t : start.programs.tensors())
     std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
   write_random_batch(executor, start.config, 1);

@@ -154,7 +154,7 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
     const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
     const Argument& a = argument_of(arguments, stage.uses.size(), i);
     const bool pinned = in ? !a.output : out ? a.output : false;
-    if (is_exchange(stage.op) && a.name == "all_offsets") continue;
+    if (class_of(stage.op) == OpClass::Host || (is_exchange(stage.op) && a.name == "all_offsets")) continue;
     if (v.space != (pinned ? Space::Pinned : Space::Device))
       report.faults.push_back(fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}",
                                           stage_name(stage), a.name,

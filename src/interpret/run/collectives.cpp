@@ -102,12 +102,12 @@ void gather_shards(comm::Communicator& g, const program::Stage&, const Invocatio
 // experts. Back: to rank i the rows it had sent.
 template <bool kToExperts>
 void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
-                   ArgumentMemory& memory) {
+                   ArgumentMemory&) {
   const signature::rows_to_experts::Forward<Arg> args(c.args);
   std::array<int64_t, kMaxGroupRanks> send, send_at, receive, receive_at;
   const int64_t own = c.integer("experts_per_rank"), copies = c.integer("copies");
   const int64_t n = g.size(), width = args.all_offsets.dim(1);
-  const int32_t* offsets = memory.integers(args.all_offsets);
+  const int32_t* offsets = args.all_offsets.as<int32_t>();  // on the host (schedule/pass/host_waits.h)
   const int64_t row = args.x.dim(0) ? bytes_of(args.x) / args.x.dim(0) : 0;
   const auto rows = [&](int64_t source, int64_t rank) {
     const int64_t e = rank / copies * own;
@@ -208,7 +208,6 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
 }  // namespace
 
 void HostMemory::zero(std::byte* at, int64_t bytes) { std::memset(at, 0, static_cast<size_t>(bytes)); }
-const int32_t* HostMemory::integers(const Arg& arg) { return arg.as<int32_t>(); }
 
 BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
                                 const Invocation& call, const FindGroup& groups) {

@@ -23,12 +23,10 @@ class ArgumentMemory {
  public:
   virtual ~ArgumentMemory() = default;
   virtual void zero(std::byte* at, int64_t bytes) = 0;
-  virtual const int32_t* integers(const kernels::Arg& arg) = 0;  // until the next call
 };
 class HostMemory final : public ArgumentMemory {
  public:
   void zero(std::byte* at, int64_t bytes) override;
-  const int32_t* integers(const kernels::Arg& arg) override;
 };
 
 using Collective = void (*)(comm::Communicator& group, const program::Stage& stage,

@@ -37,7 +37,9 @@ double fitting_gemm_rate() {
 constexpr unsigned char kUntouched = 0xA7;
 }  // namespace
 
-CudaMachine::CudaMachine(int64_t arena_bytes) : gemm_rate_(fitting_gemm_rate()), memory_(arena_bytes) {
+CudaMachine::CudaMachine(int64_t arena_bytes, int64_t pinned_bytes)
+    : gemm_rate_(fitting_gemm_rate()), memory_(arena_bytes), pinned_(std::max<int64_t>(pinned_bytes, 256)) {
+  std::memset(pinned_.data(), 0, static_cast<size_t>(pinned_.size()));
   fill(0, kUntouched, arena_bytes);
 }
 
@@ -94,28 +96,14 @@ struct CudaStage {
   std::optional<Event> event;  // recorded when another lane waits for this stage
 };
 
-// A value with a second home on the host.
-struct Mirror {
-  ValueId value = kNoValue;
-  int64_t offset = 0, bytes = 0;  // in the pinned block
-  bool input = false;
-};
-
 // Device memory as collectives of one lane see it.
 class LaneMemory final : public ArgumentMemory {
  public:
   explicit LaneMemory(Lane& lane) : lane_(lane) {}
   void zero(std::byte* at, int64_t bytes) override { lane_.fill(at, 0, bytes); }
-  const int32_t* integers(const kernels::Arg& arg) override {
-    copy_.resize(static_cast<size_t>(arg.size()));
-    lane_.copy_out(copy_.data(), arg.data, arg.size() * static_cast<int64_t>(sizeof(int32_t)));
-    lane_.synchronize();
-    return copy_.data();
-  }
 
  private:
   Lane& lane_;
-  std::vector<int32_t> copy_;
 };
 
 }  // namespace
@@ -130,9 +118,6 @@ struct CudaExecutor::State {
   std::vector<LaneMemory> memory;  // per lane
   std::vector<CudaStage> stages;
   std::unordered_map<std::string, ValueId> names;
-  std::vector<Mirror> mirrors;
-  std::vector<int64_t> host_offset;  // per root value, -1: none
-  std::unique_ptr<device::cuda::Pinned> host;
   std::vector<Event> joins;  // one per lane and one for the start
   device::cuda::Graph graph;
   Event begin{true}, end{true};  // of the last run
@@ -150,7 +135,7 @@ struct CudaExecutor::State {
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
-    return offset < 0 ? nullptr : machine.arena() + offset;
+    return offset < 0 ? nullptr : machine.spaces().of(program.values[static_cast<size_t>(v)].space) + offset;
   }
 
   void bind(size_t s) {
@@ -173,6 +158,7 @@ struct CudaExecutor::State {
       meets_ranks = true;
       return;
     }
+    if (class_of(stage.op) == OpClass::Host) return;
     const KernelKind kind = kernel_of(stage.op);
     const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(kind, stage.phase);
     if (!prepare)
@@ -196,20 +182,6 @@ struct CudaExecutor::State {
     return out;
   }
 
-  void find_mirrors() {
-    host_offset.assign(program.values.size(), -1);
-    int64_t bytes = 0;
-    for (size_t i = 0; i < program.values.size(); ++i) {
-      const Value& v = program.values[i];
-      if (v.view_of != kNoValue || (v.life != Life::Input && v.life != Life::Result)) continue;
-      host_offset[i] = bytes;
-      mirrors.push_back({static_cast<ValueId>(i), bytes, num_bytes(v), v.life == Life::Input});
-      bytes += (num_bytes(v) + 255) / 256 * 256;
-    }
-    host = std::make_unique<device::cuda::Pinned>(std::max<int64_t>(bytes, 256));
-    std::memset(host->data(), 0, static_cast<size_t>(host->size()));
-  }
-
   using AtStage = std::function<void(size_t)>;
 
   void run_stage(size_t s, const AtStage& before, const AtStage& after) {
@@ -219,12 +191,12 @@ struct CudaExecutor::State {
     device::cuda::push_range(stage.name.c_str());
     try {
       if (stage.collective.run) {
-        // Peers read and write these arguments as soon as this rank has come: nothing here may still do so.
-        stage.lane->synchronize();
         stage.collective(program.stages[s], stage.invocation,
                          memory[static_cast<size_t>(program.stages[s].lane)]);
-      } else {
+      } else if (stage.launch) {
         stage.launch();
+      } else {  // of class host
+        stage.lane->synchronize();
       }
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
@@ -250,12 +222,9 @@ struct CudaExecutor::State {
         });
   }
 
-  // Inputs in, all stages, results out; everything ordered behind and before the first lane.
+  // All stages, ordered behind and before the first lane.
   void enqueue(const RunOptions& how, const AtStage& before, const AtStage& after) {
     Lane& first = *lanes[0];
-    for (const Mirror& m : mirrors)
-      if (m.input && plan.offset[static_cast<size_t>(m.value)] >= 0)
-        first.copy_in(address(m.value), host->data() + m.offset, m.bytes);
     Event& start = joins[lanes.size()];
     first.record(start);
     for (size_t l = 1; l < lanes.size(); ++l) lanes[l]->wait(start);
@@ -268,9 +237,6 @@ struct CudaExecutor::State {
       lanes[l]->record(joins[l]);
       first.wait(joins[l]);
     }
-    for (const Mirror& m : mirrors)
-      if (!m.input && plan.offset[static_cast<size_t>(m.value)] >= 0)
-        first.copy_out(host->data() + m.offset, address(m.value), m.bytes);
   }
 
   void run_timed(const RunOptions& how) {
@@ -364,7 +330,6 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
   for (Lane* lane : s.lanes) lane->may_tune = options.may_tune;
   for (size_t i = 0; i < program.values.size(); ++i)
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
-  s.find_mirrors();
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
   for (Lane* lane : s.lanes) lane->may_tune = false;
@@ -419,17 +384,10 @@ void CudaExecutor::run(const RunOptions& options) {
 }
 
 void* CudaExecutor::data(ValueId value) const {
-  const State& s = *state_;
-  const Value& v = s.program.values[static_cast<size_t>(value)];
-  const ValueId root = root_of(s.program, value);
-  const int64_t at = s.host_offset[static_cast<size_t>(root)];
-  if (at < 0)
-    base::fail_with(base::ExitCode::Internal,
-                    "'{}' lies on the device; only inputs and results have a place on the host", v.name);
-  const int64_t inside =
-      root == value ? 0
-                    : s.plan.offset[static_cast<size_t>(value)] - s.plan.offset[static_cast<size_t>(root)];
-  return s.host->data() + at + inside;
+  const Value& v = state_->program.values[static_cast<size_t>(value)];
+  if (v.space != Space::Pinned)
+    base::fail_with(base::ExitCode::Internal, "'{}' lies on the device; the host reaches pinned memory only", v.name);
+  return state_->address(value);
 }
 
 ValueId CudaExecutor::find(const std::string& name) const {

@@ -5,12 +5,13 @@
 // launch that: the same kernels on the same addresses, so the same bits. A run with timing, or one that looks
 // for non-finite numbers, goes stage by stage.
 //
-// Inputs and results have a second home in pinned host memory, which data() returns: inputs travel to the
-// device at the start of a run, results back at its end. Nothing else waits for the device inside a step.
+// What the host writes and reads lies in pinned memory (program::Space::Pinned), which data() returns; the copies to the
+// device and back are stages of the program.
 //
 // Several ranks are threads that share the GPU, each with a machine of its own; a program that meets others
-// is never a graph. At a collective or transfer the lane's stream is waited for, the communicator (of
-// comm::Buffers::Device) moves the data between the ranks' arenas, and the lane goes on when they are there.
+// is never a graph. A stage of class host waits for its lane's stream; at the collective or transfer behind it the
+// communicator (of comm::Buffers::Device) moves the data between the ranks' arenas, and the lane goes on when they are
+// there.
 #pragma once
 
 #include <map>
@@ -26,8 +27,9 @@ namespace pleat::interpret {
 // What the programs of one rank share on its GPU.
 class CudaMachine {
  public:
-  explicit CudaMachine(int64_t arena_bytes);
+  explicit CudaMachine(int64_t arena_bytes, int64_t pinned_bytes = 0);
   std::byte* arena() const { return memory_.data(); }
+  SpaceMemory spaces() const { return {memory_.data(), pinned_.data()}; }
   int64_t arena_bytes() const { return memory_.size(); }
   device::cuda::Lane& lane(const std::string& name);
   int64_t scratch_bytes() const;
@@ -46,6 +48,7 @@ class CudaMachine {
  private:
   double gemm_rate_;  // measured before the arena takes the memory
   device::cuda::Memory memory_;
+  device::cuda::Pinned pinned_;
   std::map<std::string, std::unique_ptr<device::cuda::Lane>> lanes_;
 };
 
@@ -62,7 +65,7 @@ class CudaExecutor final : public Executor {
   ~CudaExecutor() override;
 
   void run(const RunOptions& options = {}) override;
-  // Inputs and results only: everything else lies on the device.
+  // Of values in pinned memory: everything else lies on the device.
   void* data(program::ValueId value) const override;
   using Executor::data;
   program::ValueId find(const std::string& name) const override;

@@ -55,7 +55,7 @@ void scan(const T* data, int64_t n, NonFinite& found) {
 struct Executor::State {
   const Program& program;
   const Plan& plan;
-  std::byte* arena;
+  SpaceMemory spaces;
   std::vector<BoundStage> stages;
   std::unordered_map<std::string, ValueId> names;
   Timeline timeline;
@@ -73,12 +73,12 @@ struct Executor::State {
   FindGroup groups;
   HostMemory memory;
 
-  State(const Program& p, const Plan& q, std::byte* a, const FindGroup& g)
-      : program(p), plan(q), arena(a), lanes(p), groups(g) {}
+  State(const Program& p, const Plan& q, SpaceMemory m, const FindGroup& g)
+      : program(p), plan(q), spaces(m), lanes(p), groups(g) {}
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
-    return offset < 0 ? nullptr : arena + offset;
+    return offset < 0 ? nullptr : spaces.of(program.values[static_cast<size_t>(v)].space) + offset;
   }
 
   void bind(size_t s, device::Pool& pool) {
@@ -192,9 +192,9 @@ struct Executor::State {
   }
 };
 
-Executor::Executor(const Program& program, const Plan& plan, std::byte* arena, device::Pool& pool,
+Executor::Executor(const Program& program, const Plan& plan, SpaceMemory memory, device::Pool& pool,
                    const FindGroup& groups)
-    : state_(std::make_unique<State>(program, plan, arena, groups)) {
+    : state_(std::make_unique<State>(program, plan, memory, groups)) {
   const size_t n = program.stages.size();
   state_->stages.resize(n);
   for (size_t s = 0; s < n; ++s) state_->bind(s, pool);

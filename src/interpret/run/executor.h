@@ -42,12 +42,18 @@ struct NonFinite {
   std::string text;  // stage, value, how many elements and the first of them
 };
 
+// Where each space begins.
+struct SpaceMemory {
+  std::byte *device = nullptr, *pinned = nullptr;
+  std::byte* of(program::Space space) const { return space == program::Space::Device ? device : pinned; }
+};
+
 class Executor {
  public:
-  // The program, the plan, the arena and the pool must outlive the executor. Throws base::Error naming the
+  // The program, the plan, the memory and the pool must outlive the executor. Throws base::Error naming the
   // stage when a kernel is missing or its arguments do not fit.
   // Collectives and transfers need `groups`.
-  Executor(const program::Program& program, const Plan& plan, std::byte* arena, device::Pool& pool,
+  Executor(const program::Program& program, const Plan& plan, SpaceMemory memory, device::Pool& pool,
            const FindGroup& groups = {});
   virtual ~Executor();
   Executor(const Executor&) = delete;

@@ -4,7 +4,7 @@
 
 #include "program/builder.h"
 #include "program/edit.h"
-#include "program/signature.h"
+#include "program/order.h"
 
 namespace pleat::schedule {
 
@@ -31,6 +31,7 @@ Stage beside(const Stage& exchange, Op op, int part) {
 }  // namespace
 
 Program host_waits(Program program) {
+  const EdgeList edges = edge_list(program);
   Edit edit(std::move(program));
   std::map<ValueId, ValueId> on_host;  // counts -> their copy
   int part = 0;
@@ -55,7 +56,9 @@ Program host_waits(Program program) {
       wait.uses.push_back(r(known->second));
       edit[s].uses[static_cast<size_t>(at)].value = known->second;
     }
-    if (!wait.uses.empty()) edit.insert_before(s, std::move(wait));
+    const StageId inserted = edit.insert_before(s, std::move(wait));
+    // What the exchange writes must be free too, and the host must know it.
+    for (const StageId before : edges[static_cast<size_t>(s)]) edit.wait(inserted, before);
     ++part;
   }
   return edit.apply();

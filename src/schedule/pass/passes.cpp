@@ -7,6 +7,8 @@
 #include "schedule/build.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
+#include "schedule/pass/host_copies.h"
+#include "schedule/pass/host_waits.h"
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
@@ -29,6 +31,13 @@ program::Program without_pipeline(config::Config c) {
   return build_training_step(c, model::make_parameters(c), {model::RoutingUse::Choose, mesh, {}});
 }
 
+// Evaluations and gathers go through the table too; these techniques are none of theirs.
+bool has_backward(const program::Program& p) {
+  return std::any_of(p.stages.begin(), p.stages.end(), [](const program::Stage& s) {
+    return s.phase == program::Phase::BackwardInput || s.phase == program::Phase::BackwardWeight;
+  });
+}
+
 // A pipeline rank may hold no layer of a module, such as one whose layers are all dense; the whole model must.
 program::Program recompute_modules(program::Program p, const config::Config& c) {
   const RecomputeOptions options{c.recompute.modules, config::recompute_layers(c), has_messages(p)};
@@ -44,16 +53,33 @@ program::Program recompute_modules(program::Program p, const config::Config& c) 
 const std::vector<Pass>& pass_table() {
   static const std::vector<Pass> table = {
       {"freeze", Promise::Exact,
-       [](const config::Config& c, const program::Program&) { return !c.optimizer.freeze.empty(); },
+       [](const config::Config& c, const program::Program& p) {
+         return !c.optimizer.freeze.empty() && has_backward(p);
+       },
        [](program::Program p, const config::Config& c) { return freeze(std::move(p), c); }},
       {"recompute", Promise::Exact,
-       [](const config::Config& c, const program::Program&) { return !c.recompute.modules.empty(); },
+       [](const config::Config& c, const program::Program& p) {
+         return !c.recompute.modules.empty() && has_backward(p);
+       },
        [](program::Program p, const config::Config& c) { return recompute_modules(std::move(p), c); }},
       {"fuse", Promise::Bounded,
        [](const config::Config& c, const program::Program&) {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
        [](program::Program p, const config::Config&) { return fuse(std::move(p)); }},
+      // Where a GPU and its host meet: what they give each other, and where the host waits.
+      {"host_copies", Promise::Exact,
+       [](const config::Config& c, const program::Program& p) {
+         return c.device.kind == "cuda" && has_host_values(p);
+       },
+       [](program::Program p, const config::Config&) { return host_copies(std::move(p)); }},
+      {"host_waits", Promise::Exact,
+       [](const config::Config& c, const program::Program& p) {
+         return c.device.kind == "cuda" &&
+                std::any_of(p.stages.begin(), p.stages.end(),
+                            [](const program::Stage& s) { return program::is_exchange(s.op); });
+       },
+       [](program::Program p, const config::Config&) { return host_waits(std::move(p)); }},
       // Last: they bound how far lanes run ahead of each other, whatever stages there are by then.
       {"message_buffers", Promise::Exact,
        [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
