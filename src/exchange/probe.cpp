@@ -12,6 +12,7 @@
 #include "runtime/runtime.h"
 #include "safetensors/convert.h"
 #include "schedule/build.h"
+#include "schedule/pass/pass.h"
 
 namespace pleat::exchange {
 namespace {
@@ -209,8 +210,11 @@ ProbeResult probe(const ProbeOptions& o) {
     return o.routing_from.empty() ? p : with_given_routing(std::move(p));
   };
   const runtime::Device device = runtime::device_of(c.device.kind);
-  Runtime forward(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted),
-                  threads, device);
+  // As the kernels are, one by one: what is compared with other libraries is each of them.
+  const auto passed = [&](program::Program p) { return schedule::apply_passes(std::move(p), c, {"fuse"}); };
+  Runtime forward(
+      passed(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted)), threads,
+      device);
   load_weights(folder, model, table, forward.targets());
   // All inputs, before every run: a run may take their memory for something else.
   const auto write_all = [&](Runtime& bound, bool training) {
@@ -234,7 +238,7 @@ ProbeResult probe(const ProbeOptions& o) {
       out.add(routing_name(i), {tokens.batch, tokens.length, c.moe.top_k},
               forward.executor().data(choice_of(i)), safetensors::ElementType::I32);
 
-  Runtime backward(routed(gradient_program(c, table)), threads, device);
+  Runtime backward(passed(routed(gradient_program(c, table))), threads, device);
   load_weights(folder, model, table, backward.targets());
   write_all(backward, true);
   backward.executor().run();

@@ -191,5 +191,19 @@ TEST(Check, RequireOkPrintsFaultsWithInternalExitCode) {
   }
 }
 
+TEST(Check, AKernelThatGetsAValueOfTheHostIsRefused) {
+  Program p = parse(kSmall);
+  for (Value& v : p.values)
+    if (v.name == "labels") v.space = Space::Pinned;
+  EXPECT_TRUE(names(check(p), {"loss", "'labels'", "must lie in space device", "pinned"}));
+}
+
+TEST(Check, AViewLiesWhereItsValueLies) {
+  Program p = parse(kSmall);
+  for (Value& v : p.values)
+    if (v.name == "x[1]") v.space = Space::Pinned;
+  EXPECT_TRUE(names(check(p), {"'x[1]'", "pinned", "device"}));
+}
+
 }  // namespace
 }  // namespace pleat::interpret
