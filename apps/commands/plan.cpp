@@ -114,6 +114,7 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
   out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
   if (config.device.kind == "cuda") {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
+    out["pinned_bytes"] = last.plan.pinned.arena_bytes;
     out["gpu_memory"] = {{"arena_bytes", gpu.arena_bytes},
                          {"workspace_bytes", gpu.workspace_bytes},
                          {"context_bytes", gpu.context_bytes},
@@ -150,6 +151,8 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
     owners.add_row({"all of the GPU's memory", fmt::format("{}", gpu.total()),
                     report::format_bytes(double(gpu.total()))});
+    owners.add_row({"pinned memory of the host", fmt::format("{}", last.plan.pinned.arena_bytes),
+                    report::format_bytes(double(last.plan.pinned.arena_bytes))});
     fmt::print("{}GPU memory: {}\n\n", owners.text(), interpret::describe(gpu));
   }
   if (last.plan.peak_stage >= 0)

@@ -171,9 +171,9 @@ TEST(Check, InPlaceMustUpdate) {
 }
 
 TEST(Check, CountsHostWaits) {
-  EXPECT_EQ(
-      check_with("value hyper f64[4] inputs input", "value hyper f64[4] inputs input space=host").host_waits,
-      1);
+  const CheckReport report = check_with("update grad_norm", "update host_wait @compute : x=w.grad\nupdate grad_norm");
+  EXPECT_EQ(joined(report), "");
+  EXPECT_EQ(report.host_waits, 1);
 }
 
 TEST(Check, RequireOkPrintsFaultsWithInternalExitCode) {
