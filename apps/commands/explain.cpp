@@ -87,11 +87,11 @@ void add_explain(CLI::App& command, Action& chosen) {
         schedule::fitted_mesh(config,
                               layout::Layout(layout::sizes_of(config, 1)));  // throws what does not fit
       const auto table = model::make_parameters(config);
-      program::Program program =
-          a->ranks > 0          ? of_stage(config, *a)
-          : a->which == "train" ? schedule::apply_passes(schedule::build_training_step(config, table), config)
-          : a->which == "evaluate" ? schedule::build_evaluation(config, table)
-                                   : schedule::build_logits(config, table);
+      const auto passed = [&](program::Program p) { return schedule::apply_passes(std::move(p), config); };
+      program::Program program = a->ranks > 0          ? of_stage(config, *a)
+                                 : a->which == "train" ? passed(schedule::build_training_step(config, table))
+                                 : a->which == "evaluate" ? passed(schedule::build_evaluation(config, table))
+                                                          : passed(schedule::build_logits(config, table));
       const interpret::CheckReport report = interpret::check(program);
       interpret::require_ok(report, "program " + program.name);
       const std::string text = interpret::print(program);

@@ -55,7 +55,8 @@ std::vector<std::string> ledger_cells(const LedgerColumns& columns, const Ledger
     return fmt::format(fmt::runtime(is_change ? "{:+.3f}" : "{:.3f}"), static_cast<double>(ns) / 1e3);
   };
   std::vector<std::string> out = {row.name, text(row.stages)};
-  for (const size_t i : columns.spaces) out.push_back(text(row.at_peak[i])), out.push_back(text(row.arena[i]));
+  for (const size_t i : columns.spaces)
+    out.push_back(text(row.at_peak[i])), out.push_back(text(row.arena[i]));
   for (const size_t i : columns.groups) out.push_back(text(row.sent[i]));
   out.push_back(us(row.step_ns));
   return out;

@@ -213,8 +213,8 @@ ProbeResult probe(const ProbeOptions& o) {
   // As the kernels are, one by one: what is compared with other libraries is each of them.
   const auto passed = [&](program::Program p) { return schedule::apply_passes(std::move(p), c, {"fuse"}); };
   Runtime forward(
-      passed(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted)), threads,
-      device);
+      passed(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted)),
+      threads, device);
   load_weights(folder, model, table, forward.targets());
   // All inputs, before every run: a run may take their memory for something else.
   const auto write_all = [&](Runtime& bound, bool training) {

@@ -126,8 +126,8 @@ std::string_view name_of(Phase phase) {
   return names[static_cast<size_t>(phase)];
 }
 std::string_view name_of(Region region) {
-  static constexpr std::string_view names[] = {"embedding", "attention", "mlp",     "router",
-                                               "dispatch",  "experts",   "combine", "shared_experts",
+  static constexpr std::string_view names[] = {"embedding", "attention", "mlp",      "router",
+                                               "dispatch",  "experts",   "combine",  "shared_experts",
                                                "head",      "optimizer", "host_link"};
   return names[static_cast<size_t>(region)];
 }
@@ -180,14 +180,15 @@ std::string_view name_of(Peer peer) {
 bool takes(const std::vector<Argument>& arguments, size_t num_uses) {
   const bool repeats =
       std::any_of(arguments.begin(), arguments.end(), [](const Argument& a) { return a.repeated; });
-  return repeats ? num_uses >= arguments.size() : num_uses == arguments.size();
+  return repeats ? num_uses + 1 >= arguments.size() : num_uses == arguments.size();
 }
 
 const Argument& argument_of(const std::vector<Argument>& arguments, size_t num_uses, size_t use_idx) {
-  const size_t more = num_uses - arguments.size();
-  size_t i = 0;
-  while (i < use_idx && !arguments[i].repeated) ++i;
-  return arguments[i == use_idx ? i : use_idx <= i + more ? i : use_idx - more];
+  size_t list = 0;  // the argument that is a list, or none
+  while (list < arguments.size() && !arguments[list].repeated) ++list;
+  if (use_idx < list) return arguments[use_idx];
+  const size_t behind = arguments.size() - list - 1;  // arguments behind the list
+  return use_idx + behind < num_uses ? arguments[list] : arguments[use_idx + arguments.size() - num_uses];
 }
 
 std::string stage_name(const Stage& stage) {

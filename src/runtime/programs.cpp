@@ -22,9 +22,8 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice) {
-  program::Program step = schedule::build_training_step(config, table, choice.build);
-  if (choice.edit) step = choice.edit(std::move(step));
-  return planned(schedule::apply_passes(std::move(step), config, choice.disabled_passes));
+  return planned(schedule::apply_passes(schedule::build_training_step(config, table, choice.build), config,
+                                        choice.disabled_passes, nullptr, {}, choice.edit));
 }
 
 // Everything that is known before memory is taken.

@@ -2,7 +2,6 @@
 // an evaluation, logits for sampling, and the gathering of weights that other ranks own.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "runtime/crew.h"
 #include "runtime/runtime.h"
 #include "schedule/build.h"
+#include "schedule/pass/pass.h"
 
 namespace pleat::runtime {
 
@@ -18,9 +18,8 @@ struct ProgramChoice {
   bool train = true, evaluate = true, logits = false;
   schedule::BuildOptions build;
   std::vector<std::string> disabled_passes;
-  bool nan_memory = false;  // Options::nan_memory
-  // Changes training steps ahead of the passes: values that shall be kept for a look, faults for a test.
-  std::function<program::Program(program::Program)> edit = {};
+  bool nan_memory = false;          // Options::nan_memory
+  schedule::ProgramEdit edit = {};  // of training steps
 };
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,

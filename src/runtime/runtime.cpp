@@ -76,8 +76,9 @@ void Runtime::bind(const Options& options) {
       executors_.push_back(std::make_unique<interpret::CudaExecutor>(
           p.program, p.plan, *machine_, interpret::CudaOptions{.graph = options.graph}, options.groups.find));
     else
-      executors_.push_back(std::make_unique<interpret::Executor>(p.program, p.plan, interpret::SpaceMemory{arena_->data(), pinned_->data()}, pool_,
-                                                                 options.groups.find));
+      executors_.push_back(std::make_unique<interpret::Executor>(
+          p.program, p.plan, interpret::SpaceMemory{arena_->data(), pinned_->data()}, pool_,
+          options.groups.find));
   }
 }
 

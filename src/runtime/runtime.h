@@ -97,7 +97,8 @@ class Runtime {
   std::vector<Planned> programs_;
   device::Pool pool_;
   std::unique_ptr<interpret::CudaMachine> machine_;
-  std::unique_ptr<device::Arena> arena_;   // the device's space; on a GPU the host's copy of what is persistent
+  std::unique_ptr<device::Arena>
+      arena_;  // the device's space; on a GPU the host's copy of what is persistent
   std::unique_ptr<device::Arena> pinned_;  // on the CPU
   std::vector<std::unique_ptr<interpret::Executor>> executors_;
   std::map<std::string, checkpoint::Target> targets_;

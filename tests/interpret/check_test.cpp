@@ -171,7 +171,8 @@ TEST(Check, InPlaceMustUpdate) {
 }
 
 TEST(Check, CountsHostWaits) {
-  const CheckReport report = check_with("update grad_norm", "update host_wait @compute : x=w.grad\nupdate grad_norm");
+  const CheckReport report =
+      check_with("update grad_norm", "update host_wait @compute : x=w.grad\nupdate grad_norm");
   EXPECT_EQ(joined(report), "");
   EXPECT_EQ(report.host_waits, 1);
 }

@@ -157,7 +157,9 @@ TEST(CheckPlan, CatchesOneByte) {
   bad.arena_bytes = end;
   EXPECT_TRUE(check_plan(p, bad).ok());
   bad.arena_bytes = end - 1;
-  EXPECT_TRUE(names(check_plan(p, bad), {"the arena has " + std::to_string(end - 1) + " bytes"})) << last;
+  EXPECT_TRUE(
+      names(check_plan(p, bad), {"the arena of space device has " + std::to_string(end - 1) + " bytes"}))
+      << last;
   bad = good;
   bad.offset[y] = -1;
   EXPECT_TRUE(names(check_plan(p, bad), {"'y' lies at -1"}));

@@ -69,7 +69,7 @@ TEST(Contract, UsesAreThoseOfTheRow) {
                  "[add_grad] argument 'y' is changed in place, so its use must be an update");
   expect_refused([&] { Shapes().in(f, {3}).check(KernelKind::copy, Phase::Forward); },
                  "copy fwd takes 2 arguments, has 1");
-  expect_refused([&] { Shapes().in(f, {3}).out(f, {3}).check(KernelKind::copy, Phase::Update); },
+  expect_refused([&] { Shapes().in(f, {3}).out(f, {3}).check(KernelKind::copy, Phase::BackwardWeight); },
                  "kernel copy has no phase");
 }
 

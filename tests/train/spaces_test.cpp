@@ -12,7 +12,8 @@
 namespace pleat::train::testing {
 namespace {
 
-std::string spaces_outcome(const program::Program& p, const config::Config& c, const runtime::Programs& start) {
+std::string spaces_outcome(const program::Program& p, const config::Config& c,
+                           const runtime::Programs& start) {
   Runtime runtime(p, 2);
   copy_state(start, runtime);
   for (int step = 1; step <= 3; ++step) {

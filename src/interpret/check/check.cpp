@@ -146,9 +146,9 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
   const auto& arguments = arguments_of(stage.op, stage.phase);
   const bool in = stage.op == Op::copy_in, out = stage.op == Op::copy_out;
   if ((in || out) && program.lanes[static_cast<size_t>(stage.lane)].resource != "host_link")
-    report.faults.push_back(fmt::format("{}: a copy between spaces needs a lane of resource host_link, not {}",
-                                        stage_name(stage),
-                                        program.lanes[static_cast<size_t>(stage.lane)].resource));
+    report.faults.push_back(
+        fmt::format("{}: a copy between spaces needs a lane of resource host_link, not {}", stage_name(stage),
+                    program.lanes[static_cast<size_t>(stage.lane)].resource));
   for (size_t i = 0; i < stage.uses.size() && takes(arguments, stage.uses.size()); ++i) {
     if (stage.uses[i].value == kNoValue) continue;
     const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
@@ -156,10 +156,9 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
     const bool pinned = in ? !a.output : out ? a.output : false;
     if (class_of(stage.op) == OpClass::Host || (is_exchange(stage.op) && a.name == "all_offsets")) continue;
     if (v.space != (pinned ? Space::Pinned : Space::Device))
-      report.faults.push_back(fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}",
-                                          stage_name(stage), a.name,
-                                          name_of(pinned ? Space::Pinned : Space::Device), v.name,
-                                          name_of(v.space)));
+      report.faults.push_back(
+          fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}", stage_name(stage), a.name,
+                      name_of(pinned ? Space::Pinned : Space::Device), v.name, name_of(v.space)));
   }
 }
 

@@ -54,8 +54,10 @@ Plan plan(const Program& program) { return plan(program, Order(program)); }
 Plan plan(const Program& program, Packing packing) { return plan(program, Order(program), packing); }
 
 Plan plan(const Program& program, const Order& order) {
-  const size_t roots = static_cast<size_t>(std::count_if(
-      program.values.begin(), program.values.end(), [](const Value& v) { return v.view_of == kNoValue; }));
+  const size_t roots =
+      static_cast<size_t>(std::count_if(program.values.begin(), program.values.end(), [](const Value& v) {
+        return v.view_of == kNoValue && v.space == Space::Device;
+      }));
   return plan(program, order, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
 }
 

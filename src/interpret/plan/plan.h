@@ -1,6 +1,8 @@
 // Memory before a run: every value's offset in the arena of its space, from its lifetime alone.
 //
-// Every space is planned by itself. Persistent values come first, in the order they are declared, so that programs which declare the same state
+// Every space is planned by itself.
+//
+// Persistent values come first, in the order they are declared, so that programs which declare the same state
 // (training, evaluation) agree on where it lies. Above them, two values share bytes only if every use of the
 // one happens before every use of the other by data, lane or declared waits.
 #pragma once
@@ -45,7 +47,7 @@ class Lifetimes {
   std::vector<program::StageId> first_, last_;
 };
 
-using OwnerBytes = std::array<int64_t, 8>;                    // indexed by program::Owner
+using OwnerBytes = std::array<int64_t, 8>;  // indexed by program::Owner
 
 // What a program needs of one space.
 struct SpacePlan {
@@ -63,15 +65,13 @@ struct Plan : SpacePlan {
   std::vector<int64_t> offset;  // per value, bytes into the arena of its space; views included; -1: unused
   SpacePlan pinned;
 
-  const SpacePlan& of(program::Space space) const {
-    return space == program::Space::Device ? *this : pinned;
-  }
+  const SpacePlan& of(program::Space space) const { return space == program::Space::Device ? *this : pinned; }
 };
 
 Plan plan(const program::Program& program);
-// The two ways a plan is packed; plan() takes the first up to kMostValuesOneByOne values. One by one: every
-// value against every other, the tightest, with time that grows with the square of their number. In frames:
-// what is kept from one turn to another together, what lives inside a turn packed once per kind of turn.
+// The two ways a plan is packed; plan() takes the first up to kMostValuesOneByOne values of the device. One by
+// one: every value against every other, the tightest, with time that grows with the square of their number. In
+// frames: what is kept from one turn to another together, what lives inside a turn packed once per kind of turn.
 constexpr size_t kMostValuesOneByOne = 4096;
 enum class Packing : uint8_t { OneByOne, Frames };
 Plan plan(const program::Program& program, Packing packing);

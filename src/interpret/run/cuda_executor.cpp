@@ -386,7 +386,8 @@ void CudaExecutor::run(const RunOptions& options) {
 void* CudaExecutor::data(ValueId value) const {
   const Value& v = state_->program.values[static_cast<size_t>(value)];
   if (v.space != Space::Pinned)
-    base::fail_with(base::ExitCode::Internal, "'{}' lies on the device; the host reaches pinned memory only", v.name);
+    base::fail_with(base::ExitCode::Internal, "'{}' lies on the device; the host reaches pinned memory only",
+                    v.name);
   return state_->address(value);
 }
 

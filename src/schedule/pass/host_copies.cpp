@@ -1,6 +1,7 @@
 #include "schedule/pass/host_copies.h"
 
 #include <algorithm>
+#include <map>
 
 #include "program/builder.h"
 #include "program/edit.h"
@@ -25,27 +26,40 @@ Stage copy_stage(Op op, Phase phase, int lane, int part, ValueId from, ValueId t
 
 }  // namespace
 
-bool has_host_values(const Program& p) { return std::any_of(p.values.begin(), p.values.end(), is_host_value); }
+bool has_host_values(const Program& p) {
+  return std::any_of(p.values.begin(), p.values.end(), is_host_value);
+}
 
 Program host_copies(Program program) {
   Edit edit(std::move(program));
   const int in = edit.lane("h2d", "host_link"), out = edit.lane("d2h", "host_link");
   const auto num_values = static_cast<ValueId>(edit.program().values.size());
+  std::map<ValueId, ValueId> host_of;  // the device's value -> the host's
+  // The device's value is the one stages use already; the host's is new and takes its name.
+  const auto split = [&](ValueId v) {
+    const ValueId host = edit.copy_of(v, "");
+    edit.value(v).name += ".device";
+    edit.value(v).life = Life::Step;
+    edit.value(host).space = Space::Pinned;
+    host_of[v] = host;
+    return host;
+  };
   int num_in = 0, num_out = 0;
   for (ValueId v = 0; v < num_values; ++v) {
-    if (!is_host_value(edit.program().values[static_cast<size_t>(v)])) continue;
-    // The device's value is the one stages use already; the host's is new and takes its name.
-    const ValueId host = edit.copy_of(v, ".host");
-    std::swap(edit.value(host).name, edit.value(v).name);
-    edit.value(v).name = edit.value(host).name + ".device";
-    edit.value(host).space = Space::Pinned;
+    if (!is_host_value(edit.value(v))) continue;
     const bool input = edit.value(v).life == Life::Input;
-    edit.value(v).life = Life::Step;
+    const ValueId host = split(v);
     if (input)
       edit.insert_before(0, copy_stage(Op::copy_in, Phase::Forward, in, num_in++, host, v));
     else
       edit.insert_before(edit.end(), copy_stage(Op::copy_out, Phase::Update, out, num_out++, v, host));
   }
+  // The host knows parts of them by name too.
+  for (ValueId v = 0; v < num_values; ++v)
+    if (const auto root = host_of.find(edit.value(v).view_of); root != host_of.end()) {
+      const ValueId host = split(v);
+      edit.value(host).view_of = root->second;
+    }
   return edit.apply();
 }
 

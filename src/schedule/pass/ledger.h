@@ -18,12 +18,12 @@ using SpaceBytes = std::array<int64_t, program::kNumSpaces>;  // indexed by prog
 using GroupBytes = std::array<int64_t, program::kNumGroups>;  // indexed by program::Group
 
 struct LedgerRow {
-  std::string name;                 // "as built", or the pass
-  int64_t stages = 0;               // of the program
-  SpaceBytes at_peak{};             // live bytes at the peak of each space
-  SpaceBytes arena{};               // what a run allocates of each
-  GroupBytes sent{};                // bytes a rank sends in a step, by group; messages are the pipeline's
-  int64_t step_ns = 0;              // of all ranks together, simulated
+  std::string name;      // "as built", or the pass
+  int64_t stages = 0;    // of the program
+  SpaceBytes at_peak{};  // live bytes at the peak of each space
+  SpaceBytes arena{};    // what a run allocates of each
+  GroupBytes sent{};     // bytes a rank sends in a step, by group; messages are the pipeline's
+  int64_t step_ns = 0;   // of all ranks together, simulated
   bool operator==(const LedgerRow&) const = default;
 };
 

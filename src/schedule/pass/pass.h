@@ -23,6 +23,7 @@ struct Pass {
   Promise promise;
   bool (*wanted)(const config::Config&, const program::Program&);
   program::Program (*apply)(program::Program, const config::Config&);
+  bool places = false;  // puts a finished step on a machine: copies, waits, buffers. These come last
 };
 
 const std::vector<Pass>& pass_table();
@@ -40,9 +41,12 @@ using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config);
 
 // Applies every wanted pass in table order, except those named in `disabled`. The program is checked as it is
-// given and after every pass.
+// given and after every pass. `edit` changes it ahead of the passes that place it: values that shall be kept for
+// a look, faults for a test.
+using ProgramEdit = std::function<program::Program(program::Program)>;
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled = {},
-                              std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {});
+                              std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {},
+                              const ProgramEdit& edit = {});
 
 }  // namespace pleat::schedule

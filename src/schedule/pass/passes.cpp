@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "interpret/check/check.h"
@@ -72,21 +73,21 @@ const std::vector<Pass>& pass_table() {
        [](const config::Config& c, const program::Program& p) {
          return c.device.kind == "cuda" && has_host_values(p);
        },
-       [](program::Program p, const config::Config&) { return host_copies(std::move(p)); }},
+       [](program::Program p, const config::Config&) { return host_copies(std::move(p)); }, true},
       {"host_waits", Promise::Exact,
        [](const config::Config& c, const program::Program& p) {
          return c.device.kind == "cuda" &&
                 std::any_of(p.stages.begin(), p.stages.end(),
                             [](const program::Stage& s) { return program::is_exchange(s.op); });
        },
-       [](program::Program p, const config::Config&) { return host_waits(std::move(p)); }},
+       [](program::Program p, const config::Config&) { return host_waits(std::move(p)); }, true},
       // Last: they bound how far lanes run ahead of each other, whatever stages there are by then.
       {"message_buffers", Promise::Exact,
        [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
-       [](program::Program p, const config::Config&) { return bound_message_buffers(std::move(p)); }},
+       [](program::Program p, const config::Config&) { return bound_message_buffers(std::move(p)); }, true},
       {"ring_buffers", Promise::Exact,
        [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
-       [](program::Program p, const config::Config&) { return bound_ring_buffers(std::move(p)); }},
+       [](program::Program p, const config::Config&) { return bound_ring_buffers(std::move(p)); }, true},
   };
   return table;
 }
@@ -100,12 +101,17 @@ program::Program apply_pass(const Pass& pass, program::Program program, const co
 
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled, std::vector<PassReport>* reports,
-                              const PassObserver& observe) {
+                              const PassObserver& observe, const ProgramEdit& edit) {
   for (const std::string& name : disabled)
     if (std::none_of(pass_table().begin(), pass_table().end(), [&](const Pass& p) { return p.name == name; }))
       base::fail("there is no pass '{}' to disable", name);
   interpret::require_ok(interpret::check(program), fmt::format("program {} as built", program.name));
+  bool edited = !edit;  // the table ends with passes that place
+  const auto edit_once = [&] {
+    if (!std::exchange(edited, true)) program = edit(std::move(program));
+  };
   for (const Pass& pass : pass_table()) {
+    if (pass.places) edit_once();
     if (!pass.wanted(config, program) ||
         std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end())
       continue;
