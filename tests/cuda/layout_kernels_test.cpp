@@ -47,7 +47,7 @@ std::set<std::string> missing(const program::Program& p) {
   std::set<std::string> out;
   for (const program::Stage& s : p.stages) {
     const program::OpClass kind = class_of(s.op);
-    if (kind == program::OpClass::Collective || kind == program::OpClass::Transfer) continue;
+    if (kind != program::OpClass::Compute && kind != program::OpClass::Copy) continue;
     if (!kernels::find_cuda_kernel(kernel_of(s.op), s.phase))
       out.insert(fmt::format("{} {}", name_of(kernel_of(s.op)), name_of(s.phase)));
   }

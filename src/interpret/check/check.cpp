@@ -227,6 +227,31 @@ CheckReport check(const Program& program) {
   return report;
 }
 
+CheckReport check_host_waits(const Program& program) {
+  CheckReport report;
+  if (std::none_of(program.stages.begin(), program.stages.end(),
+                   [](const Stage& s) { return is_exchange(s.op); }))
+    return report;
+  const EdgeList edges = edge_list(program);
+  const Order order(program, edges);
+  std::vector<StageId> last(program.lanes.size(), -1);  // per lane, the stage before
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const Stage& stage = program.stages[s];
+    const StageId wait = std::exchange(last[static_cast<size_t>(stage.lane)], static_cast<StageId>(s));
+    if (!is_exchange(stage.op)) continue;
+    if (wait < 0 || class_of(program.stages[static_cast<size_t>(wait)].op) != OpClass::Host) {
+      report.faults.push_back(
+          fmt::format("{}: no stage right before it on its lane at which the host waits", stage_name(stage)));
+      continue;
+    }
+    for (const StageId before : edges[s])
+      if (before != wait && !order.before(before, wait))
+        report.faults.push_back(fmt::format("{}: the host has not waited for {}", stage_name(stage),
+                                            stage_name(program.stages[static_cast<size_t>(before)])));
+  }
+  return report;
+}
+
 CheckReport check_plan(const Program& program, const Plan& plan) {
   return check_plan(program, plan, Order(program));
 }

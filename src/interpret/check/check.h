@@ -20,6 +20,10 @@ struct CheckReport {
 // their microbatch and layer; views lie inside what they view; declared waits are for earlier stages.
 CheckReport check(const program::Program& program);
 
+// For a device beside the host: peers touch the arguments of an exchange as soon as this rank has come to it, so the
+// stage before it on its lane must be one at which the host waits, for all that the exchange waits for.
+CheckReport check_host_waits(const program::Program& program);
+
 // After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,
 // persistent values share with nobody. Knows nothing of how the planner chose its offsets.
 CheckReport check_plan(const program::Program& program, const Plan& plan);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "device/cuda/graph_clock.h"
 #include "device/gpu_fault.h"
+#include "interpret/check/check.h"
 #include "interpret/run/lane_threads.h"
 #include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
@@ -330,6 +331,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
   for (Lane* lane : s.lanes) lane->may_tune = options.may_tune;
   for (size_t i = 0; i < program.values.size(); ++i)
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
+  require_ok(check_host_waits(program), "program " + program.name);
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
   for (Lane* lane : s.lanes) lane->may_tune = false;

@@ -68,12 +68,20 @@ const std::vector<Pass>& pass_table() {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
        [](program::Program p, const config::Config&) { return fuse(std::move(p)); }},
-      // Where a GPU and its host meet: what they give each other, and where the host waits.
+      // What a GPU and its host give each other.
       {"host_copies", Promise::Exact,
        [](const config::Config& c, const program::Program& p) {
          return c.device.kind == "cuda" && has_host_values(p);
        },
        [](program::Program p, const config::Config&) { return host_copies(std::move(p)); }, true},
+      // They bound how far lanes run ahead of each other, whatever stages there are by then.
+      {"message_buffers", Promise::Exact,
+       [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
+       [](program::Program p, const config::Config&) { return bound_message_buffers(std::move(p)); }, true},
+      {"ring_buffers", Promise::Exact,
+       [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
+       [](program::Program p, const config::Config&) { return bound_ring_buffers(std::move(p)); }, true},
+      // Last: the host waits for all that an exchange waits for, whatever pass asked for it.
       {"host_waits", Promise::Exact,
        [](const config::Config& c, const program::Program& p) {
          return c.device.kind == "cuda" &&
@@ -81,13 +89,6 @@ const std::vector<Pass>& pass_table() {
                             [](const program::Stage& s) { return program::is_exchange(s.op); });
        },
        [](program::Program p, const config::Config&) { return host_waits(std::move(p)); }, true},
-      // Last: they bound how far lanes run ahead of each other, whatever stages there are by then.
-      {"message_buffers", Promise::Exact,
-       [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
-       [](program::Program p, const config::Config&) { return bound_message_buffers(std::move(p)); }, true},
-      {"ring_buffers", Promise::Exact,
-       [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
-       [](program::Program p, const config::Config&) { return bound_ring_buffers(std::move(p)); }, true},
   };
   return table;
 }

@@ -1,0 +1,81 @@
+// Where ranks meet on the host, the host has waited for everything the exchange waits for.
+#include "schedule/pass/host_waits.h"
+
+#include <gtest/gtest.h>
+
+#include "interpret/check/check.h"
+#include "program/edit.h"
+#include "schedule/ranks.h"
+#include "schedule/schedule_support.h"
+
+namespace pleat::schedule {
+namespace {
+
+struct WaitCase {
+  int64_t ranks;
+  Words sets;
+};
+
+const std::vector<WaitCase>& wait_cases() {
+  static const std::vector<WaitCase> all = {
+      {2, {}},
+      {4, {"parallel.tp=2", "parallel.ep=4"}},
+      {4,
+       {"model.num_layers=4", "train.num_microbatches=8", "parallel.pp=2", "parallel.vpp=2",
+        "parallel.ep=2"}},
+      {4, {"parallel.cp=4", "parallel.context=\"ring\"", "train.seq_len=48"}},
+      {8,
+       {"model.num_layers=4", "train.num_microbatches=4", "parallel.pp=2", "parallel.cp=4",
+        "parallel.context=\"ring\"", "train.seq_len=32"}},
+  };
+  return all;
+}
+
+TEST(HostWaits, CoverWhatEveryPassAskedFor) {
+  for (const WaitCase& c : wait_cases()) {
+    Words sets = c.sets;
+    sets.push_back("device.kind=\"cuda\"");
+    SCOPED_TRACE(joined(sets));
+    const RankPrograms ranks = build_ranks(make_config(sets), c.ranks);
+    for (const program::Program& p : ranks.programs) {
+      EXPECT_EQ(interpret::check_host_waits(p).faults, std::vector<std::string>());
+      int exchanges = 0;
+      for (const program::Stage& s : p.stages) exchanges += program::is_exchange(s.op);
+      EXPECT_EQ(interpret::check(p).host_waits, exchanges);
+      EXPECT_GT(exchanges, 0);
+    }
+  }
+}
+
+TEST(HostWaits, OneTooFewIsNamed) {
+  const program::Program p =
+      build_ranks(make_config({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}), 4)
+          .programs.front();
+  program::Edit edit(p);
+  program::StageId wait = 0;
+  while (p.stages[static_cast<size_t>(wait)].op != program::Op::host_wait) ++wait;
+  edit.erase(wait);
+  const auto faults = interpret::check_host_waits(edit.apply()).faults;
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(faults[0].find("no stage right before it on its lane at which the host waits"),
+            std::string::npos);
+}
+
+// A wait that a pass adds to the exchange behind the host's back.
+TEST(HostWaits, AnExchangeMayNotWaitForMoreThanTheHostDid) {
+  program::Program p = build_ranks(make_config({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}), 4)
+                           .programs.front();
+  for (size_t s = p.stages.size(); s-- > 0;) {
+    if (!program::is_exchange(p.stages[s].op)) continue;
+    // Something just before it on another lane that nobody waited for.
+    size_t other = s;
+    while (other > 0 && p.stages[other].lane == p.stages[s].lane) --other;
+    p.stages[s].after.push_back(static_cast<program::StageId>(other));
+    if (!interpret::check_host_waits(p).faults.empty()) return;
+    p.stages[s].after.pop_back();
+  }
+  ADD_FAILURE() << "no exchange can be given such a wait";
+}
+
+}  // namespace
+}  // namespace pleat::schedule
