@@ -12,6 +12,7 @@
 #include "report/metrics.h"
 #include "runtime/keep.h"
 #include "runtime/runtime.h"
+#include "runtime/step_inputs.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 
@@ -75,16 +76,15 @@ Measured measure(Runtime& bound, const config::Config& config, int repeats) {
   Measured out;
   for (int run = 0; run < kWarmup + repeats; ++run) {
     if (config.moe.force_routing != "none") {
-      int64_t* rng = static_cast<int64_t*>(executor.data("rng"));
-      rng[0] = config.train.seed, rng[1] = run + 1;
+      runtime::write_rng(executor, config.train.seed, run + 1);
     }
     executor.run();
     if (run < kWarmup) continue;
     seconds.push_back(executor.seconds());
-    const std::span load(static_cast<const int64_t*>(executor.data("L0.load")),
-                         static_cast<size_t>(config.moe.num_experts));
     out.max_over_mean +=
-        report::router_health(0, load, 0, {}, std::span<const float>{}).max_over_mean / repeats;
+        report::router_health(0, executor.at(program::step::load, 0), 0, {}, std::span<const float>{})
+            .max_over_mean /
+        repeats;
   }
   std::sort(seconds.begin(), seconds.end());
   out.median_seconds = seconds[seconds.size() / 2];

@@ -10,6 +10,7 @@
 #include "runtime/constants.h"
 #include "runtime/keep.h"
 #include "runtime/runtime.h"
+#include "runtime/step_inputs.h"
 #include "safetensors/convert.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
@@ -54,32 +55,26 @@ Tokens read_tokens(const std::string& path, int64_t vocab) {
 }
 
 void write_inputs(Runtime& bound, const config::Config& c, const Tokens& tokens, bool training) {
-  const auto at = [&]<class T>(const char* what, T) {
-    return static_cast<T*>(bound.executor().data(fmt::format("mb0.{}", what)));
-  };
+  namespace step = program::step;
+  interpret::Executor& e = bound.executor();
   const int64_t n = tokens.batch * tokens.length;
   for (int64_t t = 0; t < n; ++t) {
+    const auto i = static_cast<size_t>(t);
     const int64_t row = t / tokens.length * tokens.length;
-    at("tokens", int32_t{})[t] = tokens.ids[static_cast<size_t>(t)];
-    at("positions", int32_t{})[t] = static_cast<int32_t>(t - row);
-    at("doc_start", int32_t{})[t] = static_cast<int32_t>(row);
-    at("valid", uint8_t{})[t] = 1;
-    at("token_index", int64_t{})[t] = t;
+    e.at(step::tokens, 0)[i] = tokens.ids[i];
+    e.at(step::positions, 0)[i] = static_cast<int32_t>(t - row);
+    e.at(step::doc_start, 0)[i] = static_cast<int32_t>(row);
+    e.at(step::valid, 0)[i] = 1;
+    e.at(step::token_index, 0)[i] = t;
     if (!training) continue;
     const bool predicted = (t + 1) % tokens.length != 0;
-    at("labels", int32_t{})[t] = predicted ? tokens.ids[static_cast<size_t>(t + 1)] : 0;
-    at("loss_mask", uint8_t{})[t] = predicted;
+    e.at(step::labels, 0)[i] = predicted ? tokens.ids[i + 1] : 0;
+    e.at(step::loss_mask, 0)[i] = predicted;
   }
-  int64_t* rng = static_cast<int64_t*>(bound.executor().data("rng"));
-  rng[0] = c.train.seed, rng[1] = 0;
+  runtime::write_rng(e, c.train.seed, 0);
   runtime::write_constants(bound, c.model, {});
   bound.push_state();
-  if (!training) return;
-  double* norm = static_cast<double*>(bound.executor().data("norm"));
-  norm[0] = 1.0 / static_cast<double>(tokens.batch * (tokens.length - 1));
-  norm[1] = 1;
-  norm[2] = 1.0 / static_cast<double>(tokens.batch);
-  norm[3] = 1.0 / static_cast<double>(n);
+  if (training) runtime::write_norm(e, {n, n - tokens.batch, n, tokens.batch}, 1);
 }
 
 // The training step without its update: gradients are all that is wanted.
@@ -176,6 +171,7 @@ class Output {
 }  // namespace
 
 ProbeResult probe(const ProbeOptions& o) {
+  namespace step = program::step;
   family::FamilyConfig model = family::read_model_config(o.model_folder);
   const Tokens tokens = read_tokens(o.tokens_path, model.config.model.vocab_size);
   std::vector<std::string> sets = {
@@ -224,9 +220,10 @@ ProbeResult probe(const ProbeOptions& o) {
   write_all(forward, false);
   forward.executor().run();
   const tensor::Dtype dtype =
-      forward.program().values[static_cast<size_t>(forward.executor().find("mb0.logits"))].dtype;
+      forward.program().values[static_cast<size_t>(forward.executor().find(step::logits.key(0)))].dtype;
   Output out(o.out_path, dtype);
-  out.add_value("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward, "mb0.logits");
+  out.add_value("logits", {tokens.batch, tokens.length, c.model.vocab_size}, forward,
+                step::logits.name(0).text);
   const std::vector<int64_t> hidden = {tokens.batch, tokens.length, c.model.hidden_size};
   out.add_value("hidden.0", hidden, forward, "mb0.embedded");
   for (int64_t i = 0; i < L; ++i)
@@ -242,28 +239,25 @@ ProbeResult probe(const ProbeOptions& o) {
   load_weights(folder, model, table, backward.targets());
   write_all(backward, true);
   backward.executor().run();
-  const double* loss = static_cast<const double*>(backward.executor().data("loss"));
+  const std::span<const double> loss = backward.executor().at(step::loss);
   result.loss = loss[0] / loss[1];
   out.add_scalar("loss", result.loss);
   for (int64_t k = 0; k < c.model.num_mtp_layers; ++k) {
-    const double* mtp =
-        static_cast<const double*>(backward.executor().data(fmt::format("L{}.mtp_loss", L + k)));
+    const std::span<const double> mtp = backward.executor().at(step::mtp_loss, L + k);
     out.add_scalar(fmt::format("mtp_loss.{}", k + 1), mtp[0] / std::max(mtp[1], 1.0));
   }
   const model::AuxCoefficients aux = model::aux_coefficients(c);
   if (aux.micro != 0) {
     result.has_aux_loss = true;
     for (int64_t i = 0; i < config::num_all_layers(c); ++i)
-      if (config::is_moe_layer(c, i))
-        result.aux_loss +=
-            static_cast<const double*>(backward.executor().data(fmt::format("L{}.aux_losses", i)))[0];
+      if (config::is_moe_layer(c, i)) result.aux_loss += backward.executor().at(step::aux_losses, i)[0];
     out.add_scalar(aux.hf ? "aux_loss_hf" : "aux_loss", result.aux_loss);
   }
   if (o.gradients) {
     if (aux.any() && !o.aux_gradients) {
       // Once more with the auxiliary terms weighted by zero: the gradients of the token loss alone.
       write_all(backward, true);
-      double* norm = static_cast<double*>(backward.executor().data("norm"));
+      const std::span<double> norm = backward.executor().at(step::norm);
       norm[1] = norm[2] = norm[3] = 0;
       backward.executor().run();
     }

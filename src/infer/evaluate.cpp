@@ -6,16 +6,18 @@
 #include "base/error.h"
 
 namespace pleat::infer {
+
+namespace step = program::step;
+
 namespace {
 
 // One run of the score program over the requests in `batch`.
 void run_batch(interpret::Executor& e, int64_t num_rows, std::span<const ScoreRequest> requests,
                std::span<const size_t> batch, std::vector<Score>& out) {
-  const auto at = [&]<class T>(const char* name, T) { return static_cast<T*>(e.data(name)); };
-  int32_t *tokens = at("mb0.tokens", int32_t{}), *labels = at("mb0.labels", int32_t{}),
-          *positions = at("mb0.positions", int32_t{}), *doc_start = at("mb0.doc_start", int32_t{});
-  uint8_t *mask = at("mb0.loss_mask", uint8_t{}), *valid = at("mb0.valid", uint8_t{});
-  int64_t* token_index = at("mb0.token_index", int64_t{});
+  int32_t *tokens = e.at(step::tokens, 0).data(), *labels = e.at(step::labels, 0).data(),
+          *positions = e.at(step::positions, 0).data(), *doc_start = e.at(step::doc_start, 0).data();
+  uint8_t *mask = e.at(step::loss_mask, 0).data(), *valid = e.at(step::valid, 0).data();
+  int64_t* token_index = e.at(step::token_index, 0).data();
   int64_t row = 0;
   for (size_t i : batch) {
     const ScoreRequest& r = requests[i];
@@ -37,8 +39,8 @@ void run_batch(interpret::Executor& e, int64_t num_rows, std::span<const ScoreRe
     token_index[row] = row;
   }
   e.run();
-  const double* log_prob = at("log_prob", double{});
-  const int32_t* best = at("best", int32_t{});
+  const double* log_prob = e.at(step::log_prob).data();
+  const int32_t* best = e.at(step::best).data();
   row = 0;
   for (size_t i : batch) {
     const ScoreRequest& r = requests[i];

@@ -3,19 +3,22 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "infer/generate.h"
+#include "runtime/logits.h"
 #include "runtime/step_inputs.h"
-#include "tensor/bf16.h"
 
 namespace pleat::infer {
+
+namespace step = program::step;
+
 namespace {
 
 // The last tokens of the context into row 0..n-1; the rest of the window is padding nothing can see.
 void write_context(interpret::Executor& executor, const std::vector<int32_t>& context, int64_t length) {
-  auto* tokens = static_cast<int32_t*>(executor.data("mb0.tokens"));
-  auto* positions = static_cast<int32_t*>(executor.data("mb0.positions"));
-  auto* doc_start = static_cast<int32_t*>(executor.data("mb0.doc_start"));
-  auto* valid = static_cast<uint8_t*>(executor.data("mb0.valid"));
-  auto* token_index = static_cast<int64_t*>(executor.data("mb0.token_index"));
+  auto* tokens = executor.at(step::tokens, 0).data();
+  auto* positions = executor.at(step::positions, 0).data();
+  auto* doc_start = executor.at(step::doc_start, 0).data();
+  auto* valid = executor.at(step::valid, 0).data();
+  auto* token_index = executor.at(step::token_index, 0).data();
   const int64_t n = std::min<int64_t>(static_cast<int64_t>(context.size()), length);
   for (int64_t t = 0; t < length; ++t) {
     const bool real = t < n;
@@ -46,18 +49,7 @@ std::vector<int32_t> generate(runtime::Programs& programs, const std::vector<int
     runtime::write_rng(executor, config.train.seed, 0);
     executor.run();
     const int64_t last = std::min<int64_t>(static_cast<int64_t>(context.size()), length) - 1;
-    const auto read = [&](const auto* logits) {
-      for (int64_t v = 0; v < vocab; ++v) row[size_t(v)] = static_cast<double>(logits[last * vocab + v]);
-    };
-    if (config.model.dtype == "float64") {
-      read(static_cast<const double*>(executor.data("mb0.logits")));
-    } else if (config.model.dtype == "bfloat16") {
-      // The upper half of a float.
-      const auto* narrow = static_cast<const uint16_t*>(executor.data("mb0.logits")) + last * vocab;
-      for (int64_t v = 0; v < vocab; ++v) row[size_t(v)] = static_cast<double>(tensor::widened(narrow[v]));
-    } else {
-      read(static_cast<const float*>(executor.data("mb0.logits")));
-    }
+    runtime::read_logits(executor, last, row);
     const int32_t token = choose_token(row, options, random.uniform(static_cast<uint64_t>(i)));
     if (std::find(options.stop_tokens.begin(), options.stop_tokens.end(), token) != options.stop_tokens.end())
       break;

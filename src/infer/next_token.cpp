@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "runtime/logits.h"
 
 namespace pleat::infer {
 namespace {
@@ -13,11 +14,11 @@ using Tokens = std::vector<std::vector<int32_t>>;
 class Rows {
  public:
   explicit Rows(interpret::Executor& e)
-      : tokens_(at<int32_t>(e, "mb0.tokens")),
-        positions_(at<int32_t>(e, "mb0.positions")),
-        doc_start_(at<int32_t>(e, "mb0.doc_start")),
-        valid_(at<uint8_t>(e, "mb0.valid")),
-        token_index_(at<int64_t>(e, "mb0.token_index")) {}
+      : tokens_(e.at(program::step::tokens, 0).data()),
+        positions_(e.at(program::step::positions, 0).data()),
+        doc_start_(e.at(program::step::doc_start, 0).data()),
+        valid_(e.at(program::step::valid, 0).data()),
+        token_index_(e.at(program::step::token_index, 0).data()) {}
 
   void write(int64_t row, int32_t token, int64_t position, int64_t first_row, bool real) {
     tokens_[row] = token;
@@ -28,10 +29,6 @@ class Rows {
   }
 
  private:
-  template <class T>
-  static T* at(interpret::Executor& e, const char* name) {
-    return static_cast<T*>(e.data(name));
-  }
   int32_t *tokens_, *positions_, *doc_start_;
   uint8_t* valid_;
   int64_t* token_index_;
@@ -57,10 +54,10 @@ class Cached final : public NextToken {
 
   // Tokens [begin, begin + rows) of every sequence that has them.
   void step(interpret::Executor& e, const Tokens& tokens, size_t begin, int64_t rows) {
-    auto* lengths = static_cast<int32_t*>(e.data("lengths"));
-    auto* num_new = static_cast<int32_t*>(e.data("num_new"));
+    auto* lengths = e.at(program::step::lengths).data();
+    auto* num_new = e.at(program::step::num_new).data();
     const bool all = model_.choice().all_logits;
-    auto* wanted = rows > 1 && !all ? static_cast<int32_t*>(e.data("logit_rows")) : nullptr;
+    auto* wanted = rows > 1 && !all ? e.at(program::step::logit_rows).data() : nullptr;
     Rows write(e);
     const auto count = [&](int64_t b) {
       return std::clamp<int64_t>(int64_t(tokens[size_t(b)].size()) - int64_t(begin), 0, rows);
@@ -82,13 +79,13 @@ class Cached final : public NextToken {
       if (n == 0) continue;
       if (all && each_row)
         for (int64_t i = 0; i < n; ++i) {
-          read_logits(e, b * rows + i, row);
+          runtime::read_logits(e, b * rows + i, row);
           each_row(b, lengths_[size_t(b)] + i, row);
         }
       lengths_[size_t(b)] += n;
       // The last token of a longer prompt is still to come.
       if (begin + size_t(n) == tokens[size_t(b)].size())
-        read_logits(e, wanted ? b : b * rows + n - 1, logits_[size_t(b)]);
+        runtime::read_logits(e, wanted ? b : b * rows + n - 1, logits_[size_t(b)]);
     }
   }
 };
@@ -121,11 +118,11 @@ class Recomputed final : public NextToken {
     for (int64_t b = 0; b < num_sequences(); ++b) {
       const int64_t n = static_cast<int64_t>(tokens_[size_t(b)].size());
       for (int64_t i = lengths_[size_t(b)]; each_row && i < n; ++i) {
-        read_logits(e, b * L + i, row);
+        runtime::read_logits(e, b * L + i, row);
         each_row(b, i, row);
       }
       lengths_[size_t(b)] = n;
-      if (n > 0) read_logits(e, b * L + n - 1, logits_[size_t(b)]);
+      if (n > 0) runtime::read_logits(e, b * L + n - 1, logits_[size_t(b)]);
     }
   }
 
@@ -156,16 +153,6 @@ void NextToken::append(const std::vector<std::vector<int32_t>>& tokens) {
       if (t < 0 || t >= vocab) base::fail("token {} is outside the vocabulary of {}", t, vocab);
   }
   extend(tokens);
-}
-
-void NextToken::read_logits(interpret::Executor& e, int64_t row, std::vector<double>& out) const {
-  const int64_t vocab = model_.config().model.vocab_size;
-  out.resize(static_cast<size_t>(vocab));
-  const auto copy = [&](const auto* logits) { std::copy_n(logits + row * vocab, vocab, out.begin()); };
-  if (model_.config().model.dtype == "float64")
-    copy(static_cast<const double*>(e.data("mb0.logits")));
-  else
-    copy(static_cast<const float*>(e.data("mb0.logits")));
 }
 
 std::unique_ptr<NextToken> make_cached(Inference& model) { return std::make_unique<Cached>(model); }

@@ -33,7 +33,6 @@ class NextToken {
   explicit NextToken(Inference& model);
   virtual void extend(const std::vector<std::vector<int32_t>>& tokens) = 0;
   // Row `row` of the executor's logits, as double.
-  void read_logits(interpret::Executor& executor, int64_t row, std::vector<double>& out) const;
 
   Inference& model_;
   std::vector<int64_t> lengths_;

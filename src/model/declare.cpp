@@ -9,6 +9,7 @@
 namespace pleat::model {
 namespace {
 
+namespace step = program::step;
 using program::Life;
 using program::Owner;
 using tensor::Dtype;
@@ -143,59 +144,52 @@ void assign_roles(Decoder& d) {
 }
 
 void declare_inputs(Decoder& d, int num_microbatches) {
-  const auto input = [&](program::ValueName name, Dtype dtype, std::vector<int64_t> shape) {
-    return d.b.value(std::move(name), dtype, std::move(shape), Owner::Inputs, Life::Input);
-  };
-  d.step.rng = input("rng", Dtype::I64, {2});
+  d.step.rng = d.b.input(step::rng, {2});
   if (d.purpose == Purpose::Train) {
-    d.step.norm = input("norm", Dtype::F64, {4});
-    d.step.hyper = input("hyper", Dtype::F64, {4});
+    d.step.norm = d.b.input(step::norm, {4});
+    d.step.hyper = d.b.input(step::hyper, {4});
   }
   const int64_t own = d.num_tokens, t = d.attention_tokens, all = d.microbatch_tokens;
   for (int mb = 0; mb < num_microbatches; ++mb) {
-    const auto name = [&](const char* what) { return program::tagged(what, mb, -1); };
+    const auto input = [&](const auto& value, int64_t rows) { return d.b.input(value, {rows}, mb); };
     MicrobatchInputs& in = d.inputs.emplace_back();
-    in.tokens = input(name("tokens"), Dtype::I32, {t});
+    in.tokens = input(step::tokens, t);
     if (d.purpose != Purpose::Logits) {
-      in.labels = input(name("labels"), Dtype::I32, {t});
-      in.loss_mask = input(name("loss_mask"), Dtype::U8, {t});
+      in.labels = input(step::labels, t);
+      in.loss_mask = input(step::loss_mask, t);
     }
-    in.valid = input(name("valid"), Dtype::U8, {own});
-    in.positions = input(name("positions"), Dtype::I32, {t});
-    in.doc_start = input(name("doc_start"), Dtype::I32, {all});
-    in.token_index = input(name("token_index"), Dtype::I64, {own});
-    if (d.mesh.pieces > 1) in.piece = input(name("piece"), Dtype::I32, {own});
+    in.valid = input(step::valid, own);
+    in.positions = input(step::positions, t);
+    in.doc_start = input(step::doc_start, all);
+    in.token_index = input(step::token_index, own);
+    if (d.mesh.pieces > 1) in.piece = input(step::piece, own);
     if (d.mesh.tp * d.mesh.cp > 1) {
-      in.all_valid = input(name("all_valid"), Dtype::U8, {all});
-      in.order = input(name("order"), Dtype::I32, {all});
-      in.inverse_order = input(name("inverse_order"), Dtype::I32, {all});
-      in.context_row = input(name("context_row"), Dtype::I32, {t});
-      in.own_row = input(name("own_row"), Dtype::I32, {own});
+      in.all_valid = input(step::all_valid, all);
+      in.order = input(step::order, all);
+      in.inverse_order = input(step::inverse_order, all);
+      in.context_row = input(step::context_row, t);
+      in.own_row = input(step::own_row, own);
     }
     if (d.mesh.cp > 1 && d.purpose == Purpose::Train && d.config.model.num_mtp_layers > 0) {
-      in.all_tokens = input(name("all_tokens"), Dtype::I32, {all});
-      in.all_labels = input(name("all_labels"), Dtype::I32, {all});
-      in.all_loss_mask = input(name("all_loss_mask"), Dtype::U8, {all});
+      in.all_tokens = input(step::all_tokens, all);
+      in.all_labels = input(step::all_labels, all);
+      in.all_loss_mask = input(step::all_loss_mask, all);
     }
   }
 }
 
 void declare_results(Decoder& d) {
-  const auto result = [&](program::ValueName name, Dtype dtype, std::vector<int64_t> shape) {
-    return d.b.value(std::move(name), dtype, std::move(shape), Owner::Results, Life::Result);
-  };
-  if (d.purpose != Purpose::Logits) d.loss = result("loss", Dtype::F64, {2});
+  if (d.purpose != Purpose::Logits) d.loss = d.b.result(step::loss, {2});
   if (d.purpose == Purpose::Train) {
-    d.grad_scale = result("grad_scale", Dtype::F64, {2});
-    d.commit = result("commit", Dtype::I32, {1});
+    d.grad_scale = d.b.result(step::grad_scale, {2});
+    d.commit = d.b.result(step::commit, {1});
   }
   if (d.expert_rows < d.most_expert_rows && d.config.moe.overflow != "drop")
-    d.overflow = result("overflow", Dtype::I64, {config::num_all_layers(d.config)});
+    d.overflow = d.b.result(step::overflow, {config::num_all_layers(d.config)});
   const AuxCoefficients aux = aux_coefficients(d.config);
   for (size_t k = 0; k < d.mtp.size(); ++k)
-    d.mtp[k].loss = result(
-        program::tagged("mtp_loss", -1, static_cast<int>(d.config.model.num_layers) + static_cast<int>(k)),
-        Dtype::F64, {2});
+    d.mtp[k].loss =
+        d.b.result(step::mtp_loss, {2}, static_cast<int>(d.config.model.num_layers) + static_cast<int>(k));
   // Layers of multi-token prediction run in training only.
   const int64_t num_layers =
       d.purpose == Purpose::Train ? config::num_all_layers(d.config) : d.config.model.num_layers;
@@ -203,12 +197,12 @@ void declare_results(Decoder& d) {
     if (!config::is_moe_layer(d.config, i) || !d.holds_layer(i)) continue;
     LayerRouting& r = d.routing[static_cast<size_t>(i)];
     const auto name = [&](const char* what) { return program::tagged(what, -1, i); };
-    r.load = result(name("load"), Dtype::I64, {d.config.moe.num_experts});
-    r.stats = result(name("router_stats"), Dtype::F64, {4});
-    r.dropped = result(name("dropped"), Dtype::I64, {1});
+    r.load = d.b.result(step::load, {d.config.moe.num_experts}, i);
+    r.stats = d.b.result(step::router_stats, {4}, i);
+    r.dropped = d.b.result(step::dropped, {1}, i);
     if (d.overflow != kNoValue) r.overflow = d.b.rows(d.overflow, i, 1, fmt::format("[{}]", i));
     if (d.purpose != Purpose::Train) continue;
-    if (aux.any()) r.losses = result(name("aux_losses"), Dtype::F64, {4});
+    if (aux.any()) r.losses = d.b.result(step::aux_losses, {4}, i);
     if (aux.global != 0) {
       r.global_counts =
           d.b.value(name("global_counts"), Dtype::I64, {d.config.moe.num_experts}, Owner::Routing);

@@ -42,8 +42,8 @@ Caches declare_caches(Decoder& d, const DecodeShape& shape) {
         d.b.value(program::tagged("cache", -1, layer), d.compute,
                   {shape.num_sequences, cache_capacity(m, layer, shape.max_length), cache_width(m)},
                   Owner::Activations, Life::Persistent));
-  out.lengths = d.b.value("lengths", Dtype::I32, {shape.num_sequences}, Owner::Inputs, Life::Input);
-  out.num_new = d.b.value("num_new", Dtype::I32, {shape.num_sequences}, Owner::Inputs, Life::Input);
+  out.lengths = d.b.input(program::step::lengths, {shape.num_sequences});
+  out.num_new = d.b.input(program::step::num_new, {shape.num_sequences});
   return out;
 }
 
@@ -136,24 +136,22 @@ void decode(Decoder& d, const DecodeShape& shape) {
   ValueId normed = final_norm_forward(d, 0, x);
   if (!shape.all_logits && shape.num_new > 1) {
     rows = shape.num_sequences;
-    const ValueId wanted = d.b.value("logit_rows", Dtype::I32, {rows}, Owner::Inputs, Life::Input);
+    const ValueId wanted = d.b.input(program::step::logit_rows, {rows});
     const ValueId selected = d.activation("selected", {rows, m.hidden_size});
     d.b.forward(Op::select_rows, {r(wanted), r(normed), none(), w(selected)});
     normed = selected;
   }
   const ValueId logits =
-      d.b.value(d.here("logits"), d.compute, {rows, m.vocab_size}, Owner::Results, Life::Result);
+      d.b.value(program::step::logits.name(0), d.compute, {rows, m.vocab_size}, Owner::Results, Life::Result);
   d.b.forward(Op::head, {r(normed), r(d.head), none(), none(), w(logits)});
 }
 
 void score(Decoder& d) {
   const int64_t T = d.num_tokens, chunk = std::max<int64_t>(1, std::min(d.config.train.loss_chunk, T));
-  const ValueId labels =
-      d.b.value(program::tagged("labels", 0, -1), Dtype::I32, {T}, Owner::Inputs, Life::Input);
-  const ValueId mask =
-      d.b.value(program::tagged("loss_mask", 0, -1), Dtype::U8, {T}, Owner::Inputs, Life::Input);
-  const ValueId log_prob = d.b.value("log_prob", Dtype::F64, {T}, Owner::Results, Life::Result);
-  const ValueId best = d.b.value("best", Dtype::I32, {T}, Owner::Results, Life::Result);
+  const ValueId labels = d.b.input(program::step::labels, {T}, 0);
+  const ValueId mask = d.b.input(program::step::loss_mask, {T}, 0);
+  const ValueId log_prob = d.b.result(program::step::log_prob, {T});
+  const ValueId best = d.b.result(program::step::best, {T});
   const ValueId normed = final_norm_forward(d, 0, layers_forward(d, 0));
   for (int64_t begin = 0, part = 0; begin < T; begin += chunk, ++part) {
     const int64_t rows = std::min(chunk, T - begin);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "program/step_values.h"
 #include "program/value_name.h"
 
 namespace pleat::program {
@@ -28,6 +29,15 @@ class Builder {
   int lane(const std::string& name, const std::string& resource);  // declares, or finds, a lane
   ValueId value(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                 Life life = Life::Step);
+  // What the host writes before a run, and what it reads after one (program/step_values.h).
+  template <class T, Of kOf, class... Index>
+  ValueId input(const StepValue<T, kOf>& v, std::vector<int64_t> shape, Index... index) {
+    return value(v.name(index...), dtype_of(v), std::move(shape), Owner::Inputs, Life::Input);
+  }
+  template <class T, Of kOf, class... Index>
+  ValueId result(const StepValue<T, kOf>& v, std::vector<int64_t> shape, Index... index) {
+    return value(v.name(index...), dtype_of(v), std::move(shape), Owner::Results, Life::Result);
+  }
   // Rows [begin, begin + rows) of a value with at least one dimension; of its microbatch and layer.
   ValueId rows(ValueId of, int64_t begin, int64_t rows, const std::string& suffix);
   // `shape` of the bytes of a value that is no view itself, from element `begin` on.

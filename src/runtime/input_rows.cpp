@@ -1,8 +1,6 @@
 #include "runtime/input_rows.h"
 
-#include <fmt/format.h>
-
-#include <cstring>
+#include <algorithm>
 
 namespace pleat::runtime {
 
@@ -29,9 +27,7 @@ std::vector<int32_t> context_rows(const config::Config& c, const model::Mesh& me
 }
 
 InputRows::InputRows(const config::Config& c, const model::Mesh& mesh, const RankPlace& place)
-    : several_(mesh.tp * mesh.cp > 1),
-      shifted_(mesh.cp > 1 && c.model.num_mtp_layers > 0),
-      rows_(context_rows(c, mesh, place.at(program::Group::Context))) {
+    : several_(mesh.tp * mesh.cp > 1), rows_(context_rows(c, mesh, place.at(program::Group::Context))) {
   own_ = rows_.size() / static_cast<size_t>(mesh.tp);
   first_ = own_ * static_cast<size_t>(place.at(program::Group::Tensor));
   for (int64_t r = 0; r < mesh.cp; ++r)
@@ -41,32 +37,31 @@ InputRows::InputRows(const config::Config& c, const model::Mesh& mesh, const Ran
 }
 
 void InputRows::write(interpret::Executor& executor, int64_t mb, const Microbatch& m) const {
-  const auto data = [&](const char* what) { return executor.data(fmt::format("mb{}.{}", mb, what)); };
-  const auto pick = [&](const char* what, const auto& from, size_t begin, size_t count) {
-    using T = typename std::decay_t<decltype(from)>::value_type;
-    T* to = static_cast<T*>(data(what));
+  namespace step = program::step;
+  const auto pick = [&](const auto& what, const auto& from, size_t begin, size_t count) {
+    const auto to = executor.at(what, mb);
     for (size_t t = 0; t < count; ++t) to[t] = from[size_t(rows_[begin + t])];
   };
-  const auto copy = [&](const char* what, const auto& from) {
-    std::memcpy(data(what), from.data(), from.size() * sizeof from[0]);
+  const auto copy = [&](const auto& what, const auto& from) {
+    std::copy(from.begin(), from.end(), executor.at(what, mb).begin());
   };
-  pick("tokens", m.tokens, 0, rows_.size());
-  pick("labels", m.labels, 0, rows_.size());
-  pick("loss_mask", m.loss_mask, 0, rows_.size());
-  pick("positions", m.positions, 0, rows_.size());
-  pick("valid", m.valid, first_, own_);
-  pick("token_index", m.token_index, first_, own_);
-  copy("doc_start", m.doc_start);
+  pick(step::tokens, m.tokens, 0, rows_.size());
+  pick(step::labels, m.labels, 0, rows_.size());
+  pick(step::loss_mask, m.loss_mask, 0, rows_.size());
+  pick(step::positions, m.positions, 0, rows_.size());
+  pick(step::valid, m.valid, first_, own_);
+  pick(step::token_index, m.token_index, first_, own_);
+  copy(step::doc_start, m.doc_start);
   if (!several_) return;
-  copy("all_valid", m.valid);
-  copy("order", order_);
-  copy("inverse_order", inverse_);
-  copy("context_row", rows_);
-  std::memcpy(data("own_row"), rows_.data() + first_, own_ * sizeof(int32_t));
-  if (!shifted_ || executor.program().name != "train") return;
-  copy("all_tokens", m.tokens);
-  copy("all_labels", m.labels);
-  copy("all_loss_mask", m.loss_mask);
+  copy(step::all_valid, m.valid);
+  copy(step::order, order_);
+  copy(step::inverse_order, inverse_);
+  copy(step::context_row, rows_);
+  copy(step::own_row, std::span(rows_).subspan(first_, own_));
+  if (!executor.has(step::all_tokens, mb)) return;
+  copy(step::all_tokens, m.tokens);
+  copy(step::all_labels, m.labels);
+  copy(step::all_loss_mask, m.loss_mask);
 }
 
 }  // namespace pleat::runtime

@@ -33,7 +33,6 @@ class InputRows {
 
  private:
   bool several_;  // ranks hold a microbatch
-  bool shifted_;  // multi-token prediction needs neighbours in the text
   std::vector<int32_t> rows_, order_, inverse_;
   size_t own_ = 0, first_ = 0;
 };

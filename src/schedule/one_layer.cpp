@@ -1,5 +1,6 @@
 #include "model/block/moe.h"
 #include "program/edit.h"
+#include "program/step_values.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
@@ -21,8 +22,8 @@ program::Program build_moe_layer(const config::Config& config, const std::vector
   program::Program p = program::without_unused_values(builder.take());
   // The host gives the seed and reads the load; nothing else travels while the layer runs.
   for (program::Value& v : p.values) {
-    if (v.life == Life::Input && v.name != "rng") v.life = Life::Persistent;
-    if (v.life == Life::Result && v.name != "L0.load") v.life = Life::Step;
+    if (v.life == Life::Input && v.name != program::step::rng.what) v.life = Life::Persistent;
+    if (v.life == Life::Result && v.name != program::step::load.name(0).text) v.life = Life::Step;
   }
   return p;
 }

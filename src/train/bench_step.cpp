@@ -96,32 +96,37 @@ config::Config peer_config(const std::string& path, int64_t threads) {
   return config::resolve(c);
 }
 
-void write_random_batch(interpret::Executor& executor, const config::Config& c, int64_t step) {
+void write_random_batch(interpret::Executor& executor, const config::Config& c, int64_t step_number) {
+  namespace step = program::step;
   const int64_t T = c.train.micro_batch * c.train.seq_len;
   const base::RandomStream random(static_cast<uint64_t>(c.train.seed), base::RandomUse::Test,
-                                  static_cast<uint32_t>(step), 0);
+                                  static_cast<uint32_t>(step_number), 0);
   for (int mb = 0; mb < c.train.num_microbatches; ++mb) {
-    const auto at = [&]<class T_>(const char* what, T_) {
-      return static_cast<T_*>(executor.data(fmt::format("mb{}.{}", mb, what)));
-    };
-    int32_t* tokens = at("tokens", int32_t{});
+    const std::span<int32_t> tokens = executor.at(step::tokens, mb), labels = executor.at(step::labels, mb),
+                             positions = executor.at(step::positions, mb),
+                             doc_start = executor.at(step::doc_start, mb);
+    const std::span<uint8_t> valid = executor.at(step::valid, mb),
+                             loss_mask = executor.at(step::loss_mask, mb);
+    const std::span<int64_t> token_index = executor.at(step::token_index, mb);
     for (int64_t t = 0; t < T; ++t) {
+      const auto i = static_cast<size_t>(t);
       const int64_t row = t / c.train.seq_len * c.train.seq_len;
-      tokens[t] = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(mb * T + t)) *
+      tokens[i] = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(mb * T + t)) *
                                        static_cast<double>(c.model.vocab_size));
-      at("positions", int32_t{})[t] = static_cast<int32_t>(t - row);
-      at("doc_start", int32_t{})[t] = static_cast<int32_t>(row);
-      at("valid", uint8_t{})[t] = 1;
-      at("token_index", int64_t{})[t] = mb * T + t;
-      at("loss_mask", uint8_t{})[t] = (t + 1) % c.train.seq_len != 0;
+      positions[i] = static_cast<int32_t>(t - row);
+      doc_start[i] = static_cast<int32_t>(row);
+      valid[i] = 1;
+      token_index[i] = mb * T + t;
+      loss_mask[i] = (t + 1) % c.train.seq_len != 0;
     }
-    for (int64_t t = 0; t < T; ++t) at("labels", int32_t{})[t] = t + 1 < T ? tokens[t + 1] : 0;
+    std::copy(tokens.begin() + 1, tokens.end(), labels.begin());
+    labels.back() = 0;
   }
   const int64_t n = c.train.num_microbatches * c.train.micro_batch;
   runtime::write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n},
                       c.train.num_microbatches);
-  runtime::write_rng(executor, c.train.seed, step);
-  runtime::write_hyper(executor, learning_rate(c, step), step);
+  runtime::write_rng(executor, c.train.seed, step_number);
+  runtime::write_hyper(executor, learning_rate(c, step_number), step_number);
 }
 
 namespace {
@@ -130,9 +135,9 @@ double max_over_mean(const interpret::Executor& executor, const config::Config& 
   double sum = 0;
   for (int layer = 0; layer < c.model.num_layers; ++layer) {
     if (!config::is_moe_layer(c, layer)) continue;
-    const std::span load(static_cast<const int64_t*>(executor.data(fmt::format("L{}.load", layer))),
-                         static_cast<size_t>(c.moe.num_experts));
-    sum += report::router_health(layer, load, 0, {}, std::span<const float>{}).max_over_mean;
+    sum +=
+        report::router_health(layer, executor.at(program::step::load, layer), 0, {}, std::span<const float>{})
+            .max_over_mean;
   }
   return sum > 0 ? sum / double(config::num_moe_layers(c)) : 0;
 }
@@ -180,7 +185,7 @@ BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options)
     write_random_batch(executor, c, step);
     executor.run(timed);
   }
-  const double* loss = static_cast<const double*>(executor.data("loss"));
+  const std::span<const double> loss = executor.at(program::step::loss);
   out.loss = loss[0] / loss[1];
   out.max_over_mean = max_over_mean(executor, c);
   std::vector<double> sorted = out.step_seconds;

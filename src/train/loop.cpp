@@ -237,7 +237,7 @@ class Run {
     TrainerHooks h;
     if (options_.fault_step)
       h.before_run = [step = *options_.fault_step](int64_t now, interpret::Executor& e) {
-        if (now == step) static_cast<double*>(e.data("norm"))[0] = std::numeric_limits<double>::quiet_NaN();
+        if (now == step) e.at(program::step::norm)[0] = std::numeric_limits<double>::quiet_NaN();
       };
     return h;
   }

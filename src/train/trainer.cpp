@@ -123,9 +123,7 @@ void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition&
 
 namespace {
 
-bool committed(interpret::Executor& executor) {
-  return *static_cast<const int32_t*>(executor.data("commit")) != 0;
-}
+bool committed(interpret::Executor& executor) { return executor.at(program::step::commit)[0] != 0; }
 
 }  // namespace
 
@@ -184,13 +182,8 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
 
 std::string Trainer::past_budget() {
   interpret::Executor& executor = programs_.train();
-  const auto& values = executor.program().values;
-  if (std::none_of(values.begin(), values.end(),
-                   [](const program::Value& v) { return v.name == "overflow"; }))
-    return "";
-  const std::span<const int64_t> overflow{static_cast<const int64_t*>(executor.data("overflow")),
-                                          static_cast<size_t>(config::num_all_layers(config_))};
-  return model::overflow_fault(overflow, config_, crew_.setup().mesh);
+  if (!executor.has(program::step::overflow)) return "";
+  return model::overflow_fault(executor.at(program::step::overflow), config_, crew_.setup().mesh);
 }
 
 void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
@@ -225,8 +218,8 @@ void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
 }
 
 void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r) {
-  const double* loss = static_cast<const double*>(executor.data("loss"));
-  const double* scale = static_cast<const double*>(executor.data("grad_scale"));
+  namespace step = program::step;
+  const std::span<const double> loss = executor.at(step::loss), scale = executor.at(step::grad_scale);
   r.loss = loss[0] / std::max(loss[1], 1.0);
   r.lr = learning_rate(config_, run_.step + 1);
   r.grad_norm = scale[0];
@@ -246,21 +239,18 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
     if (config::is_moe_layer(config_, layer)) layers.push_back(layer);
   std::vector<double> numbers(2 * depths + layers.size() * width, 0.0);
   const model::Role& role = crew_.setup().role;
-  const auto copy = [&]<class T>(double* to, const std::string& name, size_t n, T) {
-    const T* from = static_cast<const T*>(executor.data(name));
-    for (size_t i = 0; i < n; ++i) to[i] = static_cast<double>(from[i]);
+  const auto copy = [&](double* to, const auto& what, int layer) {
+    for (const auto number : executor.at(what, layer)) *to++ = static_cast<double>(number);
   };
   for (size_t k = 0; k < depths && role.has_head(); ++k)
-    copy(&numbers[2 * k], fmt::format("L{}.mtp_loss", static_cast<size_t>(config_.model.num_layers) + k), 2,
-         double{});
+    copy(&numbers[2 * k], step::mtp_loss, static_cast<int>(config_.model.num_layers) + static_cast<int>(k));
   for (size_t i = 0; i < layers.size(); ++i) {
     if (!model::holds_layer(config_, role, layers[i])) continue;
     double* at = &numbers[2 * depths + i * width];
-    const auto name = [&](const char* what) { return fmt::format("L{}.{}", layers[i], what); };
-    copy(at, name("load"), experts, int64_t{});
-    copy(at + experts, name("dropped"), 1, int64_t{});
-    copy(at + experts + 1, name("router_stats"), 4, double{});
-    if (aux.any()) copy(at + experts + 5, name("aux_losses"), 4, double{});
+    copy(at, step::load, layers[i]);
+    copy(at + experts, step::dropped, layers[i]);
+    copy(at + experts + 1, step::router_stats, layers[i]);
+    if (aux.any()) copy(at + experts + 5, step::aux_losses, layers[i]);
     if (biased) {
       std::vector<float> bias(experts);
       programs_.read(fmt::format("layers.{}.router.expert_bias", layers[i]),
@@ -325,7 +315,7 @@ EvalOutcome Trainer::evaluate(int64_t num_batches, const std::function<bool()>& 
       bytes = microbatch_.labels[t] < data::ByteTokenizer::kVocabSize;
     }
     executor.run({.in_order = config_.device.in_order});
-    const double* loss = static_cast<const double*>(executor.data("loss"));
+    const std::span<const double> loss = executor.at(program::step::loss);
     sum += loss[0];
     tokens += static_cast<int64_t>(loss[1]);
   }

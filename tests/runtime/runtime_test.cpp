@@ -99,5 +99,30 @@ TEST(Runtime, AGpuOfAnotherMakeIsRefusedByName) {
   EXPECT_EQ(device::gpu_fault(facts), "");
 }
 
+TEST(Runtime, AStepValueOfAnotherTypeIsRefused) {
+  Builder b("odd");
+  b.lane("compute", "compute");
+  const auto x = b.value("loss", Dtype::F32, {2}, Owner::Inputs, Life::Input);
+  const auto y = b.value("y", Dtype::F32, {2}, Owner::Results, Life::Result);
+  b.at({.microbatch = 0});
+  b.forward(Op::copy_in, {r(x), w(y)});
+  program::Program p = b.take();
+  p.lanes[0].resource = "host_link";
+  p.values[static_cast<size_t>(x)].space = program::Space::Pinned;
+  Runtime runtime(std::move(p), 1);
+  const auto refusal = [&](const auto& ask) {
+    try {
+      ask();
+    } catch (const base::Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(refusal([&] { runtime.executor().at(program::step::loss); }),
+            "'loss' of program odd has elements f32, needed f64");
+  EXPECT_EQ(refusal([&] { runtime.executor().at(program::step::tokens, 3); }),
+            "program odd neither takes nor gives 'mb3.tokens'");
+}
+
 }  // namespace
 }  // namespace pleat::runtime

@@ -243,6 +243,28 @@ ValueId Executor::find(const std::string& name) const {
 }
 
 void* Executor::data(const std::string& name) const { return data(find(name)); }
+
+const StepValues& Executor::step_values() const {
+  if (!step_values_) step_values_.emplace(program());
+  return *step_values_;
+}
+
+ValueId Executor::find(StepValueKey key, std::optional<tensor::Dtype> dtype) const {
+  const ValueId id = step_values().find(key);
+  const auto name = [&] { return tagged(name_of(key.id), key.microbatch, key.layer).text; };
+  if (id == kNoValue)
+    base::fail_with(base::ExitCode::Internal, "program {} neither takes nor gives '{}'", program().name,
+                    name());
+  const Value& v = program().values[static_cast<size_t>(id)];
+  if (dtype && v.dtype != *dtype)
+    base::fail_with(base::ExitCode::Internal, "'{}' of program {} has elements {}, needed {}", v.name,
+                    program().name, tensor::name_of(v.dtype), tensor::name_of(*dtype));
+  return id;
+}
+
+int64_t Executor::num_elements_of(ValueId id) const {
+  return num_elements(program().values[static_cast<size_t>(id)]);
+}
 double Executor::seconds() const { return state_->seconds; }
 const Timeline& Executor::timeline() const { return state_->timeline; }
 const std::optional<NonFinite>& Executor::non_finite() const { return state_->bad; }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "device/cpu/pool.h"
@@ -15,6 +16,7 @@
 #include "interpret/trace/timeline.h"
 #include "kernels/invocation.h"
 #include "program/program.h"
+#include "program/step_values.h"
 
 namespace pleat::interpret {
 
@@ -64,6 +66,17 @@ class Executor {
 
   // Where the host writes inputs before a run and reads results after it.
   virtual void* data(program::ValueId value) const;
+  // By name and type (program/step_values.h); throws where the program has none.
+  template <class T, program::Of kOf, class... Index>
+  std::span<T> at(const program::StepValue<T, kOf>& value, Index... index) const {
+    const program::ValueId id = find(value.key(index...), dtype_of(value));
+    return {static_cast<T*>(data(id)), static_cast<size_t>(num_elements_of(id))};
+  }
+  template <class T, program::Of kOf, class... Index>
+  bool has(const program::StepValue<T, kOf>& value, Index... index) const {
+    return step_values().find(value.key(index...)) != program::kNoValue;
+  }
+  program::ValueId find(program::StepValueKey key, std::optional<tensor::Dtype> dtype = {}) const;
   void* data(const std::string& name) const;
   virtual program::ValueId find(const std::string& name) const;  // throws when there is none
 
@@ -80,6 +93,10 @@ class Executor {
   Executor();  // for a device of its own: binds nothing
 
  private:
+  const program::StepValues& step_values() const;
+  int64_t num_elements_of(program::ValueId id) const;
+
+  mutable std::optional<program::StepValues> step_values_;  // read when first asked for
   struct State;
   std::unique_ptr<State> state_;
 };

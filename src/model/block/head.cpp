@@ -102,8 +102,8 @@ void head_forward(Decoder& d, int mb, ValueId x) {
   const size_t i = size_t(mb);
   if (d.purpose == Purpose::Logits) {
     PLEAT_CHECK(d.mesh.tp == 1, "logits of a vocabulary cut over ranks");
-    d.logits_out.push_back(d.b.value(d.here("logits"), d.compute, {T, m.vocab_size}, program::Owner::Results,
-                                     program::Life::Result));
+    d.logits_out.push_back(d.b.value(program::step::logits.name(mb), d.compute, {T, m.vocab_size},
+                                     program::Owner::Results, program::Life::Result));
     d.b.forward(Op::head, {r(d.final_normed[i]), r(d.head), none(), none(), w(d.logits_out.back())});
     return;
   }

@@ -49,7 +49,7 @@ void route(Decoder& d, int mb, int layer) {
   const ValueId stored =
       d.routing_use == RoutingUse::Choose
           ? kNoValue
-          : d.b.value(d.here("routing"), tensor::Dtype::I32, {T, k}, Owner::Routing,
+          : d.b.value(program::step::routing.name(mb, layer), tensor::Dtype::I32, {T, k}, Owner::Routing,
                       d.routing_use == RoutingUse::Record ? program::Life::Result : program::Life::Input);
   d.b.forward(
       Op::router_choose,
