@@ -11,12 +11,14 @@
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"
 #include "interpret/plan/alive.h"
+#include "interpret/plan/pack.h"
 #include "interpret/plan/plan.h"
 #include "interpret/plan/routed.h"
 #include "interpret/run/device_memory.h"
 #include "layout/from_config.h"
 #include "model/overflow.h"
 #include "model/parameters.h"
+#include "model/state.h"
 #include "program/turns.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -93,6 +95,38 @@ std::string routed_text(const std::vector<interpret::RoutedRows>& routed) {
   return "\n" + table.text();
 }
 
+struct StateBytes {
+  std::string name;  // "moment1, f32"
+  model::StateSlot slot;
+  int64_t bytes = 0;  // as the arena holds them
+};
+
+// What the states of the optimizer take; together what their owner does.
+std::vector<StateBytes> state_bytes(const config::Config& config, const program::Program& program,
+                                    const interpret::Plan& plan) {
+  std::vector<StateBytes> out;
+  for (const model::StateSlot& slot : model::optimizer_of(config).states) {
+    StateBytes& s = out.emplace_back();
+    s.name = fmt::format("{}, {}", slot.name.substr(1), tensor::name_of(slot.format));
+    s.slot = slot;
+    for (size_t i = 0; i < program.values.size(); ++i)
+      if (program.values[i].owner == program::Owner::Optimizer && plan.offset[i] >= 0 &&
+          program.values[i].name.ends_with(slot.name))
+        s.bytes += interpret::padded_bytes(program.values[i]);
+  }
+  return out;
+}
+
+nlohmann::json states_json(const std::vector<StateBytes>& states) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const StateBytes& s : states)
+    out.push_back({{"name", s.slot.name.substr(1)},
+                   {"format", tensor::name_of(s.slot.format)},
+                   {"space", program::name_of(s.slot.space)},
+                   {"bytes", s.bytes}});
+  return out;
+}
+
 nlohmann::json to_json(const config::Config& config, const std::vector<Row>& rows) {
   const Row& last = rows.back();
   nlohmann::json out = {
@@ -105,6 +139,7 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
     const std::string owner{program::name_of(static_cast<program::Owner>(i))};
     out["memory_by_owner"][owner] = last.plan.at_peak[i];
   }
+  out["optimizer_states"] = states_json(state_bytes(config, last.program, last.plan));
   for (const Row& row : rows)
     out["passes"].push_back({{"name", row.name},
                              {"arena_bytes", row.plan.arena_bytes},
@@ -136,10 +171,15 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
   fmt::print("\n{:.4g} GFLOP per trained token in sequences of {}\n\n",
              cost::model_flops(config, 1, double(config.train.seq_len)).total() / 1e9, config.train.seq_len);
   report::Table owners({{"memory at the peak"}, {"bytes", report::Align::Right}, {"", report::Align::Right}});
-  for (size_t i = 0; i < last.plan.at_peak.size(); ++i)
-    owners.add_row({std::string(program::name_of(static_cast<program::Owner>(i))),
-                    fmt::format("{}", last.plan.at_peak[i]),
-                    report::format_bytes(double(last.plan.at_peak[i]))});
+  const auto add = [&](std::string name, int64_t bytes) {
+    owners.add_row({std::move(name), fmt::format("{}", bytes), report::format_bytes(double(bytes))});
+  };
+  for (size_t i = 0; i < last.plan.at_peak.size(); ++i) {
+    const auto owner = static_cast<program::Owner>(i);
+    add(std::string(program::name_of(owner)), last.plan.at_peak[i]);
+    if (owner == program::Owner::Optimizer)
+      for (const StateBytes& s : state_bytes(config, last.program, last.plan)) add("  " + s.name, s.bytes);
+  }
   owners.add_rule();
   owners.add_row({"live at the peak", fmt::format("{}", last.plan.live_peak_bytes),
                   report::format_bytes(double(last.plan.live_peak_bytes))});
@@ -183,7 +223,8 @@ struct RanksReport {
 };
 
 // What every pipeline rank holds, on each of the ranks of its stage.
-RanksReport report_ranks(const schedule::RankPrograms& ranks, int64_t tensors_of) {
+RanksReport report_ranks(const config::Config& config, const schedule::RankPrograms& ranks,
+                         int64_t tensors_of) {
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   const interpret::NetworkReport together = interpret::check_network(network);
   if (!together.ok())
@@ -228,6 +269,7 @@ RanksReport report_ranks(const schedule::RankPrograms& ranks, int64_t tensors_of
                           {"layers_in_flight", flight.most_layers}};
     for (size_t o = 0; o < plan.at_peak.size(); ++o)
       row["memory_by_owner"][std::string(program::name_of(static_cast<Owner>(o)))] = plan.at_peak[o];
+    row["optimizer_states"] = states_json(state_bytes(config, p, plan));
     if (static_cast<int64_t>(i) == tensors_of) {
       report::Table alive({{"alive at the peak"},
                            {"owner"},
@@ -254,7 +296,7 @@ RanksReport report_ranks(const schedule::RankPrograms& ranks, int64_t tensors_of
 int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
   note_carrier(config, num_ranks);
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
-  const RanksReport step = report_ranks(ranks, tensors_of);
+  const RanksReport step = report_ranks(config, ranks, tensors_of);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
   nlohmann::json out = {{"ranks", num_ranks}, {"pipeline", step.rows}, {"routed", routed_json(routed)}};
   std::string again;
@@ -262,7 +304,8 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
                                         [](const interpret::RoutedRows& r) { return r.budget < r.maximum; });
   if (config.moe.overflow == "rerun" && may_overflow) {
     // Both programs lie in one arena, as large as the larger.
-    const RanksReport rerun = report_ranks(schedule::build_ranks(model::rerun_config(config), num_ranks), -1);
+    const config::Config wide = model::rerun_config(config);
+    const RanksReport rerun = report_ranks(wide, schedule::build_ranks(wide, num_ranks), -1);
     out["pipeline_rerun"] = rerun.rows;
     again = "\na step past its budget, run again with experts recomputed\n\n" + rerun.table;
   }

@@ -121,6 +121,7 @@ struct OptimizerConfig {
   // With model.dtype = "bfloat16"; else both follow the model.
   std::string grad_dtype = "float32";    // float32 | bfloat16
   std::string moment_dtype = "float32";  // float32 | bfloat16
+  std::string moment1_dtype, moment2_dtype;  // the same of one moment, of a float32 model too; empty: as above
   bool decay_norms = false;
   bool decay_biases = false;
   bool decay_embeddings = true;

@@ -4,6 +4,7 @@
 
 #include "base/posix_vfs.h"
 #include "config/run_files.h"
+#include "model/state.h"
 #include "schedule/build.h"
 #include "train/trainer.h"
 

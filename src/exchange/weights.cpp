@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "model/state.h"
 #include "safetensors/convert.h"
 #include "tensor/halves.h"
 

@@ -3,7 +3,8 @@
 // Every element of a parameter is updated by one owner (model/shard.h). A bucket is a list of parameters with
 // the same owners whose gradients become ready one after the other; it moves as one message. Which rank owns
 // an element does not depend on the bucket, so neither do checkpoints, the blocks of the norm or any bit. A
-// bucket of one parameter moves as it lies; the shares of several are copied side by side first.
+// bucket of one parameter moves as it lies; the shares of several are copied side by side first. A parameter whose
+// shares are whole units moves alone: side by side, shares are cut anywhere.
 #include <algorithm>
 #include <map>
 
@@ -109,7 +110,7 @@ std::vector<Bucket> make_buckets(const Decoder& d) {
                           tensor::size_of(d.gradients);
     const auto key = std::pair(v.own.reduction, d.table[i].frozen);
     const auto found = open.find(key);
-    if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes) {
+    if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes || d.table[i].unit > 1) {
       open[key] = {out.size(), 0};
       out.emplace_back();
     }

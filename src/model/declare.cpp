@@ -82,10 +82,9 @@ void declare_state(Decoder& d) {
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
         v.own.num_owners == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.own.share};
-    v.moment1 = d.b.value(value_name(p, ".moment1"), d.moments, shape, Owner::Optimizer, Life::Persistent);
-    v.moment2 = d.b.value(value_name(p, ".moment2"), d.moments, shape, Owner::Optimizer, Life::Persistent);
-    if (d.wide != d.compute)
-      v.rest = d.b.value(value_name(p, kRest), Dtype::I16, shape, Owner::Optimizer, Life::Persistent);
+    for (const StateSlot& s : d.optimizer.states)
+      v.states.push_back(
+          d.b.value(value_name(p, s.name), s.format, shape, Owner::Optimizer, Life::Persistent, s.space));
   }
   d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
@@ -290,18 +289,14 @@ void set_rows(Decoder& d) {
 
 Decoder declare(const config::Config& config, const std::vector<Parameter>& table, Builder& b,
                 const DeclareOptions& options) {
-  const std::string& type = config.model.dtype;
-  const Dtype compute = type == "float64" ? Dtype::F64 : type == "bfloat16" ? Dtype::BF16 : Dtype::F32;
+  const Dtype compute = weight_format(config);
   const bool wide = compute == Dtype::F64 || config.moe.router_dtype == "float64";
   Decoder d(config, table, b);
   d.purpose = options.purpose;
   d.compute = compute;
-  d.wide = compute == Dtype::BF16 ? Dtype::F32 : compute;
-  const auto narrowed = [&](const std::string& name) {
-    return compute == Dtype::BF16 && name == "bfloat16" ? Dtype::BF16 : d.wide;
-  };
-  d.gradients = narrowed(config.optimizer.grad_dtype);
-  d.moments = narrowed(config.optimizer.moment_dtype);
+  d.wide = wide_format(config);
+  d.gradients = gradient_format(config);
+  d.optimizer = optimizer_of(config);
   d.router = wide ? Dtype::F64 : Dtype::F32;
   d.mesh = options.mesh;
   d.role = options.role ? *options.role : whole_model(config.model.num_layers);

@@ -277,14 +277,13 @@ void update(Decoder& d) {
   each([&](size_t i, ParameterValues& v) {
     const bool shared = v.own.num_owners > 1;
     const program::AttrSet share = share_attrs(v.own, v.own.inside);
-    const bool narrow = v.rest != kNoValue;
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
     if (shared) attrs.insert(attrs.end(), share.begin(), share.end());
     std::vector<program::Use> uses = {
         r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), shared ? r(d.coords) : none(),
-        u(v.weight),  u(v.moment1),    u(v.moment2)};
-    if (narrow) uses.push_back(u(v.rest));
-    d.b.update(narrow ? Op::adamw_narrow : Op::adamw, uses, attrs);
+        u(v.weight)};
+    for (const ValueId state : v.states) uses.push_back(u(state));
+    d.b.update(d.optimizer.update, uses, attrs);
   });
   if (!alone) sum_routing(d);
   for (size_t layer = 0; layer < d.routing.size(); ++layer) {

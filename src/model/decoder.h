@@ -1,6 +1,6 @@
 // The decoder as stages: what every block reads, writes and keeps for its backward.
 //
-// A program declares the model's state once (weights, moments, router bias, constants: always the same list
+// A program declares the model's state once (weights, optimizer, router bias, constants: always the same list
 // in the same order, so that all programs of a run agree on where it lies), then emits blocks per microbatch.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "model/mesh.h"
 #include "model/parameters.h"
 #include "model/shard.h"
+#include "model/state.h"
 #include "program/builder.h"
 
 namespace pleat::model {
@@ -20,17 +21,17 @@ using program::Builder;
 using program::kNoValue;
 using program::ValueId;
 
-// Values of one parameter, as this rank holds it. A tied parameter shares weight and moments with the one it
+// Values of one parameter, as this rank holds it. A tied parameter shares weight and states with the one it
 // is tied to where both are here. `reduced`: the gradient summed over all ranks that hold a part of the sum;
 // with several, only this rank's share of the elements.
 struct ParameterValues {
-  ValueId weight = kNoValue, grad = kNoValue, moment1 = kNoValue, moment2 = kNoValue, reduced = kNoValue;
-  ValueId rest = kNoValue;  // where weights are narrow: what they leave of the floats the optimizer moves
+  ValueId weight = kNoValue, grad = kNoValue, reduced = kNoValue;
+  std::vector<ValueId> states;  // as Decoder::optimizer lists them
   bool here = false;
   Ownership own;
 };
 // What a value of a parameter is called: "layers.3.attn.qkv.weight", with suffix ".grad".
-inline program::ValueName value_name(const Parameter& p, const char* suffix = "") {
+inline program::ValueName value_name(const Parameter& p, const std::string& suffix = "") {
   return {p.name + suffix, -1, p.layer};
 }
 
@@ -129,8 +130,9 @@ struct Decoder {
   Builder& b;
   Purpose purpose{};
   tensor::Dtype compute{}, router{};
-  tensor::Dtype wide{};  // master weights, row statistics: compute, or f32 where that is narrower
-  tensor::Dtype gradients{}, moments{};  // of weights: wide, or bf16 where the config asks for it
+  tensor::Dtype wide{};       // row statistics: compute, or f32 where that is narrower
+  tensor::Dtype gradients{};  // of weights: wide, or bf16 where the config asks for it
+  Optimizer optimizer;
   Mesh mesh;
   Role role;
   int64_t num_tokens = 0;                // rows of a microbatch this rank owns between the blocks
@@ -204,7 +206,7 @@ void backward(Decoder& d, int microbatch, int chunk = 0, ValueId d_out = program
 void finish_counts(Decoder& d);
 // Sums that ranks share after a forward-only program.
 void finish_evaluation(Decoder& d);
-// Tied gradients, norm, clip, AdamW of what this rank owns, router bias. The weights are whole again after
+// Tied gradients, norm, clip, update of what this rank owns, router bias. The weights are whole again after
 // the gather that begins the next step.
 void update(Decoder& d);
 

@@ -8,10 +8,6 @@
 
 namespace pleat::model {
 
-// Behind the name of a narrow weight: what it leaves of its float (tensor/halves.h), part of the optimizer's
-// state.
-inline constexpr const char* kRest = ".rest";
-
 // What a user freezes, decays or gives its own learning rate.
 enum class ParameterClass : uint8_t {
   Embedding,
@@ -55,6 +51,7 @@ struct Parameter {
   std::string tied_to;  // uses the weight of that parameter; has its own gradient, but no own weight
   bool is_bias = false;
   bool frozen = false;  // optimizer.freeze names its class: no update, no part in the norm
+  int64_t unit = 1;     // elements of a rank's part that one owner of its states holds together (model/state.h)
   Init init = Init::Normal;
   double init_std = 0;
 };

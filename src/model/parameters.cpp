@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/checked.h"
+#include "model/state.h"
 
 namespace pleat::model {
 namespace {
@@ -74,11 +75,13 @@ class Table {
     p.init_std = config_.model.init_std;
     const std::vector<std::string>& frozen = config_.optimizer.freeze;
     p.frozen = std::find(frozen.begin(), frozen.end(), name_of(c)) != frozen.end();
+    p.unit = unit_;
     table_.push_back(std::move(p));
     return table_.back();
   }
 
   const config::Config& config_;
+  const int64_t unit_ = unit_of(optimizer_of(config_));
   std::vector<Parameter> table_;
 };
 

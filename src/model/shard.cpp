@@ -147,7 +147,7 @@ Ownership ownership(const Parameter& p, const Mesh& mesh) {
                        : Group::TensorDataContextAcross;
   out.elements = 1;
   for (const int64_t extent : local_shape(p, mesh)) out.elements *= extent;
-  out.share = program::share_of(out.elements, out.num_owners);
+  out.share = program::share_of(out.elements, out.num_owners, p.unit);
   return out;
 }
 

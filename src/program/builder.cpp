@@ -29,13 +29,14 @@ void set_name(Value& v, ValueName name) {
 }  // namespace
 
 ValueId Builder::value(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
-                       Life life) {
+                       Life life, Space space) {
   Value v;
   set_name(v, std::move(name));
   v.dtype = dtype;
   v.shape = std::move(shape);
   v.owner = owner;
   v.life = life;
+  v.space = space;
   program_.values.push_back(std::move(v));
   written_.push_back(false);
   return static_cast<ValueId>(program_.values.size() - 1);

@@ -28,7 +28,7 @@ class Builder {
 
   int lane(const std::string& name, const std::string& resource);  // declares, or finds, a lane
   ValueId value(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
-                Life life = Life::Step);
+                Life life = Life::Step, Space space = Space::Device);
   // What the host writes before a run, and what it reads after one (program/step_values.h).
   template <class T, Of kOf, class... Index>
   ValueId input(const StepValue<T, kOf>& v, std::vector<int64_t> shape, Index... index) {

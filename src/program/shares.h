@@ -9,9 +9,10 @@ namespace pleat::program {
 
 constexpr int64_t kShareAlign = 64;
 
-// Elements [r s, (r + 1) s) are rank r's; the last ranks may have fewer, or none.
-constexpr int64_t share_of(int64_t elements, int64_t num_ranks) {
-  return (elements + num_ranks - 1) / num_ranks;
+// Elements [r s, (r + 1) s) are rank r's; the last ranks may have fewer, or none. A share is whole units.
+constexpr int64_t share_of(int64_t elements, int64_t num_ranks, int64_t unit = 1) {
+  const int64_t units = (elements + unit - 1) / unit;
+  return (units + num_ranks - 1) / num_ranks * unit;
 }
 // What a share takes in a row.
 constexpr int64_t share_stride(int64_t elements, int64_t num_ranks) {

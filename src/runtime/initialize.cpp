@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "device/cuda/random.h"
 #include "model/parameters.h"
+#include "model/state.h"
 #include "tensor/halves.h"
 
 namespace pleat::runtime {

@@ -31,7 +31,7 @@ class Programs : public Runtime {
   // at the same time; the crew outlives this.
   Programs(const config::Config& config, const ProgramChoice& choice = {}, Crew* crew = nullptr);
 
-  // Weights from the seed, keyed by parameter name and element; norms one, biases and moments zero.
+  // Weights from the seed, keyed by parameter name and element; norms one, biases and states of the optimizer zero.
   void initialize();
 
   // Weights this rank does not own are those of before the last training step until this has run; all ranks

@@ -6,7 +6,7 @@
 
 namespace pleat::tensor {
 
-// BF16 is described only: programs may hold it, the CPU has no arithmetic for it. I16 is what a BF16 weight
+// BF16 is described only: programs may hold it, the CPU stores it and computes wider. I16 is what a BF16 weight
 // leaves of its float (halves.h).
 enum class Dtype : uint8_t { U8, I32, I64, F32, F64, BF16, I16 };
 

@@ -4,7 +4,7 @@
 #include <set>
 #include <string>
 
-#include "model/parameter.h"
+#include "model/state.h"
 #include "safetensors/convert.h"
 #include "tensor/halves.h"
 

@@ -6,6 +6,7 @@
 
 #include "model/decoder.h"
 #include "model/shard.h"
+#include "model/state.h"
 #include "train/restore_state.h"
 
 namespace pleat::train {
@@ -15,20 +16,15 @@ using program::Group;
 
 std::vector<LogicalTensor> logical_tensors(const config::Config& c,
                                            const std::vector<model::Parameter>& table) {
-  const bool narrow = c.model.dtype == "bfloat16";
-  const tensor::Dtype wide = c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32;
-  const tensor::Dtype weights = narrow ? tensor::Dtype::BF16 : wide;
-  const tensor::Dtype moments = narrow && c.optimizer.moment_dtype == "bfloat16" ? tensor::Dtype::BF16 : wide;
+  const tensor::Dtype weights = model::weight_format(c);
+  const model::Optimizer optimizer = model::optimizer_of(c);
   std::vector<LogicalTensor> out;
   for (size_t i = 0; i < table.size(); ++i) {
     const model::Parameter& p = table[i];
     if (!p.tied_to.empty()) continue;
     out.push_back({p.name, weights, p.shape, StateKind::Weight, static_cast<int>(i)});
-    for (const char* moment : {".moment1", ".moment2"})
-      out.push_back({p.name + moment, moments, p.shape, StateKind::Share, static_cast<int>(i)});
-    if (narrow)
-      out.push_back(
-          {p.name + model::kRest, tensor::Dtype::I16, p.shape, StateKind::Share, static_cast<int>(i)});
+    for (const model::StateSlot& s : optimizer.states)
+      out.push_back({p.name + s.name, s.format, p.shape, StateKind::Share, static_cast<int>(i)});
   }
   for (int layer = 0; model::balances_by(c, "bias") && layer < config::num_all_layers(c); ++layer)
     if (config::is_moe_layer(c, layer))

@@ -1,7 +1,7 @@
-// A run's state as logical tensors, whatever the layout: weights, moments and correction biases by the names
+// A run's state as logical tensors, whatever the layout: weights, their states and correction biases by the names
 // and shapes one rank would give them. A checkpoint holds only these, so it belongs to no layout.
 //
-// Every element of the state has one owner. Of a weight and its moments it is the first rank whose optimizer
+// Every element of the state has one owner. Of a weight and its states it is the first rank whose optimizer
 // updates the element (model/shard.h, ownership); of a weight that lives at both ends of a pipeline,
 // the end with the embedding; of a correction bias, the first rank of its stage.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace pleat::train {
 
-// What of a parameter a logical tensor is. Share: moments and wide copies, which lie on its owners.
+// What of a parameter a logical tensor is. Share: a state of the optimizer, which lies on its owners.
 enum class StateKind : uint8_t { Weight, Share, Bias };
 
 struct LogicalTensor {

@@ -69,10 +69,10 @@ Comparison compare(const LayoutRun& reference, const LayoutRun& run,
     const double d = difference(reference.weights.at(p.name), run.weights.at(p.name));
     out.bitwise &= same_bits(reference.weights.at(p.name), run.weights.at(p.name));
     if (d >= r.weight) r.weight = d, r.worst_weight = p.name;
-    for (const auto& [a, b] :
-         {std::pair{&reference.moments1, &run.moments1}, {&reference.moments2, &run.moments2}}) {
-      out.moments = std::max(out.moments, difference(a->at(p.name), b->at(p.name)));
-      out.bitwise &= same_bits(a->at(p.name), b->at(p.name));
+    for (const auto& [name, of_all] : reference.states) {
+      const Tensor &a = of_all.at(p.name), &b = run.states.at(name).at(p.name);
+      out.moments = std::max(out.moments, difference(a, b));
+      out.bitwise &= same_bits(a, b);
     }
   }
   for (size_t s = 0; s < reference.steps.size(); ++s) {

@@ -10,6 +10,7 @@
 #include "comm/local/local_world.h"
 #include "model/overflow.h"
 #include "model/shard.h"
+#include "model/state.h"
 #include "program/value_name.h"
 #include "runtime/keep.h"
 #include "runtime/programs.h"
@@ -161,11 +162,12 @@ class Rank {
 
   void collect(LayoutRun& out, Assembly& assembly) {
     gather_weights();
+    const model::Optimizer optimizer = model::optimizer_of(config_);
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
       add(out.weights, assembly, p, p.name, false);
-      add(out.moments1, assembly, p, p.name + ".moment1", true);
-      add(out.moments2, assembly, p, p.name + ".moment2", true);
+      for (const model::StateSlot& s : optimizer.states)
+        if (tensor::is_float(s.format)) add(out.states[s.name], assembly, p, p.name + s.name, true);
     }
   }
 

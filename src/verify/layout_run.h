@@ -37,7 +37,9 @@ struct StepResults {
 
 struct LayoutRun {
   std::vector<StepResults> steps;
-  std::map<std::string, Tensor> weights, moments1, moments2;  // after the last step
+  // After the last step; states of the optimizer that are numbers, by their names (model/state.h).
+  std::map<std::string, Tensor> weights;
+  std::map<std::string, std::map<std::string, Tensor>> states;
 };
 
 struct RunOptions {

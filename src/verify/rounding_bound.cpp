@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/state.h"
 #include "train/learning_rate.h"
 #include "verify/compare.h"
 
@@ -28,12 +29,30 @@ double relative(const Tensor& a, const Tensor& b) {
   return d == 0 ? 0 : d / length_of(a);
 }
 
+// Of numbers that are rounded to nearest.
+double unit_roundoff(tensor::Dtype format) {
+  return format == tensor::Dtype::BF16 ? 0x1p-8 : format == tensor::Dtype::F32 ? 0x1p-24 : 0x1p-53;
+}
+
+// By how much of its largest size a step can differ from one whose states are not stored in between, when every
+// state was stored `times` times.
+double stored(const std::vector<model::StateSlot>& states, double arithmetic, size_t times) {
+  double factor = 1;
+  for (const model::StateSlot& s : states) {
+    const double unit = unit_roundoff(s.format);
+    if (s.power == 0 || unit <= arithmetic) continue;
+    const double grown = std::pow(1 + unit, double(times)) - 1;
+    factor *= s.power > 0 ? std::pow(1 + grown, s.power) : std::pow(std::max(0.0, 1 - grown), s.power);
+  }
+  return factor - 1;
+}
+
 // Largest possible change of an element of AdamW's step, given how far the gradients are apart.
 class AdamBound {
  public:
-  AdamBound(const config::Config& c, const Rounding& rounding, const LayoutRun& a, const LayoutRun& b,
-            const std::string& name)
-      : config_(c), rounding_(rounding), a_(a), b_(b), name_(name) {}
+  AdamBound(const config::Config& c, const Rounding& rounding, const std::vector<model::StateSlot>& states,
+            const LayoutRun& a, const LayoutRun& b, const std::string& name)
+      : config_(c), rounding_(rounding), states_(states), a_(a), b_(b), name_(name) {}
 
   // After steps 0 .. last, element i.
   double after(size_t last, size_t i) const {
@@ -59,8 +78,8 @@ class AdamBound {
     for (size_t j = 0; j <= last; ++j)
       moved += (share(beta1, last - j, t) + most * std::sqrt(share(beta2, last - j, t))) *
                std::abs(gradient(a_, j, i) - gradient(b_, j, i));
-    // Rounding of the moments and of the quotient itself.
-    const double own = 16 * rounding_.moments * most;
+    // Rounding of the quotient and what it is made of; then of states that are stored narrower, in both runs.
+    const double own = 16 * rounding_.update * most + 2 * stored(states_, rounding_.update, last) * most;
     return moved == 0 ? own : std::min(2 * most, 4 * moved / std::sqrt(squares)) + own;
   }
   double gradient(const LayoutRun& run, size_t step, size_t i) const {
@@ -71,6 +90,7 @@ class AdamBound {
   }
   const config::Config& config_;
   const Rounding& rounding_;
+  const std::vector<model::StateSlot>& states_;
   const LayoutRun &a_, &b_;
   const std::string& name_;
 };
@@ -134,6 +154,7 @@ BoundReport inside_bound(const config::Config& c, const Rounding& rounding, cons
     say("another routing: no bound holds");
     return out;
   }
+  const model::Optimizer optimizer = model::optimizer_of(c);
   const double sums = kSpread * std::sqrt(6.0 * (rounding.terms + kBetween)) * rounding.unit;
   double apart = 0;  // of the weights the step begins with
   for (size_t s = 0; s < a.steps.size(); ++s) {
@@ -152,7 +173,7 @@ BoundReport inside_bound(const config::Config& c, const Rounding& rounding, cons
     for (const auto& [name, w] : a.steps[s].weights) {
       const Tensor& other = run.steps[s].weights.at(name);
       apart = std::max(apart, relative(w, other));
-      const AdamBound bound(c, rounding, a, run, name);
+      const AdamBound bound(c, rounding, optimizer.states, a, run, name);
       for (size_t i = 0; i < w.size(); ++i) {
         if (w[i] == other[i]) continue;
         const double allowed = bound.after(s, i), got = std::abs(w[i] - other[i]);

@@ -15,7 +15,9 @@
 //                  m = beta1 m + (1 - beta1) gs
 //                  v = beta2 v + (1 - beta2) gs^2
 //                  w = w (1 - lr weight_decay) - lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps)
-//                in the element type (float or double), scalars in double. commit == 0: nothing is written. attrs
+//                in the element type (float or double), scalars in double. With float, m and v are each kept in
+//                f32 or bf16, rounded to nearest even as they are written; w moves by what they were before that.
+//                commit == 0: nothing is written. attrs
 //                beta1 beta2 eps weight_decay lr_mult. One pass over memory. With coords, g, m and v hold
 //                elements [c s, (c+1) s) of w, as in grad_norm: only those elements of w change, with the
 //                bits of an update of the whole; elements of g, m and v past the end of w are neither read

@@ -7,6 +7,7 @@
 #include "kernels/math/sqrt.h"
 #include "kernels/math/tiles.h"
 #include "kernels/optimizer/optimizer.h"
+#include "tensor/bf16.h"
 
 namespace pleat::kernels {
 namespace {
@@ -34,7 +35,27 @@ void adamw_block(const AdamwScalars<T> s, int64_t count, const T* __restrict g, 
     w[i] = multiply_add(w[i], s.decay, -(s.rate * m[i] / multiply_add(root[i], s.inverse_root2, s.eps)));
 }
 
+// A block of a state as numbers of the arithmetic: where it lies, or, kept in bf16, widened before the update and
+// rounded once behind it. The weight moves by what was not rounded yet.
+template <class T, class Kept>
+struct StateBlock {
+  T wide[kBlock];
+  T* open(const Kept* from, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) wide[i] = tensor::widened(from[i]);
+    return wide;
+  }
+  void close(Kept* to, int64_t count) const {
+    for (int64_t i = 0; i < count; ++i) to[i] = tensor::narrowed(wide[i]);
+  }
+};
 template <class T>
+struct StateBlock<T, T> {
+  T* open(T* from, int64_t) { return from; }
+  void close(T*, int64_t) const {}
+};
+
+// T: of arithmetic, gradients and weights. M, V: what keeps the moments, T or uint16_t for bf16.
+template <class T, class M, class V>
 struct Adamw {
   static void run(const Invocation& call) {
     const signature::adamw::Update<Arg> args(call.args);
@@ -45,8 +66,8 @@ struct Adamw {
                             ? piece_of(args.w.size(), args.g.size(), coordinate(args.coords, call))
                             : Piece{0, args.g.size()};
     T* w = args.w.as<T>() + piece.first;
-    T* m = args.m.as<T>();
-    T* v = args.v.as<T>();
+    M* m = static_cast<M*>(args.m.data);
+    V* v = static_cast<V*>(args.v.data);
     const double lr = hyper[0] * call.attr("lr_mult"), step = hyper[1];
     const double beta1 = call.attr("beta1"), beta2 = call.attr("beta2");
     const AdamwScalars<T> scalars{
@@ -63,8 +84,14 @@ struct Adamw {
     const Tiling tiling = element_tiling(piece.count);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile_idx) {
       const int64_t end = tiling.end(tile_idx);
-      for (int64_t at = tiling.begin(tile_idx); at < end; at += kBlock)
-        adamw_block(scalars, std::min(kBlock, end - at), g + at, w + at, m + at, v + at);
+      StateBlock<T, M> m_block;
+      StateBlock<T, V> v_block;
+      for (int64_t at = tiling.begin(tile_idx); at < end; at += kBlock) {
+        const int64_t count = std::min(kBlock, end - at);
+        adamw_block(scalars, count, g + at, w + at, m_block.open(m + at, count), v_block.open(v + at, count));
+        m_block.close(m + at, count);
+        v_block.close(v + at, count);
+      }
     });
   }
 };
@@ -88,10 +115,15 @@ void run_bias_update(const Invocation& call) {
 }  // namespace
 
 Kernel resolve_adamw(const Invocation& call) {
+  using tensor::Dtype;
   const signature::adamw::Update<Arg> args(call.args);
-  for (const Arg* kept : {&args.g, &args.m, &args.v})
-    if (kept->dtype != args.w.dtype) return nullptr;
-  return select_float<Adamw>(args.w.dtype);
+  if (args.g.dtype != args.w.dtype) return nullptr;
+  if (args.w.dtype == Dtype::F64) return &Adamw<double, double, double>::run;
+  if (args.w.dtype != Dtype::F32) return nullptr;
+  const bool m_narrow = args.m.dtype == Dtype::BF16, v_narrow = args.v.dtype == Dtype::BF16;
+  if (m_narrow && v_narrow) return &Adamw<float, uint16_t, uint16_t>::run;
+  if (m_narrow) return &Adamw<float, uint16_t, float>::run;
+  return v_narrow ? &Adamw<float, float, uint16_t>::run : &Adamw<float, float, float>::run;
 }
 
 Kernel resolve_bias_update(const Invocation&) { return run_bias_update; }
