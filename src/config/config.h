@@ -121,7 +121,8 @@ struct OptimizerConfig {
   // With model.dtype = "bfloat16"; else both follow the model.
   std::string grad_dtype = "float32";    // float32 | bfloat16
   std::string moment_dtype = "float32";  // float32 | bfloat16
-  std::string moment1_dtype, moment2_dtype;  // the same of one moment, of a float32 model too; empty: as above
+  // Of one moment, in a float32 model too: float32 | bfloat16 | unset, which leaves it to moment_dtype.
+  std::string moment1_dtype = "unset", moment2_dtype = "unset";
   bool decay_norms = false;
   bool decay_biases = false;
   bool decay_embeddings = true;

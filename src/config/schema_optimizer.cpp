@@ -14,11 +14,11 @@ Key key(const char* name, Field OptimizerConfig::*field, std::string meaning) {
   return make_key(std::string("optimizer.") + name, &Config::optimizer, field, std::move(meaning));
 }
 
-// Element type of one moment; empty, and not written down, where moment_dtype or the model says it.
+// Element type of one moment. Unset, and not written down, where moment_dtype or the model says it.
 Key moment_key(const char* name, std::string OptimizerConfig::*field, std::string meaning) {
   Key out = key(name, field, std::move(meaning));
-  out.present = [=](const Config& config) { return !(config.optimizer.*field).empty(); };
-  out.one_of({"float32", "bfloat16"}).on_resume(OnResume::Free);
+  out.present = [=](const Config& config) { return config.optimizer.*field != "unset"; };
+  out.one_of({"unset", "float32", "bfloat16"}).on_resume(OnResume::Free);
   return out.when({"model.dtype is not \"float64\"", {"model.dtype"}, [](const Config& c) {
                      return c.model.dtype != "float64";
                    }});
@@ -149,21 +149,23 @@ std::vector<Key> optimizer_keys() {
           .one_of({"float32", "bfloat16"})
           .on_resume(OnResume::Free)
           .when(narrow)
-          .when({"optimizer.moment1_dtype or optimizer.moment2_dtype is not set",
+          .when({"optimizer.moment1_dtype or optimizer.moment2_dtype is \"unset\"",
                  {"optimizer.moment1_dtype", "optimizer.moment2_dtype"},
                  [](const Config& c) {
-                   return c.optimizer.moment1_dtype.empty() || c.optimizer.moment2_dtype.empty();
+                   return c.optimizer.moment1_dtype == "unset" || c.optimizer.moment2_dtype == "unset";
                  }})
-          .see({"optimizer.moment1_dtype", "optimizer.moment2_dtype", "optimizer.grad_dtype", "model.dtype"}));
+          .see(
+              {"optimizer.moment1_dtype", "optimizer.moment2_dtype", "optimizer.grad_dtype", "model.dtype"}));
   keys.push_back(moment_key("moment1_dtype", &O::moment1_dtype,
-                            "Element type of AdamW's first moment. Not set: optimizer.moment_dtype, and "
-                            "float32 in a float32 model.")
+                            "Element type of AdamW's first moment. unset: as optimizer.moment_dtype "
+                            "says; in a float32 model float32.")
                      .see({"optimizer.moment_dtype", "optimizer.moment2_dtype", "optimizer.beta1"}));
-  keys.push_back(moment_key("moment2_dtype", &O::moment2_dtype,
-                            "Element type of AdamW's second moment. Not set: optimizer.moment_dtype, and "
-                            "float32 in a float32 model. bfloat16 loses a change of less than 1/512 of the "
-                            "moment: with beta2 above 0.998 a moment that should shrink stays.")
-                     .see({"optimizer.moment_dtype", "optimizer.moment1_dtype", "optimizer.beta2"}));
+  keys.push_back(
+      moment_key("moment2_dtype", &O::moment2_dtype,
+                 "Element type of AdamW's second moment. unset: as optimizer.moment_dtype "
+                 "says; in a float32 model float32. bfloat16 loses a change of less than 1/512 of the "
+                 "moment: with beta2 above 0.998 a moment that should shrink stays.")
+          .see({"optimizer.moment_dtype", "optimizer.moment1_dtype", "optimizer.beta2"}));
   keys.push_back(
       key("warmup_steps", &O::warmup_steps, "Steps over which the learning rate rises linearly to lr.")
           .range(0, 1e12)

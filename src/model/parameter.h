@@ -51,7 +51,7 @@ struct Parameter {
   std::string tied_to;  // uses the weight of that parameter; has its own gradient, but no own weight
   bool is_bias = false;
   bool frozen = false;  // optimizer.freeze names its class: no update, no part in the norm
-  int64_t unit = 1;     // elements of a rank's part that one owner of its states holds together (model/state.h)
+  int64_t unit = 1;  // elements of a rank's part that one owner of its states holds together (model/state.h)
   Init init = Init::Normal;
   double init_std = 0;
 };

@@ -41,7 +41,7 @@ bool holds_layer(const config::Config& config, const Role& role, int layer);
 struct Ownership {
   program::Group reduction{}, inside{}, across{};
   int64_t num_owners = 1, num_copies = 1;  // ranks of `inside` and `across`
-  int64_t elements = 0, share = 0;         // of the local tensor, padding included; of an owner, whole units
+  int64_t elements = 0, share = 0;         // of the local tensor, padding included; of an owner
   bool summed() const { return num_owners * num_copies > 1; }
 };
 Ownership ownership(const Parameter& parameter, const Mesh& mesh);

@@ -22,7 +22,8 @@ Dtype gradient_format(const config::Config& c) {
 Optimizer optimizer_of(const config::Config& c) {
   const Dtype weight = weight_format(c), wide = wide_format(c);
   const auto moment = [&](const std::string& asked) {
-    const bool follows = asked.empty() && weight == Dtype::BF16;  // of wide weights the two own keys alone decide
+    // Beside wide weights the two own keys alone decide.
+    const bool follows = asked == "unset" && weight == Dtype::BF16;
     const std::string& name = follows ? c.optimizer.moment_dtype : asked;
     return name == "bfloat16" && weight != Dtype::F64 ? Dtype::BF16 : wide;
   };

@@ -7,9 +7,10 @@ namespace pleat::verify {
 
 // How a run rounds.
 struct Rounding {
-  double unit = 0x1p-24;     // unit roundoff of what is stored between stages, and of weights
-  double terms = 0;          // roundings a result of a product has behind it, beyond those between products
-  double update = 0x1p-24;   // unit roundoff of AdamW's arithmetic; narrower states round beside (model/state.h)
+  double unit = 0x1p-24;  // unit roundoff of what is stored between stages, and of weights
+  double terms = 0;       // roundings a result of a product has behind it, beyond those between products
+  double update =
+      0x1p-24;  // unit roundoff of AdamW's arithmetic; narrower states round beside (model/state.h)
 };
 // All in float32: every addition of the longest sum rounds.
 Rounding float32_rounding(const config::Config& config);

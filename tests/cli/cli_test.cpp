@@ -193,9 +193,14 @@ TEST_F(Cli, BadConfigurationsAreRefusedByName) {
 }
 
 TEST_F(Cli, PlanAsTableAndAsJson) {
-  const Ended table = run({"plan", config_, "--set", "recompute.modules=[\"activation\"]"});
+  const std::vector<std::string> asked = {"plan",  config_,
+                                          "--set", "recompute.modules=[\"activation\"]",
+                                          "--set", "optimizer.moment2_dtype=bfloat16"};
+  const Ended table = run(asked);
   ASSERT_EQ(table.code, 0) << table.err;
-  const Ended json_text = run({"plan", config_, "--json", "--set", "recompute.modules=[\"activation\"]"});
+  std::vector<std::string> asked_json = asked;
+  asked_json.push_back("--json");
+  const Ended json_text = run(asked_json);
   ASSERT_EQ(json_text.code, 0) << json_text.err;
   const nlohmann::json plan = nlohmann::json::parse(json_text.out);
   const auto number_after = [&](const std::string& words) {
@@ -211,6 +216,13 @@ TEST_F(Cli, PlanAsTableAndAsJson) {
     sum += bytes.get<int64_t>();
   }
   EXPECT_EQ(sum, plan.at("live_peak_bytes"));
+  int64_t states = 0;
+  for (const nlohmann::json& state : plan.at("optimizer_states")) {
+    EXPECT_EQ(state.at("bytes"), number_after(fmt::format("\n  {}, {} ", state.at("name").get<std::string>(),
+                                                          state.at("format").get<std::string>())));
+    states += state.at("bytes").get<int64_t>();
+  }
+  EXPECT_EQ(states, plan.at("memory_by_owner").at("optimizer"));
   ASSERT_EQ(plan.at("passes").size(), 2u);
   EXPECT_LE(plan["passes"][1]["live_peak_bytes"], plan["passes"][0]["live_peak_bytes"]);
   EXPECT_EQ(plan["passes"][1]["arena_bytes"], plan["arena_bytes"]);

@@ -78,6 +78,13 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
           {"optimizer.schedule = \"constant\"\noptimizer.decay_steps = 5",
            "optimizer.decay_steps = 5 has no effect"},
           {"optimizer.decay_biases = true", "the model has biases"},
+          {"optimizer.moment_dtype = \"bfloat16\"", "model.dtype is \"bfloat16\""},
+          {"model.dtype = \"float64\"\noptimizer.moment1_dtype = \"bfloat16\"",
+           "model.dtype is not \"float64\""},
+          {"model.dtype = \"bfloat16\"\ndevice.kind = \"cuda\"\noptimizer.moment_dtype = \"bfloat16\"\n"
+           "optimizer.moment1_dtype = \"bfloat16\"\noptimizer.moment2_dtype = \"float32\"",
+           "optimizer.moment1_dtype or optimizer.moment2_dtype is \"unset\" (now optimizer.moment1_dtype = "
+           "\"bfloat16\", optimizer.moment2_dtype = \"float32\")"},
           {"optimizer.weight_decay = 0\noptimizer.decay_norms = true", "some weight_decay > 0"},
           {"optimizer.groups.norm.weight_decay = 0.1", "optimizer.decay_norms = true"},
           {"optimizer.groups.router.lr_mult = 2", "optimizer.groups.router.lr_mult = 2.0 has no effect"},

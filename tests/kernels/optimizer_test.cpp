@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "kernels/dense_support.h"
@@ -219,10 +220,16 @@ TEST(Adamw, SameBitsForAnyThreadsAndRefusals) {
 }
 
 TEST(Adamw, PiecesGiveTheBitsOfTheWhole) {
-  for (Dtype dtype : {Dtype::F32, Dtype::F64})
+  // Of weights, first and second moment.
+  const std::vector<std::array<Dtype, 3>> formats = {{Dtype::F32, Dtype::F32, Dtype::F32},
+                                                     {Dtype::F64, Dtype::F64, Dtype::F64},
+                                                     {Dtype::F32, Dtype::BF16, Dtype::F32},
+                                                     {Dtype::F32, Dtype::F32, Dtype::BF16}};
+  for (const auto& [dtype, first, second] : formats)
     for (auto [n, num_pieces] :
          {std::pair<int64_t, int64_t>{70001, 2}, {4099, 7}, {1001, 13}, {5, 4}, {3, 8}}) {
       AdamwRun whole(dtype, n);
+      whole.m = Tensor::zeros(first, {n}), whole.v = Tensor::zeros(second, {n});
       Tensor w = whole.w;
       for (int step = 1; step <= 3; ++step) whole.step(step);
       const int64_t shard = (n + num_pieces - 1) / num_pieces;
@@ -232,7 +239,8 @@ TEST(Adamw, PiecesGiveTheBitsOfTheWhole) {
       for (int64_t c = 0; c < num_pieces; ++c) {
         AdamwRun part(dtype, shard);
         Tensor coords = coords_of(c);
-        part.g = part.m = part.v = Tensor::nan(dtype, {shard});
+        part.g = Tensor::nan(dtype, {shard});
+        part.m = Tensor::nan(first, {shard}), part.v = Tensor::nan(second, {shard});
         for (int64_t i = 0; i < shard && c * shard + i < n; ++i)
           part.g.set(i, whole.g.at(c * shard + i)), part.m.set(i, 0), part.v.set(i, 0);
         for (int step = 1; step <= 3; ++step) {
@@ -269,6 +277,35 @@ TEST(Adamw, PiecesGiveTheBitsOfTheWhole) {
              attrs);
       },
       "[adamw] argument 'g' has 10 elements, needed 9 as attribute 'shard' says");
+}
+
+// Every format of the two moments: an update is that of floats, from what was stored, and what is stored is the
+// float's rounding.
+TEST(Adamw, MomentsAreStoredInTheirOwnFormats) {
+  const auto in_type = [](const Tensor& t, Dtype dtype) { return Tensor::of(dtype, t.shape, t.numbers()); };
+  for (const Dtype first : {Dtype::F32, Dtype::BF16})
+    for (const Dtype second : {Dtype::F32, Dtype::BF16})
+      for (const int64_t n : {1, 1023, 70001}) {
+        AdamwRun narrow(Dtype::F32, n), wide(Dtype::F32, n);
+        narrow.m = Tensor::zeros(first, {n}), narrow.v = Tensor::zeros(second, {n});
+        for (int step = 1; step <= 3; ++step) {
+          narrow.step(step);
+          wide.step(step);
+          ASSERT_TRUE(narrow.w == wide.w) << n << " step " << step;
+          ASSERT_TRUE(narrow.m == in_type(wide.m, first)) << n << " step " << step;
+          ASSERT_TRUE(narrow.v == in_type(wide.v, second)) << n << " step " << step;
+          wide.m = in_type(narrow.m, Dtype::F32), wide.v = in_type(narrow.v, Dtype::F32);
+        }
+      }
+  expect_same_bits([&](int threads) {
+    AdamwRun r(Dtype::F32, 100003);
+    r.m = Tensor::zeros(Dtype::BF16, {100003});
+    for (int step = 1; step <= 2; ++step) r.step(step, threads);
+    return std::vector{r.w, r.m, r.v};
+  });
+  AdamwRun r(Dtype::F64, 10);
+  r.m = Tensor::zeros(Dtype::BF16, {10});
+  expect_refused([&] { r.step(1); }, "[adamw] argument 'm' is bf16, needed f64");
 }
 
 TEST(BiasUpdate, SignOfTheExactMean) {

@@ -111,7 +111,9 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
   base::PosixVfs vfs;
   for (const std::vector<std::string>& model :
        {std::vector<std::string>{"model.tie_embeddings=true"},
-        std::vector<std::string>{"model.num_mtp_layers=1", "model.dtype=\"float64\""}}) {
+        std::vector<std::string>{"model.num_mtp_layers=1", "model.dtype=\"float64\""},
+        std::vector<std::string>{"optimizer.moment1_dtype=\"bfloat16\""},
+        std::vector<std::string>{"optimizer.moment2_dtype=\"bfloat16\""}}) {
     Trainer trainer(config_for(folder, {1, {}}, model));
     for (int i = 0; i < 2; ++i) trainer.step();
     checkpoint::StateView start;
@@ -130,7 +132,7 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
           set.replace(at, 1, "mL");
       layouts.push_back(std::make_unique<Holder>(config_for(folder, layout, model), c.ranks));
     }
-    // All pairs for one model; for the other each layout and its neighbour.
+    // All pairs for one model; for the others each layout and its neighbour.
     const bool all = model[0].find("tie") != std::string::npos;
     int pairs = 0;
     for (size_t a = 0; a < layouts.size(); ++a) {
@@ -174,6 +176,7 @@ TEST(Reshard, OneOwnerForEveryByte) {
   for (const Case& c : cases()) {
     check(c, {});
     check(c, {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""});
+    check(c, {"optimizer.moment1_dtype=\"bfloat16\""});
   }
 }
 
@@ -183,7 +186,10 @@ TEST(Reshard, LogicalTensorsAreOneRanksState) {
   for (const std::vector<std::string>& sets :
        {std::vector<std::string>{},
         {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\""},
-        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""}}) {
+        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""},
+        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""},
+        {"optimizer.moment1_dtype=\"bfloat16\""},
+        {"optimizer.moment2_dtype=\"bfloat16\""}}) {
     const config::Config config = config_for(folder, {1, {}}, sets);
     const std::vector<model::Parameter> table = model::make_parameters(config);
     std::map<std::string, std::pair<tensor::Dtype, std::vector<int64_t>>> logical, held;

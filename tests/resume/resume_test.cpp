@@ -8,6 +8,7 @@
 #include "checkpoint/save.h"
 #include "report/jsonl_log.h"
 #include "resume/resume_support.h"
+#include "tensor/bf16.h"
 #include "train/loop.h"
 
 namespace pleat::train {
@@ -70,6 +71,52 @@ TEST_F(Resume, EveryLaterStepHasTheSameBits) {
     EXPECT_EQ(digests(second, kEnd - stop),
               std::vector<std::string>(expected.begin() + stop, expected.end()));
   }
+}
+
+TEST_F(Resume, MomentsInFormatsOfTheirOwn) {
+  std::vector<std::string> ends;
+  for (const std::vector<std::string>& formats : {std::vector<std::string>{},
+                                                  {"optimizer.moment1_dtype=bfloat16"},
+                                                  {"optimizer.moment2_dtype=bfloat16"}}) {
+    SCOPED_TRACE(formats.empty() ? "float32" : formats[0]);
+    Trainer undisturbed(resolved_config(folder_, kEnd, formats));
+    const std::vector<std::string> expected = digests(undisturbed, kEnd);
+    Trainer first(resolved_config(folder_, kEnd, formats));
+    digests(first, kSaved);
+    Trainer second(resolved_config(folder_, kEnd, formats));
+    EXPECT_EQ(second.restore(saved(first.state())), std::vector<std::string>{});
+    EXPECT_EQ(digests(second, kEnd - kSaved),
+              std::vector<std::string>(expected.begin() + kSaved, expected.end()));
+    ends.push_back(expected.back());
+  }
+  EXPECT_NE(ends[0], ends[1]);
+  EXPECT_NE(ends[0], ends[2]);
+  EXPECT_NE(ends[1], ends[2]);
+}
+
+// A run that goes on with a moment in another format: the numbers are the saved ones, rounded where they must be.
+TEST_F(Resume, AMomentMayChangeItsFormat) {
+  Trainer first(resolved_config(folder_, kEnd));
+  digests(first, 2);
+  Trainer second(resolved_config(folder_, kEnd, {"optimizer.moment2_dtype=bfloat16"}));
+  EXPECT_EQ(second.restore(saved(first.state())),
+            std::vector<std::string>{"optimizer.moment2_dtype: unset -> \"bfloat16\""});
+  const testing::Tensors before = tensors_of(first), after = tensors_of(second);
+  int num_rounded = 0;
+  for (const auto& [name, bytes] : before) {
+    if (!name.ends_with(".moment2")) {
+      EXPECT_EQ(after.at(name), bytes) << name;
+      continue;
+    }
+    const auto* wide = reinterpret_cast<const float*>(bytes.data());
+    const auto* narrow = reinterpret_cast<const uint16_t*>(after.at(name).data());
+    ASSERT_EQ(after.at(name).size() * 2, bytes.size()) << name;
+    for (size_t i = 0; i < bytes.size() / sizeof(float); ++i)
+      ASSERT_EQ(narrow[i], tensor::narrowed(wide[i])) << name << " " << i;
+    ++num_rounded;
+  }
+  EXPECT_EQ(num_rounded, int(first.programs().table().size()));
+  EXPECT_TRUE(second.step().committed);
 }
 
 TEST_F(Resume, EverySingleTensorAndCounterMatters) {

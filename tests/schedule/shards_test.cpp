@@ -215,6 +215,30 @@ TEST(Owners, StateCostsAShareOfASubGroup) {
   EXPECT_GT(optimizer[2], optimizer[4]);
 }
 
+// The states of an optimizer lie as its table says: format, and shares that begin with a unit.
+TEST(Owners, StatesFollowTheirFormatsAndUnits) {
+  const config::Config c = make_config({"train.num_microbatches=4", "optimizer.moment1_dtype=\"bfloat16\""});
+  std::vector<model::Parameter> table = model::make_parameters(c);
+  const model::Mesh mesh = mesh_of(1, 4, 2, int64_t{1} << 30);
+  for (model::Parameter& p : table) p.unit = 40;
+  const Program p = build_training_step(c, table, {model::RoutingUse::Choose, mesh, {}});
+  EXPECT_EQ(joined(interpret::check(p).faults), "");
+  for (const model::Parameter& parameter : table) {
+    const model::Ownership own = model::ownership(parameter, mesh);
+    EXPECT_TRUE(own.share % 40 == 0 || own.share == own.elements) << parameter.name;
+    const std::pair<const char*, tensor::Dtype> states[] = {{".moment1", tensor::Dtype::BF16},
+                                                            {".moment2", tensor::Dtype::F32}};
+    for (const auto& [name, format] : states) {
+      const Value& v = p.values[static_cast<size_t>(value_named(p, parameter.name + name))];
+      EXPECT_EQ(v.dtype, format) << v.name;
+      EXPECT_EQ(v.shape, std::vector<int64_t>{own.share}) << v.name;
+      EXPECT_EQ(v.space, Space::Device) << v.name;
+    }
+  }
+  for (const Stage& s : p.stages)
+    EXPECT_TRUE(s.op != Op::grad_pack && s.op != Op::weight_pack) << stage_name(s);
+}
+
 TEST(Owners, AGroupThatDoesNotDivideIsRefusedWithTheEquation) {
   const auto refused = [](int ranks, Words sets) -> std::string {
     try {
