@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -176,7 +177,8 @@ struct Executor::State {
     const size_t s = static_cast<size_t>(id);
     const Stage& stage = program.stages[s];
     if (options.poison) poison_before(stage);
-    const int64_t start = options.timing ? now_ns() : 0;
+    const bool paced = !options.least_ns.empty();
+    const int64_t start = options.timing || paced ? now_ns() : 0;
     try {
       if (stages[s].collective.run) {
         stages[s].collective(stage, stages[s].invocation, memory);
@@ -186,6 +188,7 @@ struct Executor::State {
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
     }
+    if (paced) std::this_thread::sleep_for(std::chrono::nanoseconds(start + options.least_ns[s] - now_ns()));
     if (options.timing) timeline.spans[s] = {id, start, now_ns()};
     if (options.find_non_finite) look_for_non_finite(id);
     if (options.poison) poison_after(stage);

@@ -32,6 +32,8 @@ struct RunOptions {
   bool find_non_finite = false;
   bool go_on = false;
   bool timing = false;
+  // On the CPU, per stage: it lasts at least so long. A run at the pace of a simulation.
+  std::span<const int64_t> least_ns = {};
 
   bool lanes_run() const { return !in_order && !(find_non_finite && !go_on); }
 };
