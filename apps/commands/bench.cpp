@@ -123,12 +123,10 @@ int run_bench(const BenchArguments& a) {
     const device::cuda::Facts facts = device::cuda::facts();
     const int64_t used = facts.memory_bytes - facts.free_bytes;
     const interpret::DeviceMemory planned =  // what `pleat plan` says on this machine
-        interpret::device_memory(programs.train_plan().program, programs.train_plan().plan);
+        interpret::device_memory(programs.train_plan().plan);
     const double difference = 100 * (double(used) / double(planned.total()) - 1);
     result["planned_total_GB"] = double(planned.total()) / 1e9;
-    result["planned_workspace_GB"] = double(planned.workspace_bytes) / 1e9;
     result["planned_context_GB"] = double(planned.context_bytes) / 1e9;
-    result["workspace_GB"] = double(programs.machine()->scratch_bytes()) / 1e9;
     result["measured_GB"] = double(used) / 1e9;
     result["memory_difference_pct"] = difference;
     result["peak_mem_GB"] = result["measured_GB"];

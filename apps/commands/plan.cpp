@@ -148,10 +148,9 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
   const auto count = model::count_parameters(config, model::make_parameters(config));
   out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
   if (config.device.kind == "cuda") {
-    const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
+    const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
     out["pinned_bytes"] = last.plan.pinned.arena_bytes;
     out["gpu_memory"] = {{"arena_bytes", gpu.arena_bytes},
-                         {"workspace_bytes", gpu.workspace_bytes},
                          {"context_bytes", gpu.context_bytes},
                          {"context_measured", gpu.context_measured},
                          {"total_bytes", gpu.total()}};
@@ -188,7 +187,7 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
   if (config.device.kind != "cuda") {
     fmt::print("{}\n", owners.text());
   } else {
-    const interpret::DeviceMemory gpu = interpret::device_memory(last.program, last.plan);
+    const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
     owners.add_row({"all of the GPU's memory", fmt::format("{}", gpu.total()),
                     report::format_bytes(double(gpu.total()))});
     owners.add_row({"pinned memory of the host", fmt::format("{}", last.plan.pinned.arena_bytes),

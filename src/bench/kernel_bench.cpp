@@ -19,6 +19,7 @@ struct PreparedKernel::State {
   device::cuda::Lane lane;
   std::vector<std::unique_ptr<Memory>> memory;
   std::vector<kernels::Arg> args;
+  std::unique_ptr<Memory> scratch;
   std::unique_ptr<Memory> other;  // larger than the L2 cache
   kernels::CudaLaunch launch;
 
@@ -84,8 +85,10 @@ PreparedKernel::PreparedKernel(const KernelCase& of) : state_(std::make_unique<S
     if (a.present) s.write(i);
   }
   kernels::name_arguments(s.args, c.kind, c.phase);
-  const kernels::Invocation call{s.args, &c.attrs, nullptr};
+  kernels::Invocation call{s.args, &c.attrs, nullptr};
   kernels::check_contract(c.kind, c.phase, call);
+  s.scratch = std::make_unique<Memory>(kernels::scratch_of(c.kind, c.phase, call, {}));
+  call.scratch = {s.scratch->data(), static_cast<size_t>(s.scratch->size())};
   const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(c.kind, c.phase);
   if (!prepare) {
     missing_ = "no CUDA kernel";

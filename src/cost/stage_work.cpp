@@ -3,9 +3,11 @@
 #include <vector>
 
 namespace pleat::cost {
+namespace {
 
-kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows) {
-  const program::KernelKind kind = program::kernel_of(stage.op);
+// The stage as its contract sees it: no data, no scratch.
+template <class F>
+auto with_call(const program::Program& program, const program::Stage& stage, RoutedRows rows, F&& f) {
   std::vector<kernels::Arg> args(stage.uses.size());
   std::vector<std::vector<int64_t>> shapes(stage.uses.size());
   for (size_t i = 0; i < args.size(); ++i) {
@@ -16,8 +18,22 @@ kernels::Work stage_work(const program::Program& program, const program::Stage& 
     if (rows == RoutedRows::Balanced && value.expected_rows > 0) shapes[i][0] = value.expected_rows;
     args[i] = {nullptr, value.dtype, shapes[i], use.access, true};
   }
-  kernels::name_arguments(args, kind, stage.phase);
-  return kernels::work_of(kind, stage.phase, {args, &program.attrs[static_cast<size_t>(stage.attrs)]});
+  kernels::name_arguments(args, program::kernel_of(stage.op), stage.phase);
+  return f(kernels::Invocation{args, &program.attrs[static_cast<size_t>(stage.attrs)]});
+}
+
+}  // namespace
+
+kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows) {
+  return with_call(program, stage, rows, [&](const kernels::Invocation& call) {
+    return kernels::work_of(program::kernel_of(stage.op), stage.phase, call);
+  });
+}
+
+int64_t stage_scratch(const program::Program& program, const program::Stage& stage) {
+  return with_call(program, stage, RoutedRows::Planned, [&](const kernels::Invocation& call) {
+    return kernels::scratch_of(program::kernel_of(stage.op), stage.phase, call, {});
+  });
 }
 
 }  // namespace pleat::cost

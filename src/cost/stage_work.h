@@ -12,4 +12,7 @@ enum class RoutedRows : uint8_t { Planned, Balanced };
 
 kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows);
 
+// Bytes its kernel needs on a GPU beside its arguments, with all planned rows.
+int64_t stage_scratch(const program::Program& program, const program::Stage& stage);
+
 }  // namespace pleat::cost

@@ -1,12 +1,16 @@
 // What a kernel asks of its arguments and what it costs, said once for all devices.
 //
-// Every row PLEAT_PHASE of program/ops.def has two functions in the file contract.h of its kernel's folder:
+// Every row PLEAT_PHASE of program/ops.def has three functions in the file contract.h of its kernel's folder:
 //
 //   void check(const signature::K::P<Arg>& args, const Invocation& call);
 //     Throws base::Error naming the argument, what it is and what is needed. Called once, when a program is
 //     bound, before a device is asked for its kernel; a device may take fewer types, never other shapes.
 //   Work work(const signature::K::P<Arg>& args, const Invocation& call);
 //     Arithmetic, traffic and launches. Looks at shapes, types and attributes only; there is no data yet.
+//   int64_t scratch_bytes(const signature::K::P<Arg>& args, const Invocation& call, const Gpu& gpu);
+//     Memory a GPU's kernel needs beside its arguments, at most: what it is given as call.scratch. Looks at the
+//     same. A kernel may find out only when it is bound how much of it it uses, and refuses less than that. CPU
+//     kernels need none: what they keep between two loops fits into registers and on the stack.
 //
 // A row without them does not compile (contracts.cpp).
 //
@@ -70,8 +74,18 @@ inline Work multiplies(const Invocation& call, double flops, int launches = 1) {
 template <class Args, class... Rows>
 concept AnyOf = (std::same_as<Args, Rows> || ...);
 
-// The two of any row.
+// What formulas of scratch know of a GPU: the most of any Hopper that is sold, so that a plan is the same
+// wherever it is made.
+struct Gpu {
+  int64_t num_sms = 132, threads_per_sm = 2048;
+};
+
+// The three of any row.
 void check_contract(program::KernelKind kind, program::Phase phase, const Invocation& call);
 Work work_of(program::KernelKind kind, program::Phase phase, const Invocation& call);
+int64_t scratch_of(program::KernelKind kind, program::Phase phase, const Invocation& call, const Gpu& gpu);
+// Throws where call.scratch is smaller.
+void check_scratch(program::KernelKind kind, program::Phase phase, const Invocation& call,
+                   const Gpu& gpu = {});
 
 }  // namespace pleat::kernels

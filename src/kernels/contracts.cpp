@@ -1,4 +1,5 @@
-// Finds the contract of a row of program/ops.def: check and work must exist for every one of them.
+// Finds the contract of a row of program/ops.def: check, work and scratch_bytes must exist for every one of
+// them.
 #include "kernels/attention/contract.h"
 #include "kernels/cached_attention/contract.h"
 #include "kernels/collectives/contract.h"
@@ -74,6 +75,26 @@ Work work_of(program::KernelKind kind, program::Phase phase, const Invocation& c
     default:
       no_such_row(kind, phase);
   }
+}
+
+int64_t scratch_of(program::KernelKind kind, program::Phase phase, const Invocation& call, const Gpu& gpu) {
+  using program::KernelKind;
+  using program::Phase;
+  switch (row_of(kind, phase)) {
+#define PLEAT_PHASE(kernel, phase_, arguments)    \
+  case row_of(KernelKind::kernel, Phase::phase_): \
+    return scratch_bytes(signature::kernel::phase_<Arg>(call.args), call, gpu);
+#include "program/ops.def"
+    default:
+      no_such_row(kind, phase);
+  }
+}
+
+void check_scratch(program::KernelKind kind, program::Phase phase, const Invocation& call, const Gpu& gpu) {
+  const int64_t needed = scratch_of(kind, phase, call, gpu);
+  if (needed > static_cast<int64_t>(call.scratch.size()))
+    base::fail_with(base::ExitCode::Internal, "[{} {}] got {} bytes of scratch, needed {}", name_of(kind),
+                    name_of(phase), call.scratch.size(), needed);
 }
 
 }  // namespace pleat::kernels

@@ -2,8 +2,9 @@
 //
 // A kernel names its arguments as program/ops.def does (program/signature.h):
 //   const signature::rmsnorm::Forward<Arg> args(call.args);   // args.x, args.w, args.y, args.rstd
-// It never allocates, never waits, never keeps a pointer; scratch memory is an argument. It is called once per
-// step per stage, with the same addresses every time.
+// It never allocates, never waits, never keeps a pointer. Memory it needs beside its arguments is given with
+// them: call.scratch, as much as its contract states (kernels/contract.h), with nothing in it. It is called
+// once per step per stage, with the same addresses every time.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +45,19 @@ struct Arg {
   }
 };
 
+// The beginning of `scratch`, of which a kernel is about to use `bytes`.
+inline std::byte* scratch_for(std::span<std::byte> scratch, int64_t bytes) {
+  if (bytes > static_cast<int64_t>(scratch.size()))
+    base::fail_with(base::ExitCode::Internal, "{} bytes of scratch are needed, {} were given", bytes,
+                    scratch.size());
+  return scratch.data();
+}
+
 struct Invocation {
   std::span<const Arg> args;
   const program::AttrSet* attrs = nullptr;
   device::Pool* pool = nullptr;
+  std::span<std::byte> scratch = {};  // begins at a multiple of 256 bytes
 
   double attr(std::string_view key) const {
     for (const program::Attr& a : *attrs)
@@ -55,6 +65,7 @@ struct Invocation {
     base::fail_with(base::ExitCode::Internal, "stage attribute '{}' is missing", key);
   }
   int64_t integer(std::string_view key) const { return static_cast<int64_t>(attr(key)); }
+  std::byte* scratch_for(int64_t bytes) const { return kernels::scratch_for(scratch, bytes); }
 };
 
 // Gives the arguments of a call their names.

@@ -147,6 +147,9 @@ struct Stage {
   std::vector<StageId>
       after;              // earlier ones to wait for beside data and lane: bytes they free are taken again
   std::vector<Use> uses;  // positional: the op's argument list for this phase
+  // Memory for the stage alone, as much as its kernel asks for (schedule/pass/scratch.h): nobody else uses
+  // the value, and nothing is in it when the stage begins.
+  ValueId scratch = kNoValue;
   bool operator==(const Stage&) const = default;
 };
 

@@ -6,9 +6,11 @@ namespace pleat::program {
 Program without_unused_values(Program p, const MayGo& may_go) {
   std::vector<char> stays(p.values.size());
   for (size_t i = 0; i < stays.size(); ++i) stays[i] = !may_go(p.values[i]);
-  for (const Stage& stage : p.stages)
+  for (const Stage& stage : p.stages) {
     for (const Use& use : stage.uses)
       if (use.value != kNoValue) stays[static_cast<size_t>(use.value)] = 1;
+    if (stage.scratch != kNoValue) stays[static_cast<size_t>(stage.scratch)] = 1;
+  }
   for (size_t i = 0; i < stays.size(); ++i)
     if (stays[i]) stays[static_cast<size_t>(root_of(p, static_cast<ValueId>(i)))] = 1;
 
@@ -21,9 +23,11 @@ Program without_unused_values(Program p, const MayGo& may_go) {
     if (ValueId& root = kept.back().view_of; root != kNoValue) root = moved[static_cast<size_t>(root)];
   }
   p.values = std::move(kept);
-  for (Stage& stage : p.stages)
+  for (Stage& stage : p.stages) {
     for (Use& use : stage.uses)
       if (use.value != kNoValue) use.value = moved[static_cast<size_t>(use.value)];
+    if (stage.scratch != kNoValue) stage.scratch = moved[static_cast<size_t>(stage.scratch)];
+  }
   return p;
 }
 

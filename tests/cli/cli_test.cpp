@@ -681,16 +681,15 @@ TEST_F(Cli, PlanOfAGpuSaysWhatLiesOutsideTheArena) {
   const std::vector<std::string> command = {"plan", config_, "--set", "device.kind=\"cuda\""};
   const Ended table = run(command);
   ASSERT_EQ(table.code, 0) << table.err;
-  for (const char* word : {"all of the GPU's memory", "GPU memory: arena", "workspaces", "context"})
+  for (const char* word : {"all of the GPU's memory", "GPU memory: arena", "CUDA's own context"})
     EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
   std::vector<std::string> as_json = command;
   as_json.push_back("--json");
   const nlohmann::json plan = nlohmann::json::parse(run(as_json).out);
   const nlohmann::json& gpu = plan.at("gpu_memory");
   EXPECT_EQ(gpu.at("arena_bytes"), plan.at("arena_bytes"));
-  EXPECT_EQ(gpu.at("total_bytes").get<int64_t>(), gpu.at("arena_bytes").get<int64_t>() +
-                                                      gpu.at("workspace_bytes").get<int64_t>() +
-                                                      gpu.at("context_bytes").get<int64_t>());
+  EXPECT_EQ(gpu.at("total_bytes").get<int64_t>(),
+            gpu.at("arena_bytes").get<int64_t>() + gpu.at("context_bytes").get<int64_t>());
   EXPECT_FALSE(nlohmann::json::parse(run({"plan", config_, "--json"}).out).contains("gpu_memory"));
 }
 

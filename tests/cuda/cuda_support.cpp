@@ -84,16 +84,30 @@ void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector
     args.push_back(arg);
   }
   name_arguments(args, kind, phase);
-  const Invocation invocation{args, &attrs, nullptr};
+  Invocation invocation{args, &attrs, nullptr};
   check_contract(kind, phase, invocation);
+  // Exactly what the contract states, with a guard behind it. What an earlier stage left in it must not matter:
+  // NaN in every floating type.
+  const int64_t needed = scratch_of(kind, phase, invocation, {});
+  device::cuda::Memory scratch(needed + kGuard);
+  const auto fill_scratch = [&] {
+    lane().fill(scratch.data(), 0xFF, needed);
+    lane().fill(scratch.data() + needed, 0xA5, kGuard);
+  };
+  fill_scratch();
+  invocation.scratch = {scratch.data(), static_cast<size_t>(needed)};
   const CudaPrepare prepare = find_cuda_kernel(kind, phase);
   if (!prepare) base::fail("no CUDA kernel for {} {}", program::name_of(kind), program::name_of(phase));
+  if (needed > 0) {
+    Invocation less = invocation;
+    less.scratch = {};
+    EXPECT_THROW(check_scratch(kind, phase, less), base::Error) << program::name_of(kind);
+  }
   const CudaLaunch launch = prepare(invocation, lane());
   if (!launch)
     base::fail("{} {}: no CUDA kernel for these types", program::name_of(kind), program::name_of(phase));
   if (when_prepared) when_prepared();
-  // What an earlier stage left in the scratch must not matter: NaN in every floating type.
-  if (lane().scratch_bytes() > 0) lane().fill(lane().scratch(), 0xFF, lane().scratch_bytes());
+  fill_scratch();  // a launch may have run while it was prepared
   launch();
   if (!only_once()) {
     // Again from the same start: a launch leaves nothing behind that changes the next.
@@ -103,6 +117,10 @@ void call_cuda(program::KernelKind kind, program::Phase phase, const std::vector
   }
   lane().synchronize();
   std::vector<std::byte> guard(kGuard);
+  lane().copy_out(guard.data(), scratch.data() + needed, kGuard);
+  lane().synchronize();
+  for (std::byte b : guard)
+    ASSERT_EQ(b, std::byte{0xA5}) << "wrote past the scratch of " << program::name_of(kind);
   for (size_t i = 0; i < passes.size(); ++i) {
     if (!passes[i].tensor) continue;
     Tensor& t = *passes[i].tensor;

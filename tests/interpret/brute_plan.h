@@ -14,9 +14,12 @@ class BruteJudge {
  public:
   explicit BruteJudge(const program::Program& program)
       : p_(program), before_(brute_order(program)), uses_(program.values.size()) {
-    for (size_t s = 0; s < p_.stages.size(); ++s)
+    for (size_t s = 0; s < p_.stages.size(); ++s) {
       for (const program::Use& use : p_.stages[s].uses)
         if (use.value != program::kNoValue) uses_[static_cast<size_t>(root_of(p_, use.value))].push_back(s);
+      if (p_.stages[s].scratch != program::kNoValue)
+        uses_[static_cast<size_t>(p_.stages[s].scratch)].push_back(s);
+    }
   }
 
   // The first fault, or empty. `shared` counts pairs that do share bytes.

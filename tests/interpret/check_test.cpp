@@ -206,5 +206,22 @@ TEST(Check, AViewLiesWhereItsValueLies) {
   EXPECT_TRUE(names(check(p), {"'x[1]'", "pinned", "device"}));
 }
 
+TEST(Check, ScratchIsAStagesOwn) {
+  const std::string scratch = with(with(kSmall, "value parts", "value s u8[64] workspace step\nvalue parts"),
+                                   "fwd mb0 head @compute", "fwd mb0 head @compute scratch=s");
+  EXPECT_EQ(joined(check(parse(scratch))), "");
+  EXPECT_TRUE(
+      names(check(parse(with(scratch, "wgrad mb0 head @compute", "wgrad mb0 head @compute scratch=s"))),
+            {"wgrad mb0 head:", "scratch 's' is that of fwd mb0 head"}));
+  EXPECT_TRUE(names(check(parse(with(scratch, "scratch=s", "scratch=w"))),
+                    {"fwd mb0 head:", "scratch 'w' must be a value of the step on the device"}));
+  EXPECT_TRUE(names(check(parse(with(scratch, "scratch=s", "scratch=y[1]"))), {"scratch 'y[1]'", "no view"}));
+  EXPECT_TRUE(names(check(parse(with(scratch, "scratch=s", "scratch=parts"))),
+                    {"update grad_norm:", "uses 'parts', the scratch of fwd mb0 head"}));
+  Program p = small();
+  p.stages[0].scratch = 1000;
+  EXPECT_TRUE(names(check(p), {"fwd mb0 head:", "value 1000 does not exist"}));
+}
+
 }  // namespace
 }  // namespace pleat::interpret

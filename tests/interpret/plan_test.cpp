@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
+
 #include "interpret/brute_plan.h"
 #include "interpret/interpret_support.h"
 #include "program/brute_order.h"
@@ -173,6 +176,72 @@ TEST(CheckPlan, PersistentValuesShareWithNobody) {
   Plan bad = plan(p);
   bad.offset[index_of(p, "parts")] = bad.offset[index_of(p, "w.moment1")];
   EXPECT_TRUE(names(check_plan(p, bad), {"'w.moment1'", "'parts'"}));
+}
+
+// Scratch of some stages, of sizes at random.
+Program with_scratch(Program p, uint32_t seed) {
+  std::mt19937 random(seed);
+  for (size_t s = 0; s < p.stages.size(); ++s) {
+    if (random() % 3 == 0) continue;
+    Value v;
+    v.name = "scratch" + std::to_string(s);
+    v.dtype = tensor::Dtype::U8, v.shape = {1 + static_cast<int64_t>(random() % 4000)};
+    v.owner = Owner::Workspace;
+    p.stages[s].scratch = static_cast<ValueId>(p.values.size());
+    p.values.push_back(std::move(v));
+  }
+  return p;
+}
+
+TEST(Plan, ScratchLiesInWhatOthersLeaveFree) {
+  int64_t inside = 0, side_by_side = 0;
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    SCOPED_TRACE(seed);
+    const Program bare = random_program(seed, 50), p = with_scratch(bare, seed);
+    ASSERT_EQ(joined(check_plan(p, plan(p, Packing::Frames))), "");
+    ASSERT_EQ(BruteJudge(p).fault(plan(p, Packing::Frames)), "");
+    const Plan before = plan(bare), made = plan(p);
+    ASSERT_EQ(BruteJudge(p).fault(made), "");
+    ASSERT_EQ(joined(check_plan(p, made)), "");
+    for (size_t i = 0; i < bare.values.size(); ++i)
+      ASSERT_EQ(made.offset[i], before.offset[i]) << "scratch moves nothing";
+    std::vector<int64_t> most(p.lanes.size(), 0);
+    for (const Stage& stage : p.stages) {
+      if (stage.scratch == kNoValue) continue;
+      const size_t v = static_cast<size_t>(stage.scratch);
+      const int64_t bytes = (num_bytes(p.values[v]) + 255) / 256 * 256;
+      most[static_cast<size_t>(stage.lane)] = std::max(most[static_cast<size_t>(stage.lane)], bytes);
+      inside += made.offset[v] + bytes <= before.arena_bytes;
+    }
+    if (p.lanes.size() == 1) {
+      EXPECT_LE(made.arena_bytes, before.arena_bytes + most[0]);
+    } else {
+      side_by_side += made.arena_bytes > before.arena_bytes + *std::max_element(most.begin(), most.end());
+    }
+    EXPECT_GE(made.live_peak_bytes, before.live_peak_bytes);
+    EXPECT_LE(made.live_peak_bytes, made.arena_bytes);
+  }
+  EXPECT_GT(inside, 100) << "some of it fits under what is there anyway";
+  EXPECT_GT(side_by_side, 0) << "stages that may run at the same time have bytes of their own";
+}
+
+TEST(Plan, ScratchOfStagesInOrderSharesBytes) {
+  const std::string two = with(with(kSmall, "value parts",
+                                    "value s0 u8[4096] workspace step\n"
+                                    "value s1 u8[4096] workspace step\nvalue parts"),
+                               "fwd mb0 head @compute", "fwd mb0 head @compute scratch=s0");
+  const Program one_lane = parse(with(two, "wgrad mb0 head @compute", "wgrad mb0 head @compute scratch=s1"));
+  const Plan made = plan(one_lane);
+  EXPECT_LT(std::abs(made.offset[index_of(one_lane, "s0")] - made.offset[index_of(one_lane, "s1")]), 4096);
+  // Nothing orders the halves of the forward.
+  const Program two_lanes = parse(with(two, "head.1 @side", "head.1 @side scratch=s1"));
+  const Plan apart = plan(two_lanes);
+  EXPECT_EQ(joined(check_plan(two_lanes, apart)), "");
+  EXPECT_GE(std::abs(apart.offset[index_of(two_lanes, "s0")] - apart.offset[index_of(two_lanes, "s1")]),
+            4096);
+  Plan fault = apart;
+  fault.offset[index_of(two_lanes, "s1")] = fault.offset[index_of(two_lanes, "s0")];
+  EXPECT_FALSE(check_plan(two_lanes, fault).ok());
 }
 
 }  // namespace

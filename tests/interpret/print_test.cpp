@@ -35,7 +35,7 @@ TEST(Print, EveryFieldSurvives) {
   p.attrs.push_back({{"eps", 1e-5}, {"exact", 9007199254740992.0}, {"scale", 0.1}, {"tiny", -4.9e-324}});
   Stage& s = p.stages[1];
   s.model = 3, s.chunk = 2, s.layer = 7, s.part = 12, s.replay = 1, s.attrs = 2;
-  s.group = Group::ExpertData, s.peer = Peer::Previous;
+  s.group = Group::ExpertData, s.peer = Peer::Previous, s.scratch = 17;
   p.values[3].space = Space::Pinned;
   p.values[11].expected_rows = 5, p.values[11].maximum_rows = 8;
   p.stages[3].after = {0}, p.stages[4].after = {0, 1, 3};
@@ -55,6 +55,7 @@ TEST(Print, EveryFieldSurvives) {
                           "after=fwd,model3,mb0,c2,L7,head.12,(replay) after=wgrad,mb0,head :"),
             std::string::npos)
       << print(p);
+  EXPECT_NE(print(p).find(" scratch=parts :"), std::string::npos) << print(p);
   for (int g = 0; g <= static_cast<int>(Group::World); ++g)
     for (int q = 0; q <= static_cast<int>(Peer::Previous); ++q) {
       s.group = static_cast<Group>(g), s.peer = static_cast<Peer>(q);

@@ -289,5 +289,18 @@ TEST(Unused, ValuesGoWhenTheyMay) {
   EXPECT_EQ(q.values[5].name, "v6");
 }
 
+TEST(Unused, ScratchStaysWithItsStage) {
+  Program p = chain();
+  p.stages.resize(2);
+  Value scratch;
+  scratch.name = "scratch";
+  p.stages[1].scratch = static_cast<ValueId>(p.values.size());
+  p.values.push_back(scratch);
+  const Program q = without_unused_values(p);
+  EXPECT_EQ(q.values.size(), 4u);
+  EXPECT_EQ(q.values[static_cast<size_t>(q.stages[1].scratch)].name, "scratch");
+  EXPECT_EQ(q.stages[0].scratch, kNoValue);
+}
+
 }  // namespace
 }  // namespace pleat::program

@@ -11,6 +11,7 @@
 #include "program/order.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
+#include "schedule/pass/scratch.h"
 #include "train/train_support.h"
 
 namespace pleat::train::testing {
@@ -198,6 +199,18 @@ TEST(Threads, StateIsTheSameForOneTwoAndFour) {
   const std::string expected = outcome(start.program, start.config, start.programs, {}, 4, 1);
   EXPECT_EQ(outcome(start.program, start.config, start.programs, {}, 4, 2), expected);
   EXPECT_EQ(outcome(start.program, start.config, start.programs, {}, 4, 4), expected);
+}
+
+// Memory of a stage alone is overwritten before and behind it, and lies where other lanes may be at work on what
+// is not theirs.
+TEST(Poison, ScratchIsNobodyElses) {
+  Start start;
+  const program::Program p = schedule::add_scratch(start.program);
+  EXPECT_GT(p.values.size(), start.program.values.size());
+  interpret::RunOptions options;
+  options.poison = true;
+  EXPECT_EQ(outcome(p, start.config, start.programs, options, 2),
+            outcome(start.program, start.config, start.programs, {}, 2));
 }
 
 }  // namespace pleat::train::testing

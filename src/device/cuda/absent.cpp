@@ -29,8 +29,6 @@ Event::Event(Event&&) noexcept = default;
 double Event::milliseconds(const Event&, const Event&) { absent(); }
 Lane::Lane() { absent(); }
 Lane::~Lane() = default;
-void Lane::need_scratch(int64_t) { absent(); }
-std::byte* Lane::scratch() const { absent(); }
 void Lane::record(Event&) { absent(); }
 void Lane::wait(const Event&) { absent(); }
 void Lane::synchronize() { absent(); }

@@ -73,8 +73,7 @@ class Event {
   void* handle_ = nullptr;
 };
 
-// What the kernels of one lane share: a stream, scratch memory and library handles. Stages of one lane run
-// one after the other, so they may use the same scratch.
+// What the kernels of one lane share: a stream and library handles, whose memory is the driver's own.
 class Lane {
  public:
   Lane();
@@ -83,12 +82,6 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   CUstream_st* stream() const { return stream_; }
-
-  // While programs are bound: this many bytes will be needed by one launch. The address may change until the
-  // last program is bound, so a launch asks for it each time.
-  void need_scratch(int64_t bytes);
-  std::byte* scratch() const;
-  int64_t scratch_bytes() const { return scratch_bytes_; }
 
   void record(Event& event);
   void wait(const Event& event);
@@ -110,8 +103,6 @@ class Lane {
 
  private:
   CUstream_st* stream_ = nullptr;
-  std::unique_ptr<Memory> scratch_;
-  int64_t scratch_bytes_ = 0;
   void* cublas_ = nullptr;
   void* cudnn_ = nullptr;
 };

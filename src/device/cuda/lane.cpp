@@ -1,7 +1,6 @@
 #include <cublasLt.h>
 #include <cudnn.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "device/cuda/check.h"
@@ -34,17 +33,6 @@ Lane::~Lane() {
   if (cudnn_) (void)cudnnDestroy(static_cast<cudnnHandle_t>(cudnn_));
   (void)cudaStreamDestroy(stream_);
 }
-
-void Lane::need_scratch(int64_t bytes) {
-  if (bytes <= scratch_bytes_) return;
-  // Grown while binding only: nothing runs that could still use the old block.
-  synchronize();
-  scratch_.reset();
-  scratch_bytes_ = (bytes + 255) / 256 * 256;
-  scratch_ = std::make_unique<Memory>(scratch_bytes_);
-}
-
-std::byte* Lane::scratch() const { return scratch_ ? scratch_->data() : nullptr; }
 
 void Lane::record(Event& event) {
   PLEAT_CUDA(cudaEventRecord(static_cast<cudaEvent_t>(event.handle()), stream_));

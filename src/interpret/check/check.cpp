@@ -162,6 +162,38 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
   }
 }
 
+// The scratch of a stage is its own: bytes of the step on the device that no other stage names.
+void check_scratch(const Program& program, CheckReport& report) {
+  std::vector<StageId> owner(program.values.size(), -1);
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const Stage& stage = program.stages[s];
+    if (stage.scratch == kNoValue) continue;
+    if (stage.scratch < 0 || stage.scratch >= static_cast<ValueId>(program.values.size())) {
+      report.faults.push_back(fmt::format("{}: value {} does not exist", stage_name(stage), stage.scratch));
+      continue;
+    }
+    const Value& v = program.values[static_cast<size_t>(stage.scratch)];
+    StageId& of = owner[static_cast<size_t>(stage.scratch)];
+    if (of >= 0)
+      report.faults.push_back(fmt::format("{}: scratch '{}' is that of {}", stage_name(stage), v.name,
+                                          stage_name(program.stages[static_cast<size_t>(of)])));
+    of = static_cast<StageId>(s);
+    if (v.view_of != kNoValue || v.life != Life::Step || v.space != Space::Device)
+      report.faults.push_back(fmt::format(
+          "{}: scratch '{}' must be a value of the step on the device, no view", stage_name(stage), v.name));
+  }
+  const auto is_used = [&](const Stage& stage, ValueId value) {
+    if (value < 0 || value >= static_cast<ValueId>(owner.size())) return;
+    const size_t root = static_cast<size_t>(root_of(program, value));
+    if (owner[root] >= 0)
+      report.faults.push_back(fmt::format("{}: uses '{}', the scratch of {}", stage_name(stage),
+                                          program.values[static_cast<size_t>(value)].name,
+                                          stage_name(program.stages[static_cast<size_t>(owner[root])])));
+  };
+  for (const Stage& stage : program.stages)
+    for (const Use& use : stage.uses) is_used(stage, use.value);
+}
+
 }  // namespace
 
 CheckReport check(const Program& program) {
@@ -173,6 +205,7 @@ CheckReport check(const Program& program) {
       report.faults.push_back(fmt::format("lane name '{}' is used twice", lane.name));
   // Everything below follows views to their bytes.
   if (!report.ok()) return report;
+  check_scratch(program, report);
   std::vector<Written> written(program.values.size());
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];

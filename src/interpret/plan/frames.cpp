@@ -165,6 +165,10 @@ class FramePacker {
         mix(v.view_of == kNoValue ? 0 : v.offset), mix(num_bytes(v));
         if (fresh) mix(num_bytes(p_.values[root]));
       }
+      if (stage.scratch == kNoValue) continue;
+      const size_t scratch = size_t(stage.scratch);
+      if (is_inside_[scratch]) order_seen.push_back(scratch);
+      mix(is_inside_[scratch]), mix(num_bytes(p_.values[scratch]));
     }
     Item item{{static_cast<int>(t), static_cast<int>(t)}, 0, {}};
     auto [known, fresh] = packed_.try_emplace(hash);

@@ -21,7 +21,8 @@ int64_t first_fit(std::vector<std::pair<int64_t, int64_t>>& occupied, int64_t fl
 }
 
 int64_t pack_values(const Program& program, const Order& order, const Lifetimes& lives,
-                    std::vector<size_t> values, int64_t floor, std::vector<int64_t>& offset) {
+                    std::vector<size_t> values, int64_t floor, std::vector<int64_t>& offset,
+                    std::span<const size_t> placed) {
   const StageId last_stage = static_cast<StageId>(program.stages.size()) - 1;
   const auto length = [&](size_t i) {
     const StageId begin = lives[i].from_start ? 0 : std::max(0, lives[i].first_in_list);
@@ -40,11 +41,12 @@ int64_t pack_values(const Program& program, const Order& order, const Lifetimes&
     const size_t i = values[n];
     const int64_t bytes = padded_bytes(program.values[i]);
     occupied.clear();
-    for (size_t m = 0; m < n; ++m) {
-      const size_t j = values[m];
+    const auto keep_off = [&](size_t j) {
       if (!lives.ordered(order, i, j) && !lives.ordered(order, j, i))
         occupied.emplace_back(offset[j], offset[j] + padded_bytes(program.values[j]));
-    }
+    };
+    for (const size_t j : placed) keep_off(j);
+    for (size_t m = 0; m < n; ++m) keep_off(values[m]);
     offset[i] = first_fit(occupied, floor, bytes);
     end = std::max(end, offset[i] + bytes);
   }

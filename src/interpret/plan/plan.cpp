@@ -14,9 +14,9 @@ Lifetimes::Lifetimes(const Program& program, const Order& order)
   last_.assign(first_.size(), -1);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
-    for (const Use& use : program.stages[s].uses) {
-      if (use.value == kNoValue) continue;
-      const size_t root = static_cast<size_t>(root_of(program, use.value));
+    const auto use_at = [&](ValueId value) {
+      if (value == kNoValue) return;
+      const size_t root = static_cast<size_t>(root_of(program, value));
       Lifetime& life = lives_[root];
       const size_t here = at(root, program.stages[s].lane);
       life.used = true;
@@ -24,7 +24,9 @@ Lifetimes::Lifetimes(const Program& program, const Order& order)
       last_[here] = id;
       if (life.first_in_list < 0) life.first_in_list = id;
       life.last_in_list = id;
-    }
+    };
+    for (const Use& use : program.stages[s].uses) use_at(use.value);
+    use_at(program.stages[s].scratch);
   }
   for (size_t i = 0; i < lives_.size(); ++i) {
     const Value& v = program.values[i];
@@ -53,11 +55,23 @@ bool Lifetimes::ordered(const Order& order, size_t a, size_t b) const {
 Plan plan(const Program& program) { return plan(program, Order(program)); }
 Plan plan(const Program& program, Packing packing) { return plan(program, Order(program), packing); }
 
+namespace {
+
+// Which values are the scratch of a stage.
+std::vector<char> scratch_values(const Program& program) {
+  std::vector<char> out(program.values.size(), 0);
+  for (const Stage& stage : program.stages)
+    if (stage.scratch != kNoValue) out[static_cast<size_t>(stage.scratch)] = 1;
+  return out;
+}
+
+}  // namespace
+
 Plan plan(const Program& program, const Order& order) {
-  const size_t roots =
-      static_cast<size_t>(std::count_if(program.values.begin(), program.values.end(), [](const Value& v) {
-        return v.view_of == kNoValue && v.space == Space::Device;
-      }));
+  const std::vector<char> scratch = scratch_values(program);
+  size_t roots = 0;
+  for (size_t i = 0; i < scratch.size(); ++i)
+    roots += program.values[i].view_of == kNoValue && program.values[i].space == Space::Device && !scratch[i];
   return plan(program, order, roots <= kMostValuesOneByOne ? Packing::OneByOne : Packing::Frames);
 }
 
@@ -111,9 +125,20 @@ SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes
     if (v.life == Life::Persistent || (begin_of(i) <= out.peak_stage && out.peak_stage <= end_of(i)))
       out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
   }
-  out.arena_bytes = packing == Packing::OneByOne
-                        ? pack_values(program, order, lives, std::move(todo), out.persistent_bytes, offset)
-                        : pack_frames(program, order, lives, todo, out.persistent_bytes, offset);
+  if (packing == Packing::Frames) {
+    out.arena_bytes = pack_frames(program, order, lives, todo, out.persistent_bytes, offset);
+    return out;
+  }
+  // Scratch goes into what the others leave free: it moves none of them, and on one lane adds at most the
+  // largest of it to the arena.
+  const std::vector<char> is_scratch = scratch_values(program);
+  const auto begin =
+      std::stable_partition(todo.begin(), todo.end(), [&](size_t i) { return !is_scratch[i]; });
+  const std::vector<size_t> scratch(begin, todo.end());
+  todo.erase(begin, todo.end());
+  out.arena_bytes = pack_values(program, order, lives, todo, out.persistent_bytes, offset);
+  out.arena_bytes = std::max(out.arena_bytes,
+                             pack_values(program, order, lives, scratch, out.persistent_bytes, offset, todo));
   return out;
 }
 

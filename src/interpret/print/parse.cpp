@@ -199,8 +199,10 @@ class Parser {
           bad("a declared attribute set", w);
       } else if (eat(w, "after=")) {
         s.after.push_back(stage_named(w));
+      } else if (eat(w, "scratch=")) {
+        s.scratch = find(w);
       } else {
-        bad("@LANE, group=, peer=, attrs=, after= or ':'", w);
+        bad("@LANE, group=, peer=, attrs=, after=, scratch= or ':'", w);
       }
     }
     if (!has_lane) bad("@LANE", ":");

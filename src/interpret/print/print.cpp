@@ -32,6 +32,8 @@ void print_stage(const Program& program, const Stage& s, std::string& out) {
     std::replace(name.begin(), name.end(), ' ', ',');
     out += " after=" + name;
   }
+  if (s.scratch != kNoValue)
+    out += fmt::format(" scratch={}", program.values[static_cast<size_t>(s.scratch)].name);
   out += " :";
   const auto& arguments = arguments_of(s.op, s.phase);
   bool arrow = false;

@@ -62,12 +62,6 @@ Lane& CudaMachine::lane(const std::string& name) {
   return *lane;
 }
 
-int64_t CudaMachine::scratch_bytes() const {
-  int64_t sum = 0;
-  for (const auto& [name, lane] : lanes_) sum += lane->scratch_bytes();
-  return sum;
-}
-
 void CudaMachine::write(int64_t offset, const void* from, int64_t bytes) {
   Lane& l = lane("compute");
   l.copy_in(arena() + offset, from, bytes);
@@ -139,6 +133,12 @@ struct CudaExecutor::State {
     return offset < 0 ? nullptr : machine.spaces().of(program.values[static_cast<size_t>(v)].space) + offset;
   }
 
+  std::span<std::byte> scratch_of(const Stage& stage) const {
+    if (stage.scratch == kNoValue) return {};
+    return {address(stage.scratch),
+            static_cast<size_t>(num_bytes(program.values[static_cast<size_t>(stage.scratch)]))};
+  }
+
   void bind(size_t s) {
     const Stage& stage = program.stages[s];
     CudaStage& bound = stages[s];
@@ -153,7 +153,8 @@ struct CudaExecutor::State {
       bound.args.push_back(arg);
     }
     kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
-    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr};
+    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr,
+                        scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       meets_ranks = true;
@@ -167,6 +168,7 @@ struct CudaExecutor::State {
                  name_of(kind));
     try {
       kernels::check_contract(kind, stage.phase, bound.invocation);
+      kernels::check_scratch(kind, stage.phase, bound.invocation);
       bound.launch = prepare(bound.invocation, *bound.lane);
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", bound.name, e.what()));

@@ -32,7 +32,6 @@ class CudaMachine {
   SpaceMemory spaces() const { return {memory_.data(), pinned_.data()}; }
   int64_t arena_bytes() const { return memory_.size(); }
   device::cuda::Lane& lane(const std::string& name);
-  int64_t scratch_bytes() const;
   double gemm_rate() const {
     return gemm_rate_;
   }  // FLOP/s of a large bf16 product, measured once per process

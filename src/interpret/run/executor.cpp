@@ -82,6 +82,12 @@ struct Executor::State {
     return offset < 0 ? nullptr : spaces.of(program.values[static_cast<size_t>(v)].space) + offset;
   }
 
+  std::span<std::byte> scratch_of(const Stage& stage) const {
+    if (stage.scratch == kNoValue) return {};
+    return {address(stage.scratch),
+            static_cast<size_t>(num_bytes(program.values[static_cast<size_t>(stage.scratch)]))};
+  }
+
   void bind(size_t s, device::Pool& pool) {
     const Stage& stage = program.stages[s];
     BoundStage& bound = stages[s];
@@ -94,7 +100,8 @@ struct Executor::State {
       bound.args.push_back(arg);
     }
     kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
-    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool};
+    bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool,
+                        scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       return;
@@ -123,6 +130,7 @@ struct Executor::State {
 
   void poison_before(const Stage& stage) {
     std::lock_guard lock(mutex);
+    if (stage.scratch != kNoValue) fill_dead(stage.scratch);
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const size_t root = static_cast<size_t>(root_of(program, use.value));
@@ -132,6 +140,7 @@ struct Executor::State {
 
   void poison_after(const Stage& stage) {
     std::lock_guard lock(mutex);
+    if (stage.scratch != kNoValue) fill_dead(stage.scratch);
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const ValueId root = root_of(program, use.value);

@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(Engine::kThreads)
 }
 
 template <class Engine, int D, int DV>
-Gradients gradients(const OwnArguments& a, device::cuda::Lane& lane) {
+CudaLaunch gradients(const OwnArguments& a, std::span<std::byte> scratch, device::cuda::Lane& lane) {
   using T = typename Engine::Element;
   constexpr int kBytes = sizeof(BackwardTiles<Engine, D, DV>);
   for (auto* kernel : {query_gradient<Engine, D, DV>, key_gradient<Engine, D, DV>})
@@ -199,43 +199,34 @@ Gradients gradients(const OwnArguments& a, device::cuda::Lane& lane) {
       key_grid(blocks(a.num_keys), static_cast<unsigned>(a.kv_heads));
   const int64_t num_dots = static_cast<int64_t>(a.num_queries) * a.heads;
   const unsigned dot_blocks = static_cast<unsigned>(cuda::ceil_div(num_dots, kDotThreads / 32));
-  Gradients out;
-  out.scratch_bytes = num_dots * static_cast<int64_t>(sizeof(float));
-  out.launch = [=, stream = lane.stream()](const OwnArguments& now, std::byte* scratch) {
-    float* dots = reinterpret_cast<float*>(scratch);
+  float* const dots = reinterpret_cast<float*>(scratch_for(scratch, row_dot_bytes(a.num_queries, a.heads)));
+  return [=, stream = lane.stream()] {
     if (num_dots > 0) {
-      row_dots<T><<<dot_blocks, kDotThreads, 0, stream>>>(now, dots);
+      row_dots<T><<<dot_blocks, kDotThreads, 0, stream>>>(a, dots);
       PLEAT_CUDA_LAUNCHED();
-      query_gradient<Engine, D, DV><<<query_grid, Engine::kThreads, kBytes, stream>>>(now, dots, wide);
+      query_gradient<Engine, D, DV><<<query_grid, Engine::kThreads, kBytes, stream>>>(a, dots, wide);
       PLEAT_CUDA_LAUNCHED();
     }
     if (key_grid.x > 0) {
-      key_gradient<Engine, D, DV><<<key_grid, Engine::kThreads, kBytes, stream>>>(now, dots, wide);
+      key_gradient<Engine, D, DV><<<key_grid, Engine::kThreads, kBytes, stream>>>(a, dots, wide);
       PLEAT_CUDA_LAUNCHED();
     }
   };
-  return out;
-}
-
-Gradients choose_gradients(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
-  if (suits_hopper_gradients(a, dtype)) return hopper_gradients(a, lane);
-  Gradients out;
-  with_widths(a.d, a.dv, [&](auto d, auto dv) {
-    if (dtype == tensor::Dtype::BF16)
-      out = gradients<MatrixEngine<1, 2>, d(), dv()>(a, lane);
-    else if (dtype == tensor::Dtype::F32)
-      out = gradients<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, lane);
-  });
-  return out;
 }
 
 }  // namespace
 
-CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, device::cuda::Lane& lane) {
-  const int64_t scratch_at = a.max_documents > 0 ? document_list_bytes(a.max_documents) : 0;
-  const Gradients gradients = choose_gradients(a, dtype, lane);
-  lane.need_scratch(scratch_at + gradients.scratch_bytes);
-  return [=, &lane] { gradients.launch(a.at_launch(lane.scratch()), lane.scratch() + scratch_at); };
+CudaLaunch own_backward(const OwnArguments& a, tensor::Dtype dtype, std::span<std::byte> scratch,
+                        device::cuda::Lane& lane) {
+  if (suits_hopper_gradients(a, dtype)) return hopper_gradients(a, scratch, lane);
+  CudaLaunch out;
+  with_widths(a.d, a.dv, [&](auto d, auto dv) {
+    if (dtype == tensor::Dtype::BF16)
+      out = gradients<MatrixEngine<1, 2>, d(), dv()>(a, scratch, lane);
+    else if (dtype == tensor::Dtype::F32)
+      out = gradients<FloatEngine<(d() > 192 ? 32 : 64)>, d(), dv()>(a, scratch, lane);
+  });
+  return out;
 }
 
 }  // namespace pleat::kernels::attention

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "kernels/attention/attention_cudnn.h"
 #include "kernels/attention/attention_own.h"
 #include "kernels/attention/attention_path.h"
 #include "kernels/attention/ring_attention_cuda.h"
@@ -21,41 +20,24 @@ using namespace attention;
 using program::Phase;
 using tensor::Dtype;
 
-struct Facts {
-  int64_t seq_len;
-  bool documents, deterministic;
-};
-
-Facts facts_of(const Invocation& in) {
-  return {in.integer("seq_len"), in.attr("documents") != 0, in.attr("deterministic") != 0};
-}
-
 struct Choice {
   std::shared_ptr<const CudnnAttention> cudnn;  // nullptr: own
   std::string why;
 };
 
 Choice choose(const Arg& qkv, const Invocation& in, Phase phase, device::cuda::Lane& lane) {
-  const AttentionShape s = attention_shape(in, qkv.dim(0));
-  const Facts f = facts_of(in);
-  const auto own = [](std::string why) { return Choice{nullptr, std::move(why)}; };
-  if (qkv.dtype != Dtype::BF16)
-    return own(std::string("the type is ") + std::string(tensor::name_of(qkv.dtype)));
-  if (s.head_dim % 8 != 0 || s.v_head_dim % 8 != 0) return own("a head's width is not a multiple of 8");
-  if (f.seq_len < 2 || s.rows == 0) return own("sequences of one token");
-  CudnnCase want{s, f.seq_len, f.documents ? max_documents(s.rows, f.seq_len) : 0, phase != Phase::Forward,
-                 f.deterministic};
+  const CudnnCase want = cudnn_case(qkv, in, phase != Phase::Forward);
+  if (std::string why = why_own(want, qkv.dtype); !why.empty()) return {nullptr, std::move(why)};
   std::string why;
   auto plan = cudnn_attention(want, lane.cudnn(), &why);
-  if (!plan) return own("cuDNN: " + why);
+  if (!plan) return {nullptr, "cuDNN: " + why};
   return {std::move(plan), ""};
 }
 
 std::string documents_of(const Invocation& in, const AttentionShape& s) {
-  const Facts f = facts_of(in);
-  if (!f.documents) return "";
+  if (in.attr("documents") == 0) return "";
   return fmt::format("; own kernel for microbatches of more than {} documents",
-                     max_documents(s.rows, f.seq_len));
+                     max_documents(s.rows, in.integer("seq_len")));
 }
 
 void note(const AttentionShape& s, const Invocation& in, Phase phase, const Choice& choice) {
@@ -91,21 +73,31 @@ const std::byte* at(const Arg& arg, int64_t element) {
          element * (arg.dtype == Dtype::BF16 ? int64_t{2} : int64_t{4});
 }
 
+// cuDNN's part of the scratch.
+std::byte* workspace_in(std::span<std::byte> scratch, const CudnnAttention& plan) {
+  if (plan.workspace_bytes() > static_cast<int64_t>(scratch.size()))
+    base::fail_with(base::ExitCode::Hardware,
+                    "cuDNN asks for a workspace of {} bytes where {} were planned for its attention "
+                    "(kernels/attention/attention_scratch.h)",
+                    plan.workspace_bytes(), scratch.size());
+  return scratch.data();
+}
+
 // cuDNN where the microbatch's documents fit the list, `own` where they do not. Scratch: the list, then what
 // either needs.
-CudaLaunch attend_documents(const AttentionShape& s, const Facts& f,
+CudaLaunch attend_documents(const AttentionShape& s, const Invocation& in,
                             std::shared_ptr<const CudnnAttention> plan, CudnnArguments arguments,
                             OwnArguments own, device::cuda::Lane& lane) {
-  const int64_t room = max_documents(s.rows, f.seq_len), list_bytes = document_list_bytes(room);
-  own.max_documents = room;
-  lane.need_scratch(list_bytes + plan->workspace_bytes());
-  const bool backward = arguments.dqkv != nullptr;
-  return [=, &lane, handle = lane.cudnn(),
-          otherwise = (backward ? own_backward : own_forward)(own, Dtype::BF16, lane)] {
-    CudnnArguments now = arguments;
-    now.documents = document_list_at(lane.scratch(), room);
-    list_documents(s, f.seq_len, room, own.doc_start, now.documents, lane.stream());
-    plan->run(handle, now, lane.scratch() + list_bytes);
+  const int64_t seq_len = in.integer("seq_len"), room = max_documents(s.rows, seq_len),
+                list_bytes = document_list_bytes(room);
+  arguments.documents = document_list_at(in.scratch_for(list_bytes), room);
+  own.listed = arguments.documents.listed;
+  const std::span<std::byte> rest = in.scratch.subspan(static_cast<size_t>(list_bytes));
+  const CudaLaunch otherwise =
+      arguments.dqkv ? own_backward(own, Dtype::BF16, rest, lane) : own_forward(own, Dtype::BF16, lane);
+  return [=, stream = lane.stream(), handle = lane.cudnn(), workspace = workspace_in(rest, *plan)] {
+    list_documents(s, seq_len, room, own.doc_start, arguments.documents, stream);
+    plan->run(handle, arguments, workspace);
     otherwise();
   };
 }
@@ -131,12 +123,11 @@ CudaLaunch prepare_forward(const Invocation& in, device::cuda::Lane& lane) {
   if (sinks.present)
     finish = apply_sinks(s, sinks.data, args.out.data, args.lse.as<float>(), qkv.dtype, lane);
   CudaLaunch attend;
-  if (const Facts f = facts_of(in); f.documents) {
-    attend = attend_documents(s, f, choice.cudnn, a, own, lane);
-  } else {
-    lane.need_scratch(choice.cudnn->workspace_bytes());
-    attend = [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] { plan->run(handle, a, lane.scratch()); };
-  }
+  if (in.attr("documents") != 0)
+    attend = attend_documents(s, in, choice.cudnn, a, own, lane);
+  else
+    attend = [=, plan = choice.cudnn, handle = lane.cudnn(),
+              workspace = workspace_in(in.scratch, *choice.cudnn)] { plan->run(handle, a, workspace); };
   return [=] {
     attend();
     if (finish) finish();
@@ -157,23 +148,22 @@ CudaLaunch prepare_backward(const Invocation& in, device::cuda::Lane& lane) {
   own.dq = dqkv.data;
   own.dk = const_cast<std::byte*>(at(dqkv, s.k_column(0)));
   own.dv_to = const_cast<std::byte*>(at(dqkv, s.v_column(0)));
-  if (!choice.cudnn) return own_backward(own, qkv.dtype, lane);
+  if (!choice.cudnn) return own_backward(own, qkv.dtype, in.scratch, lane);
   CudnnArguments a;
   a.qkv = qkv.data, a.out = args.out.data, a.dout = args.dout.data, a.dqkv = dqkv.data;
-  const Facts f = facts_of(in);
-  if (f.documents) {
+  if (in.attr("documents") != 0) {
     a.stats = args.lse.data;
-    return attend_documents(s, f, choice.cudnn, a, own, lane);
+    return attend_documents(s, in, choice.cudnn, a, own, lane);
   }
   // Scratch: the transposed log-sum-exp, then cuDNN's workspace.
-  const CudaLaunch transpose = transpose_lse(args.lse.as<float>(), s.rows, s.heads, f.seq_len, lane);
-  const int64_t stats_bytes = cuda::ceil_div(s.rows * s.heads * 4, 256) * 256;
-  lane.need_scratch(stats_bytes + choice.cudnn->workspace_bytes());
-  return [=, plan = choice.cudnn, handle = lane.cudnn(), &lane] {
+  const int64_t stats_bytes = transposed_lse_bytes(s);
+  a.stats = in.scratch_for(stats_bytes);
+  const CudaLaunch transpose = transpose_lse(args.lse.as<float>(), static_cast<float*>(a.stats), s.rows,
+                                             s.heads, in.integer("seq_len"), lane);
+  return [=, plan = choice.cudnn, handle = lane.cudnn(),
+          workspace = workspace_in(in.scratch.subspan(static_cast<size_t>(stats_bytes)), *choice.cudnn)] {
     transpose();
-    CudnnArguments now = a;
-    now.stats = lane.scratch();
-    plan->run(handle, now, lane.scratch() + stats_bytes);
+    plan->run(handle, a, workspace);
   };
 }
 
@@ -183,7 +173,8 @@ CudaLaunch prepare_sinks(const Invocation& in, device::cuda::Lane& lane) {
   const Row<Arg> args(in.args);
   if (!cuda::is_stored(args.dout.dtype)) return {};
   return sinks_backward(attention_shape(in, args.dout.dim(0)), args.dout.data, args.out.data,
-                        args.lse.template as<float>(), args.sinks.data, args.dout.dtype, args.dsinks, lane);
+                        args.lse.template as<float>(), args.sinks.data, args.dout.dtype, args.dsinks,
+                        in.scratch, lane);
 }
 
 // What both directions read; kernels count keys in rows of the microbatch, queries in own rows.
@@ -215,7 +206,7 @@ CudaLaunch prepare_context_backward(const Invocation& in, device::cuda::Lane& la
   a.dq_row = static_cast<int64_t>(a.heads) * a.d, a.dkv_row = a.kv_row;
   a.dq = args.dq.data, a.dk = args.dkv.data;
   a.dv_to = const_cast<std::byte*>(at(args.dkv, static_cast<int64_t>(a.kv_heads) * a.d));
-  return own_backward(a, args.qkv.dtype, lane);
+  return own_backward(a, args.qkv.dtype, in.scratch, lane);
 }
 
 }  // namespace

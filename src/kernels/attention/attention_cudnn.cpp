@@ -18,51 +18,12 @@ using fe::graph::Tensor_attributes;
 
 enum Id : int64_t { kQ = 1, kK, kV, kO, kStats, kDO, kDQ, kDK, kDV, kLengths, kQkvAt, kOutAt, kStatsAt };
 
-// How a launch is cut into calls of one plan: `sequences` (or documents) and `kv_heads` (with their query
-// heads) each.
-struct Part {
-  int64_t sequences, kv_heads;
-};
-
-Part part_of(const CudnnCase& c) {
-  if (c.max_documents > 0) return {c.max_documents, c.shape.kv_heads};
-  Part part{c.shape.rows / c.seq_len, c.shape.kv_heads};
-  if (!c.backward || !c.deterministic) return part;
-  const int64_t least = least_score_bytes(c.shape.heads, c.shape.kv_heads, c.seq_len);
-  const auto too_big = [&] { return part.sequences * part.kv_heads * least > kMaxScoreBytes; };
-  const auto smaller = [](int64_t n) {  // the largest divisor below n
-    int64_t d = n - 1;
-    while (n % d != 0) --d;
-    return d;
-  };
-  while (too_big() && part.sequences > 1) part.sequences = smaller(part.sequences);
-  while (too_big() && part.kv_heads > 1) part.kv_heads = smaller(part.kv_heads);
-  return part;
-}
-
 class Plan final : public CudnnAttention {
  public:
   Plan(const CudnnCase& c, void* handle) : case_(c), part_(part_of(c)) {
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
-    if (c.max_documents > 0 && c.backward && c.deterministic) {
-      why_ = "documents have no deterministic backward";
-      return;
-    }
-    // Seen with 9.14 at width 256: parts of the gradients are not written. Up to 192/128 without shared keys they
-    // are, and up to 128 with them.
-    const bool shares = c.shape.heads != c.shape.kv_heads;
-    if (c.max_documents > 0 && c.backward &&
-        (c.shape.head_dim > (shares ? 128 : 192) || c.shape.v_head_dim > 128)) {
-      why_ = "documents of heads this wide: parts of the gradients are not written";
-      return;
-    }
-    if (c.backward && c.deterministic &&
-        least_score_bytes(c.shape.heads, c.shape.kv_heads, c.seq_len) > kMaxScoreBytes) {
-      why_ = "its deterministic backward would keep too many scores";
-      return;
-    }
     if (c.max_documents > 0) describe_documents();
     c.backward ? describe_backward() : describe_forward();
     // One step after the other, so that `why` names the one that was refused.

@@ -145,8 +145,7 @@ CudaLaunch launch(const OwnArguments& a, device::cuda::Lane& lane) {
                   static_cast<unsigned>(a.heads));
   return [=, &lane] {
     if (grid.x == 0) return;
-    forward<Engine, D, DV>
-        <<<grid, Engine::kThreads, kBytes, lane.stream()>>>(a.at_launch(lane.scratch()), wide);
+    forward<Engine, D, DV><<<grid, Engine::kThreads, kBytes, lane.stream()>>>(a, wide);
     PLEAT_CUDA_LAUNCHED();
   };
 }

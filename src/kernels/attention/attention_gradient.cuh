@@ -27,7 +27,7 @@ namespace pleat::kernels::attention {
 
 enum class Side { Queries, Keys };
 
-constexpr int kHeldRows = 128, kStreamRows = 64, kGradientThreads = 384, kBoxBytes = 64 * 64 * 2;
+constexpr int kHeldRows = 128, kGradientThreads = 384, kBoxBytes = 64 * 64 * 2;
 constexpr int kNobody = 0x7fffffff;  // `low` of a row that is not there
 constexpr float kLog2E = 1.4426950408889634f;
 

@@ -8,11 +8,8 @@ namespace pleat::kernels::attention {
 // bf16 in widths and strides the copy engine takes, queries and keys the same rows.
 bool suits_hopper_gradients(const OwnArguments& arguments, tensor::Dtype dtype);
 
-// Enqueues dq, dk and dv; `scratch` is its own while it runs.
-struct Gradients {
-  int64_t scratch_bytes = 0;
-  std::function<void(const OwnArguments& at_launch, std::byte* scratch)> launch;
-};
-Gradients hopper_gradients(const OwnArguments& arguments, device::cuda::Lane& lane);
+// Enqueues dq, dk and dv.
+CudaLaunch hopper_gradients(const OwnArguments& arguments, std::span<std::byte> scratch,
+                            device::cuda::Lane& lane);
 
 }  // namespace pleat::kernels::attention

@@ -23,7 +23,7 @@ auto prepared() {
 }
 
 template <int D, int DV>
-Gradients prepare(const OwnArguments& a, device::cuda::Lane& lane) {
+CudaLaunch prepare(const OwnArguments& a, std::span<std::byte> scratch, device::cuda::Lane& lane) {
   const GradientMaps maps{map_of(a.q, a.d, a.num_queries, a.q_row, a.heads),
                           map_of(a.k, a.d, a.num_keys, a.kv_row, a.kv_heads),
                           map_of(a.v, a.dv, a.num_keys, a.kv_row, a.kv_heads),
@@ -35,20 +35,18 @@ Gradients prepare(const OwnArguments& a, device::cuda::Lane& lane) {
       key_grid(blocks, static_cast<unsigned>(a.kv_heads));
   const int64_t rows = cuda::ceil_div(a.num_queries, kStreamRows) * kStreamRows, sums = rows * a.heads;
   const auto number_blocks = static_cast<unsigned>(cuda::ceil_div(sums, kNumbersThreads / 32));
-  Gradients out;
-  out.scratch_bytes = sums * static_cast<int64_t>(sizeof(float2)) + rows * 4;
-  out.launch = [=, stream = lane.stream()](const OwnArguments& now, std::byte* scratch) {
+  std::byte* const numbers = scratch_for(scratch, query_number_bytes(a.num_queries, a.heads));
+  const QueryNumbers queries{rows, reinterpret_cast<float2*>(numbers),
+                             reinterpret_cast<int*>(numbers + sums * static_cast<int64_t>(sizeof(float2)))};
+  return [=, stream = lane.stream()] {
     constexpr int kBytes = GradientTiles<D, DV>::kBytes;
-    const QueryNumbers queries{rows, reinterpret_cast<float2*>(scratch),
-                               reinterpret_cast<int*>(scratch + sums * static_cast<int64_t>(sizeof(float2)))};
-    make_query_numbers<<<number_blocks, kNumbersThreads, 0, stream>>>(now, queries);
+    make_query_numbers<<<number_blocks, kNumbersThreads, 0, stream>>>(a, queries);
     PLEAT_CUDA_LAUNCHED();
-    of_queries<<<query_grid, kGradientThreads, kBytes, stream>>>(maps, now, queries);
+    of_queries<<<query_grid, kGradientThreads, kBytes, stream>>>(maps, a, queries);
     PLEAT_CUDA_LAUNCHED();
-    of_keys<<<key_grid, kGradientThreads, kBytes, stream>>>(maps, now, queries);
+    of_keys<<<key_grid, kGradientThreads, kBytes, stream>>>(maps, a, queries);
     PLEAT_CUDA_LAUNCHED();
   };
-  return out;
 }
 
 }  // namespace
@@ -65,10 +63,10 @@ bool suits_hopper_gradients(const OwnArguments& a, tensor::Dtype dtype) {
   return true;
 }
 
-Gradients hopper_gradients(const OwnArguments& a, device::cuda::Lane& lane) {
-  if (a.d <= 64 && a.dv <= 64) return prepare<64, 64>(a, lane);
-  if (a.d <= 128) return prepare<128, 128>(a, lane);
-  return prepare<192, 128>(a, lane);
+CudaLaunch hopper_gradients(const OwnArguments& a, std::span<std::byte> scratch, device::cuda::Lane& lane) {
+  if (a.d <= 64 && a.dv <= 64) return prepare<64, 64>(a, scratch, lane);
+  if (a.d <= 128) return prepare<128, 128>(a, scratch, lane);
+  return prepare<192, 128>(a, scratch, lane);
 }
 
 }  // namespace pleat::kernels::attention

@@ -6,7 +6,7 @@
 // multiplied by tensor cores, f32 in plain float.
 #pragma once
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_scratch.h"
 #include "kernels/attention/documents.h"
 #include "kernels/cuda/bind.h"
 
@@ -27,24 +27,19 @@ struct OwnArguments {
   void* out_to = nullptr;
   float* lse = nullptr;  // [num_queries, heads]
   void *dq = nullptr, *dk = nullptr, *dv_to = nullptr;
-  // Where the lane's scratch begins with a list of documents (documents.h), its room: the kernels do nothing
-  // when all rows are listed. 0: there is none.
-  int64_t max_documents = 0;
-  const int32_t* listed = nullptr;  // set at launch
-
-  OwnArguments at_launch(std::byte* scratch) const {
-    OwnArguments now = *this;
-    if (max_documents > 0) now.listed = document_list_at(scratch, max_documents).listed;
-    return now;
-  }
+  // Of a list of documents (documents.h): the kernels do nothing when all rows are listed. nullptr: there is
+  // none.
+  const int32_t* listed = nullptr;
 };
 
 // `dtype` is bf16 or f32 and holds for all void pointers.
 CudaLaunch own_forward(const OwnArguments& arguments, tensor::Dtype dtype, device::cuda::Lane& lane);
-CudaLaunch own_backward(const OwnArguments& arguments, tensor::Dtype dtype, device::cuda::Lane& lane);
+// The scratch is its own while it runs (attention_scratch.h).
+CudaLaunch own_backward(const OwnArguments& arguments, tensor::Dtype dtype, std::span<std::byte> scratch,
+                        device::cuda::Lane& lane);
 
 // to[b, h, i] = lse[b seq_len + i, h].
-CudaLaunch transpose_lse(const float* lse, int64_t rows, int heads, int64_t seq_len,
+CudaLaunch transpose_lse(const float* lse, float* to, int64_t rows, int heads, int64_t seq_len,
                          device::cuda::Lane& lane);
 
 // Turns a result without sinks into one with: out *= 1 / (1 + exp(sink - lse)), lse = log(exp(lse) +
@@ -55,6 +50,6 @@ CudaLaunch apply_sinks(const AttentionShape& shape, const void* sinks, void* out
 // attention_backward_sinks of attention.h. dsinks may have another type.
 CudaLaunch sinks_backward(const AttentionShape& shape, const void* dout, const void* out, const float* lse,
                           const void* sinks, tensor::Dtype dtype, const Arg& dsinks,
-                          device::cuda::Lane& lane);
+                          std::span<std::byte> scratch, device::cuda::Lane& lane);
 
 }  // namespace pleat::kernels::attention

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-constexpr int kChunkRows = 128;
+constexpr int kChunkRows = kSinkChunkRows;
 
 // parts[head, chunk] = sum over the rows of a chunk of exp(sink - lse) * (dout . out). A warp takes every
 // eighth row, lanes split the head.
@@ -85,15 +85,13 @@ __global__ void __launch_bounds__(32) finish(const double* parts, int64_t num_pa
 
 }  // namespace
 
-CudaLaunch transpose_lse(const float* lse, int64_t rows, int heads, int64_t seq_len,
+CudaLaunch transpose_lse(const float* lse, float* to, int64_t rows, int heads, int64_t seq_len,
                          device::cuda::Lane& lane) {
-  lane.need_scratch(rows * heads * static_cast<int64_t>(sizeof(float)));
   const dim3 grid(static_cast<unsigned>(ceil_div(seq_len, kTile)),
                   static_cast<unsigned>(ceil_div(heads, kTile)), static_cast<unsigned>(rows / seq_len));
-  return [=, &lane] {
+  return [=, stream = lane.stream()] {
     if (rows == 0) return;
-    transpose<<<grid, kThreads, 0, lane.stream()>>>(lse, reinterpret_cast<float*>(lane.scratch()), heads,
-                                                    seq_len);
+    transpose<<<grid, kThreads, 0, stream>>>(lse, to, heads, seq_len);
     PLEAT_CUDA_LAUNCHED();
   };
 }
@@ -117,25 +115,24 @@ CudaLaunch apply_sinks(const AttentionShape& shape, const void* sinks, void* out
 
 CudaLaunch sinks_backward(const AttentionShape& shape, const void* dout, const void* out, const float* lse,
                           const void* sinks, tensor::Dtype dtype, const Arg& dsinks,
-                          device::cuda::Lane& lane) {
+                          std::span<std::byte> scratch, device::cuda::Lane& lane) {
   CudaLaunch launch;
   const int64_t chunks = ceil_div(shape.rows, kChunkRows);
   const auto heads = static_cast<unsigned>(shape.heads);
-  lane.need_scratch(chunks * shape.heads * static_cast<int64_t>(sizeof(double)));
+  double* const parts = reinterpret_cast<double*>(scratch_for(scratch, sink_bytes(shape.rows, shape.heads)));
   with_float(dtype, [&](auto zero) {
     with_float(dsinks.dtype, [&](auto gradient) {
       using T = decltype(zero);
       using G = decltype(gradient);
       launch = [=, rows = shape.rows, dv = shape.v_head_dim, into = dsinks.into(), to = dsinks.as<G>(),
-                &lane] {
-        double* parts = reinterpret_cast<double*>(lane.scratch());
+                stream = lane.stream()] {
         if (chunks > 0) {
-          sum_chunk<T><<<dim3(static_cast<unsigned>(chunks), heads), kThreads, 0, lane.stream()>>>(
+          sum_chunk<T><<<dim3(static_cast<unsigned>(chunks), heads), kThreads, 0, stream>>>(
               static_cast<const T*>(dout), static_cast<const T*>(out), lse, static_cast<const T*>(sinks),
               rows, static_cast<int>(heads), dv, parts);
           PLEAT_CUDA_LAUNCHED();
         }
-        finish<G><<<heads, 32, 0, lane.stream()>>>(parts, chunks, to, into);
+        finish<G><<<heads, 32, 0, stream>>>(parts, chunks, to, into);
         PLEAT_CUDA_LAUNCHED();
       };
     });

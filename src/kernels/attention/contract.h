@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/attention/attention.h"
+#include "kernels/attention/attention_scratch.h"
 #include "kernels/math/coords.h"
 
 namespace pleat::kernels {
@@ -237,6 +237,33 @@ inline void check(const signature::ring_attention::BackwardWeight<Arg>& args, co
 }
 inline Work work(const signature::ring_attention::BackwardWeight<Arg>&, const Invocation& call) {
   return moves(call, 2);
+}
+
+// ---- Scratch: attention_scratch.h says what is in it.
+
+inline int64_t scratch_bytes(const signature::attention::Forward<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  return attention::forward_scratch_bytes(attention::cudnn_case(args.qkv, call, false), args.qkv.dtype);
+}
+inline int64_t scratch_bytes(const signature::attention::BackwardInput<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  return attention::backward_scratch_bytes(attention::cudnn_case(args.qkv, call, true), args.qkv.dtype);
+}
+template <
+    AnyOf<signature::context_attention::BackwardInput<Arg>, signature::ring_attention::BackwardInput<Arg>>
+        Args>
+int64_t scratch_bytes(const Args& args, const Invocation& call, const Gpu&) {
+  return attention::row_dot_bytes(args.qkv.dim(0), call.integer("heads"));
+}
+template <AnyOf<signature::attention::BackwardWeight<Arg>, signature::context_attention::BackwardWeight<Arg>,
+                signature::ring_attention::BackwardWeight<Arg>>
+              Args>
+int64_t scratch_bytes(const Args& args, const Invocation& call, const Gpu&) {
+  return attention::sink_bytes(args.dout.dim(0), call.integer("heads"));
+}
+template <AnyOf<signature::context_attention::Forward<Arg>, signature::ring_attention::Forward<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

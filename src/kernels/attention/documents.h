@@ -28,7 +28,12 @@ struct DocumentList {
 // empty blocks in every launch, and shorter documents are little work for any kernel.
 constexpr int64_t max_documents(int64_t rows, int64_t seq_len) { return rows / seq_len + rows / 512; }
 
-int64_t document_list_bytes(int64_t max_documents);
+constexpr int64_t kDocumentListAlignment = 256;  // of its parts
+constexpr int64_t document_list_bytes(int64_t max_documents) {
+  constexpr int64_t kAlign = kDocumentListAlignment;
+  const auto rounded = [](int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; };
+  return kAlign + rounded(4 * max_documents) + 3 * rounded(8 * (max_documents + 1));
+}
 DocumentList document_list_at(std::byte* memory, int64_t max_documents);
 
 // Enqueues on `stream`. Documents longer than seq_len are not listed.

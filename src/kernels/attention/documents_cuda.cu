@@ -7,7 +7,6 @@ namespace pleat::kernels::attention {
 namespace {
 
 constexpr int kThreads = 1024, kWarps = kThreads / 32;
-constexpr int64_t kAlign = 256;
 
 struct Widths {
   int64_t qkv, out, stats;
@@ -64,13 +63,11 @@ __global__ void __launch_bounds__(kThreads)
         static_cast<int32_t>((to.stats_at[document + 1] - to.stats_at[document]) / widths.stats);
 }
 
-int64_t rounded(int64_t bytes) { return cuda::ceil_div(bytes, kAlign) * kAlign; }
+int64_t rounded(int64_t bytes) {
+  return cuda::ceil_div(bytes, kDocumentListAlignment) * kDocumentListAlignment;
+}
 
 }  // namespace
-
-int64_t document_list_bytes(int64_t max_documents) {
-  return kAlign + rounded(4 * max_documents) + 3 * rounded(8 * (max_documents + 1));
-}
 
 DocumentList document_list_at(std::byte* memory, int64_t max_documents) {
   const auto take = [&](int64_t bytes) {

@@ -2,6 +2,7 @@
 // head, its lanes split the head, and the other side's rows go by in ascending order. All arithmetic is in
 // float. Contract: ring_attention.h.
 #include "device/cuda/check.h"
+#include "kernels/attention/attention_scratch.h"
 #include "kernels/attention/ring_attention.h"
 #include "kernels/attention/ring_attention_cuda.h"
 #include "kernels/cuda/halt.cuh"
@@ -238,11 +239,11 @@ CudaLaunch launch_backward(const Invocation& in, device::cuda::Lane& lane) {
   const signature::ring_attention::BackwardInput<Arg> args(in.args);
   const RingArguments a = arguments_of(args, in);
   const dim3 queries = grid_of(a.num_queries, a.heads), keys = grid_of(a.num_keys, a.kv_heads);
-  lane.need_scratch(a.num_queries * a.heads * static_cast<int64_t>(sizeof(float)));
+  auto* const dots =
+      reinterpret_cast<float*>(in.scratch_for(attention::row_dot_bytes(a.num_queries, a.heads)));
   return [=, &lane, dout = args.dout.as<T>(), qkv = args.qkv.as<T>(), kv = args.kv.as<T>(),
           out = args.out.as<T>(), lse = args.lse.as<float>(), dq = args.dq.as<T>(), into = args.dq.into(),
           dkv = args.dkv.as<T>()] {
-    auto* dots = reinterpret_cast<float*>(lane.scratch());
     if (queries.x > 0) {
       row_dots<T><<<queries, kThreads, 0, lane.stream()>>>(a, dout, out, dots);
       PLEAT_CUDA_LAUNCHED();

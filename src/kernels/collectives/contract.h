@@ -84,22 +84,30 @@ template <AnyOf<signature::send::Forward<Arg>, signature::send::BackwardInput<Ar
               Args>
 void check(const Args&, const Invocation&) {}
 
+template <class Args>
+concept AnyExchange =
+    AnyOf<Args, signature::all_gather::Forward<Arg>, signature::all_gather::BackwardInput<Arg>,
+          signature::all_gather::Update<Arg>, signature::reduce_scatter::Forward<Arg>,
+          signature::reduce_scatter::BackwardInput<Arg>, signature::all_reduce::Forward<Arg>,
+          signature::all_reduce::BackwardInput<Arg>, signature::all_reduce::BackwardWeight<Arg>,
+          signature::all_reduce::Update<Arg>, signature::all_to_all::Forward<Arg>,
+          signature::all_to_all::BackwardInput<Arg>, signature::ring_shift::Forward<Arg>,
+          signature::ring_shift::BackwardInput<Arg>, signature::reduce_shards::BackwardWeight<Arg>,
+          signature::gather_shards::Update<Arg>, signature::rows_to_experts::Forward<Arg>,
+          signature::rows_to_experts::BackwardInput<Arg>, signature::rows_to_tokens::Forward<Arg>,
+          signature::rows_to_tokens::BackwardInput<Arg>, signature::send::Forward<Arg>,
+          signature::send::BackwardInput<Arg>, signature::receive::Forward<Arg>,
+          signature::receive::BackwardInput<Arg>>;
+
 // Every one of them is one call.
-template <AnyOf<signature::all_gather::Forward<Arg>, signature::all_gather::BackwardInput<Arg>,
-                signature::all_gather::Update<Arg>, signature::reduce_scatter::Forward<Arg>,
-                signature::reduce_scatter::BackwardInput<Arg>, signature::all_reduce::Forward<Arg>,
-                signature::all_reduce::BackwardInput<Arg>, signature::all_reduce::BackwardWeight<Arg>,
-                signature::all_reduce::Update<Arg>, signature::all_to_all::Forward<Arg>,
-                signature::all_to_all::BackwardInput<Arg>, signature::ring_shift::Forward<Arg>,
-                signature::ring_shift::BackwardInput<Arg>, signature::reduce_shards::BackwardWeight<Arg>,
-                signature::gather_shards::Update<Arg>, signature::rows_to_experts::Forward<Arg>,
-                signature::rows_to_experts::BackwardInput<Arg>, signature::rows_to_tokens::Forward<Arg>,
-                signature::rows_to_tokens::BackwardInput<Arg>, signature::send::Forward<Arg>,
-                signature::send::BackwardInput<Arg>, signature::receive::Forward<Arg>,
-                signature::receive::BackwardInput<Arg>>
-              Args>
+template <AnyExchange Args>
 Work work(const Args&, const Invocation& call) {
   return moves(call);
+}
+// The communicator's own buffers are its business.
+template <AnyExchange Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

@@ -99,4 +99,17 @@ inline Work work(const signature::vocab_loss::BackwardInput<Arg>&, const Invocat
   return moves(call, 2);
 }
 
+// ---- Scratch: the loss of every row, f64, which are summed in the order of rows.
+
+inline int64_t row_loss_bytes(int64_t rows) { return rows * 8; }
+template <AnyOf<signature::cross_entropy::Forward<Arg>, signature::cross_entropy::BackwardInput<Arg>,
+                signature::vocab_loss::Forward<Arg>, signature::vocab_loss::BackwardInput<Arg>>
+              Args>
+int64_t scratch_bytes(const Args& args, const Invocation&, const Gpu&) {
+  return row_loss_bytes(args.mask.dim(0));
+}
+inline int64_t scratch_bytes(const signature::vocab_stats::Forward<Arg>&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

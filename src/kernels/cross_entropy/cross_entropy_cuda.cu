@@ -2,6 +2,7 @@
 // (row_stream.cuh). For the gradient a row stays on the multiprocessor between its sum and its gradient, so
 // it is read once and written once: short rows in registers, long ones in shared memory (loss_ring.cuh). Rows
 // that are not whole 16-byte units, or longer than a cluster of blocks holds, are read twice for it.
+#include "kernels/cross_entropy/contract.h"
 #include "kernels/cross_entropy/loss_ring.cuh"
 #include "kernels/cross_entropy/loss_rows.cuh"
 #include "kernels/cross_entropy/row_stream.cuh"
@@ -175,12 +176,12 @@ LaunchRows plan_gradient(const LossArgs<T>& p, int64_t rows, const double* norm)
   return block_per_row(streamed_gradient<T>);
 }
 
-CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, device::cuda::Lane& lane) {
-  lane.need_scratch(to.rows * static_cast<int64_t>(sizeof(double)));
-  return [=, &lane] {
-    auto* row_loss = reinterpret_cast<double*>(lane.scratch());
-    launch_rows(lane.stream(), row_loss);
-    launch_sum_losses(lane.stream(), row_loss, to);
+CudaLaunch loss_launch(LaunchRows launch_rows, const LossTarget& to, const Invocation& call,
+                       device::cuda::Lane& lane) {
+  auto* const row_loss = reinterpret_cast<double*>(call.scratch_for(row_loss_bytes(to.rows)));
+  return [=, stream = lane.stream()] {
+    launch_rows(stream, row_loss);
+    launch_sum_losses(stream, row_loss, to);
   };
 }
 
@@ -193,7 +194,7 @@ CudaLaunch prepare_forward(const Invocation& call, device::cuda::Lane& lane) {
     const LossTarget to = loss_target(args);
     out = loss_launch(
         [=](CUstream_st* stream, double* row_loss) { launch_sums<false>(stream, p, to.rows, row_loss); }, to,
-        lane);
+        call, lane);
   });
   return out;
 }
@@ -204,7 +205,7 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
   with_float(args.logits.dtype, [&](auto zero) {
     const LossTarget to = loss_target(args);
     out = loss_launch(plan_gradient(loss_args<decltype(zero)>(args, call), to.rows, args.norm.as<double>()),
-                      to, lane);
+                      to, call, lane);
   });
   return out;
 }

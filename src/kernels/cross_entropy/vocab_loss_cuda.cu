@@ -98,9 +98,8 @@ CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane
   const int num_ranks = static_cast<int>(ranks_of_stats(args.all_stats, rows));
   if (args.token_loss.present && !is_stored(args.token_loss.dtype)) return {};
   const LossTarget to = loss_target(args);
-  lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
+  auto* const row_loss = reinterpret_cast<double*>(call.scratch_for(row_loss_bytes(rows)));
   return [=, &lane, all_stats = args.all_stats.as<double>()] {
-    auto* row_loss = reinterpret_cast<double*>(lane.scratch());
     if (rows > 0) {
       losses<<<static_cast<unsigned>(ceil_div(rows, 256)), 256, 0, lane.stream()>>>(all_stats, num_ranks,
                                                                                     to.mask, rows, row_loss);
@@ -120,9 +119,8 @@ CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cud
     const auto p = loss_args<T>(args, call);
     const LossTarget to = loss_target(args);
     const bool wide = p.columns % kWide<T> == 0 && all_aligned({p.logits});
-    lane.need_scratch(rows * static_cast<int64_t>(sizeof(double)));
+    auto* const row_loss = reinterpret_cast<double*>(call.scratch_for(row_loss_bytes(rows)));
     out = [=, &lane, all_stats = args.all_stats.as<double>(), norm = args.norm.as<double>()] {
-      auto* row_loss = reinterpret_cast<double*>(lane.scratch());
       const auto blocks = static_cast<unsigned>(rows);
       if (blocks > 0) {
         if (wide)

@@ -1,9 +1,10 @@
 // How a kernels folder offers its CUDA kernels, beside its CPU ones (kernels/bind.h).
 //
 // A CUDA kernel is *prepared* once, when a program is bound and its arguments fit the contract
-// (kernels/contract.h): it picks tiles, algorithms and library plans, and asks the lane for scratch. What it
-// returns is called once per step: it only enqueues work on the lane's stream. It never allocates, never
-// waits for the device, never reads device memory on the host; so a step can be captured as a graph.
+// (kernels/contract.h): it picks tiles, algorithms and library plans, and takes what it needs of the call's
+// scratch. What it returns is called once per step: it only enqueues work on the lane's stream. It never
+// allocates, never waits for the device, never reads device memory on the host; so a step can be captured as a
+// graph.
 //
 // Same contracts as the CPU kernels, which are the specification. Types: activations, weights and their
 // gradients with respect to activations bf16 or f32 (the compute type); rstd, lse, cos_sin f32; router

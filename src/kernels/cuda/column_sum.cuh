@@ -1,13 +1,14 @@
 // Sums over rows, one per column: gradients of norms, biases and gates.
 //
 // Blocks of rows give partial sums in scratch, which a second launch adds up in double, in ascending order.
-// How rows are cut follows from the shape alone.
+// How rows are cut follows from the shape alone (kernels/cuda/scratch.h).
 #pragma once
 
 #include <algorithm>
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
+#include "kernels/cuda/scratch.h"
 #include "kernels/cuda/types.cuh"
 
 namespace pleat::kernels::cuda {
@@ -72,9 +73,6 @@ inline void launch_reduce_parts(CUstream_st* stream, const float* parts, int num
   });
 }
 
-constexpr int kSumLanes = 8;         // rows a block looks at side by side
-constexpr int64_t kSumBlocks = 128;  // row blocks at most
-
 // Load: `Raw raw(row, column)` reads what N columns of a row need, `add(raw, sums)` adds their values.
 template <int N, class Load>
 __global__ void __launch_bounds__(32 * kSumLanes)
@@ -109,19 +107,7 @@ __global__ void __launch_bounds__(32 * kSumLanes)
   }
 }
 
-struct SumPlan {
-  int64_t rows_per_block, row_blocks;
-};
-inline SumPlan sum_plan(int64_t rows) {
-  const int64_t per_block =
-      std::max<int64_t>(4 * kSumLanes, ceil_div(ceil_div(rows, kSumBlocks), kSumLanes) * kSumLanes);
-  return {per_block, ceil_div(rows, per_block)};
-}
-inline int64_t sum_scratch_bytes(int64_t rows, int64_t width) {
-  return sum_plan(rows).row_blocks * width * static_cast<int64_t>(sizeof(float));
-}
-
-// Enqueues out (+)= column sums of what `load` reads. `parts` has sum_scratch_bytes.
+// Enqueues out (+)= column sums of what `load` reads. `parts` has column_sum_bytes.
 template <int N, class Load>
 void launch_column_sums(CUstream_st* stream, Load load, int64_t rows, float* parts, const SumTarget& out) {
   const int64_t width = out.width;

@@ -26,6 +26,7 @@ struct Product {
   const Arg* bias = nullptr;  // [n] of d's type
 };
 
-CudaLaunch matmul(const Product& product, device::cuda::Lane& lane);
+// In the scratch of `call`, which has kMatmulWorkspace (kernels/cuda/scratch.h).
+CudaLaunch matmul(const Product& product, const Invocation& call, device::cuda::Lane& lane);
 
 }  // namespace pleat::kernels::cuda

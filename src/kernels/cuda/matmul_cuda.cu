@@ -8,7 +8,7 @@
 #include "device/cuda/random.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/matmul_table.h"
-#include "kernels/cuda/workspace.h"
+#include "kernels/cuda/scratch.h"
 
 namespace pleat::kernels::cuda {
 namespace {
@@ -70,7 +70,7 @@ Candidates recommended(const Plan& plan, cublasLtHandle_t handle, const std::str
 
 }  // namespace
 
-CudaLaunch matmul(const Product& p, Lane& lane) {
+CudaLaunch matmul(const Product& p, const Invocation& call, Lane& lane) {
   if (p.m == 0 || p.n == 0) return [] {};
   const Arg &a = *p.a, &b = *p.b, &d = *p.d;
   PLEAT_CHECK(a.dtype == b.dtype, "operands of a product have one type");
@@ -105,14 +105,14 @@ CudaLaunch matmul(const Product& p, Lane& lane) {
   layout(&plan->second, a, p.transpose_a, p.m, p.k);
   layout(&plan->out, d, false, p.m, p.n);
   const auto handle = static_cast<cublasLtHandle_t>(lane.cublas());
-  lane.need_scratch(kMatmulWorkspace);
+  void* const workspace = call.scratch_for(kMatmulWorkspace);
 
   const void* c = p.c ? p.c->data : d.data;
   const float one = 1, beta = accumulate || p.c ? 1 : 0;
-  const auto run = [plan, handle, first = b.data, second = a.data, c, to = d.data, one, beta,
-                    &lane](const cublasLtMatmulAlgo_t& algo) {
+  const auto run = [plan, handle, first = b.data, second = a.data, c, to = d.data, one, beta, workspace,
+                    stream = lane.stream()](const cublasLtMatmulAlgo_t& algo) {
     return cublasLtMatmul(handle, plan->product, &one, first, plan->first, second, plan->second, &beta, c,
-                          plan->out, to, plan->out, &algo, lane.scratch(), kMatmulWorkspace, lane.stream());
+                          plan->out, to, plan->out, &algo, workspace, kMatmulWorkspace, stream);
   };
 
   const MatmulKey key{p.m,     p.n,     p.k,       p.transpose_a,    p.transpose_b,

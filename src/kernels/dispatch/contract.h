@@ -2,6 +2,7 @@
 // what they do. Plans are here, the rows themselves in contract_rows.h.
 #pragma once
 
+#include "base/checked.h"
 #include "kernels/dispatch/contract_rows.h"
 #include "kernels/router/routing_checks.h"
 
@@ -116,5 +117,45 @@ inline void check(const signature::trim_plan::Forward<Arg>& args, const Invocati
 }
 // What every expert keeps, the rows as they were, the rows that stay.
 inline Work work(const signature::trim_plan::Forward<Arg>&, const Invocation& call) { return moves(call, 3); }
+
+// ---- Scratch, all of it i32.
+
+// A stable counting sort of choices into buckets (counting_sort.cuh): what every chunk of choices has of every
+// bucket, and three numbers per bucket.
+constexpr int64_t kSortedChunk = 1024;  // choices
+inline int64_t sort_chunks(int64_t choices) {
+  return std::max<int64_t>(1, base::ceil_div(choices, kSortedChunk));
+}
+inline int64_t sort_bytes(int64_t choices, int64_t buckets) {
+  return 4 * buckets * (sort_chunks(choices) + 3);
+}
+
+// With a capacity the sorted choices too.
+inline int64_t scratch_bytes(const signature::dispatch_plan::Forward<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  const int64_t buckets = call.integer("experts") * (args.piece.present ? call.integer("pieces") : 1);
+  return sort_bytes(args.idx.size(), buckets) + (call.integer("capacity") > 0 ? 4 * args.idx.size() : 0);
+}
+// With padding every expert and source is a bucket.
+inline int64_t gather_buckets(const Invocation& call) {
+  return call.integer("experts_per_rank") * (call.integer("pad") != 0 ? call.integer("ranks") : 1);
+}
+inline int64_t scratch_bytes(const signature::gather_plan::Forward<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  return sort_bytes(args.idx.size(), gather_buckets(call));
+}
+// Counts of all ranks, offsets and choices as they were, and whether any expert is cut.
+inline int64_t scratch_bytes(const signature::trim_plan::Forward<Arg>& args, const Invocation&, const Gpu&) {
+  const int64_t ranks = args.all_offsets.dim(0), offsets = args.offsets.dim(0);
+  return 4 * (ranks * (offsets - 1) + offsets + args.row_token.dim(0) + 1);
+}
+template <AnyOf<signature::receive_plan::Forward<Arg>, signature::permute::Forward<Arg>,
+                signature::permute::BackwardInput<Arg>, signature::combine::Forward<Arg>,
+                signature::combine::BackwardInput<Arg>, signature::combine_ranks::Forward<Arg>,
+                signature::permute_ranks::BackwardInput<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
 
 }  // namespace pleat::kernels

@@ -2,6 +2,7 @@
 // place). With a capacity, choices are sorted into cells first and a block per bucket then keeps its own.
 #include "device/cuda/check.h"
 #include "kernels/cuda/halt.cuh"
+#include "kernels/dispatch/contract.h"
 #include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "kernels/router/routing_checks.h"
@@ -53,14 +54,19 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
   require_index_range(args.row_token, T * k, E * pieces * capacity);
   const Choices choices{args.idx.as<int32_t>(), args.piece.as<int32_t>(), T * k,
                         static_cast<int>(k),    static_cast<int>(E),      static_cast<int>(pieces)};
-  const int64_t buckets = E * pieces, chunks = std::max<int64_t>(1, ceil_div(T * k, kChunkItems));
+  const int64_t buckets = E * pieces, chunks = sort_chunks(T * k);
   check_counts(args.idx, chunks, buckets);
   const float* probs = args.probs.as<float>();
   int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
           *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
   int64_t* dropped = args.dropped.as<int64_t>();
   const bool add = args.dropped.into() == Into::Accumulate;
-  lane.need_scratch(4 * (buckets * (chunks + 3) + (capacity > 0 ? T * k : 0)));
+  Sorted sorted;
+  sorted.before = reinterpret_cast<int*>(call.scratch_for(scratch_bytes(args, call, {})));
+  sorted.count = sorted.before + buckets * chunks;
+  sorted.first_cell = sorted.count + buckets;
+  sorted.first_row = sorted.first_cell + buckets;
+  sorted.cells = sorted.first_row + buckets;
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
   for (const void* kernel : {reinterpret_cast<const void*>(&place_rows<Choices>),
@@ -68,13 +74,6 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
     allow_shared(kernel, static_cast<int64_t>(shared * kSortWarps),
                  fmt::format("[dispatch_plan] {} experts, pieces or ranks", buckets));
   return [=, &lane, num_chunks = static_cast<int>(chunks), most = static_cast<int>(capacity)] {
-    int* scratch = reinterpret_cast<int*>(lane.scratch());
-    Sorted sorted;
-    sorted.before = scratch;
-    sorted.count = sorted.before + buckets * chunks;
-    sorted.first_cell = sorted.count + buckets;
-    sorted.first_row = sorted.first_cell + buckets;
-    sorted.cells = sorted.first_row + buckets;
     const unsigned blocks = static_cast<unsigned>(chunks);
     const RowRule rule{choices.pieces, most, pad, false, budget, offsets, dropped, add};
     count_and_scan<<<blocks, kScanThreads, shared, lane.stream()>>>(choices, num_chunks, rule, sorted,

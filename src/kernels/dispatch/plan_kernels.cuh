@@ -8,14 +8,16 @@
 #pragma once
 
 #include "device/cuda/check.h"
-#include "kernels/contract.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
+#include "kernels/dispatch/contract.h"
 #include "kernels/dispatch/counting_sort.cuh"
 #include "kernels/router/token.cuh"
 
 namespace pleat::kernels::cuda {
+
+static_assert(kChunkItems == kSortedChunk);
 
 constexpr int kScanThreads = 1024, kScanWarps = kScanThreads / 32;
 constexpr int kSelectThreads = 256;

@@ -1,5 +1,6 @@
 // Row plans of a rank's own experts on the GPU, when the tokens of several ranks meet there: gathered
 // (gather_plan) or exchanged (receive_plan).
+#include "kernels/dispatch/contract.h"
 #include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "kernels/router/routing_checks.h"
@@ -101,19 +102,18 @@ CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane)
   int32_t *offsets = args.offsets.as<int32_t>(), *row_token = args.row_token.as<int32_t>(),
           *row_slot = args.row_slot.as<int32_t>(), *token_row = args.token_row.as<int32_t>();
   const int64_t buckets = choices.num_buckets();
-  const int64_t chunks = std::max<int64_t>(1, ceil_div(num_tokens * k, kChunkItems));
+  const int64_t chunks = sort_chunks(num_tokens * k);
   check_counts(args.idx, chunks, buckets);
-  lane.need_scratch(4 * buckets * (chunks + 3));
+  Sorted sorted{};
+  sorted.before = reinterpret_cast<int*>(call.scratch_for(scratch_bytes(args, call, {})));
+  sorted.count = sorted.before + buckets * chunks;
+  sorted.first_cell = sorted.count + buckets;
+  sorted.first_row = sorted.first_cell + buckets;
   const Counters counters(lane, 1);
   const size_t shared = static_cast<size_t>(buckets) * 4;
   allow_shared(reinterpret_cast<const void*>(&place_rows<LocalChoices>),
                static_cast<int64_t>(shared * kSortWarps), fmt::format("[gather_plan] {} experts", buckets));
   return [=, &lane, num_chunks = static_cast<int>(chunks), most = pad ? static_cast<int>(capacity) : 0] {
-    Sorted sorted{};
-    sorted.before = reinterpret_cast<int*>(lane.scratch());
-    sorted.count = sorted.before + buckets * chunks;
-    sorted.first_cell = sorted.count + buckets;
-    sorted.first_row = sorted.first_cell + buckets;
     const unsigned blocks = static_cast<unsigned>(chunks);
     const RowRule rule{pad ? choices.ranks : 1, most, pad, pad, R, offsets, nullptr, false};
     count_and_scan<<<blocks, kScanThreads, shared, lane.stream()>>>(choices, num_chunks, rule, sorted,

@@ -1,6 +1,7 @@
 // A plan of rows cut down to a budget, on the GPU: what every expert keeps (one block), the rows as they were
 // (a copy, since they are compacted in place), and the choice within each expert (a block each). With nothing
 // over the budget the last two find nothing to do.
+#include "kernels/dispatch/contract.h"
 #include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "program/overflow.h"
@@ -151,13 +152,12 @@ CudaLaunch prepare_trim_plan(const Invocation& call, device::cuda::Lane& lane) {
           *row_token = args.row_token.as<int32_t>(), *row_slot = args.row_slot.as<int32_t>(),
           *token_row = args.token_row.as<int32_t>();
   int64_t *dropped = args.dropped.as<int64_t>(), *overflow = args.overflow.as<int64_t>();
-  lane.need_scratch(4 * (n * E + E + 1 + R + 1));
+  Room room;
+  room.counts = reinterpret_cast<int*>(call.scratch_for(scratch_bytes(args, call, {})));
+  room.offsets = room.counts + n * E;
+  room.choices = room.offsets + E + 1;
+  room.any = room.choices + R;
   return [=, &lane, top_k = static_cast<int>(k)] {
-    Room room;
-    room.counts = reinterpret_cast<int*>(lane.scratch());
-    room.offsets = room.counts + n * E;
-    room.choices = room.offsets + E + 1;
-    room.any = room.choices + R;
     trim_offsets<<<1, kThreads, 0, lane.stream()>>>(group, coords, all, offsets, dropped, overflow, room);
     PLEAT_CUDA_LAUNCHED();
     if (R > 0) {

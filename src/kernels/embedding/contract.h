@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/embedding/embedding_scratch.h"
 #include "kernels/math/coords.h"
 #include "program/limits.h"
 
@@ -42,6 +43,14 @@ inline Work work(const signature::embedding::BackwardWeight<Arg>& args, const In
                used = std::min(rows, static_cast<double>(args.tokens.dim(0)));
   const double part = args.dtable.into() == Into::Overwrite || rows == 0 ? 1 : used / rows;
   return {0, moved_bytes({&args.tokens, 1}) + moved_bytes({&args.dy, 1}) + table * part, 3};
+}
+
+inline int64_t scratch_bytes(const signature::embedding::Forward<Arg>&, const Invocation&, const Gpu&) {
+  return 0;
+}
+inline int64_t scratch_bytes(const signature::embedding::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu&) {
+  return EmbeddingScratch(args.tokens.dim(0), args.dtable.dim(0), args.dtable.dim(1)).total;
 }
 
 }  // namespace pleat::kernels

@@ -4,6 +4,7 @@
 #include <cub/device/device_radix_sort.cuh>
 
 #include "device/cuda/check.h"
+#include "kernels/embedding/embedding_scratch.h"
 #include "kernels/embedding/token_rows.cuh"
 
 namespace pleat::kernels::cuda {
@@ -24,10 +25,12 @@ static __global__ void __launch_bounds__(kZeroThreads) zero_unused(const uint8_t
   if (!used[blockIdx.x]) table.zero_row(blockIdx.x, static_cast<int>(threadIdx.x), kZeroThreads);
 }
 
-// Where the parts of the scratch begin.
+// In scratch.
 struct DeviceSort {
-  int64_t keys, order, used, temporary, total;
-  size_t temporary_bytes;
+  int32_t *keys = nullptr, *order = nullptr;
+  uint8_t* used = nullptr;
+  void* library = nullptr;
+  size_t library_bytes = 0;
 };
 
 inline cudaError_t radix_sort(void* temporary, size_t& bytes, const int32_t* keys, const int32_t* order,
@@ -36,38 +39,37 @@ inline cudaError_t radix_sort(void* temporary, size_t& bytes, const int32_t* key
                                          sorted.num_tokens, 0, key_bits, stream);
 }
 
-inline DeviceSort plan_device_sort(const TokenRows& tokens) {
-  DeviceSort p{};
-  const auto take = [&](int64_t bytes) {
-    const int64_t at = p.total;
-    p.total += (bytes + 255) / 256 * 256;
-    return at;
-  };
-  p.keys = take(4 * tokens.num_tokens), p.order = take(4 * tokens.num_tokens);
-  p.used = take(tokens.table_rows);
+inline DeviceSort plan_device_sort(const TokenRows& tokens, const EmbeddingScratch& parts,
+                                   std::byte* scratch) {
+  DeviceSort p;
+  p.keys = reinterpret_cast<int32_t*>(scratch + parts.keys);
+  p.order = reinterpret_cast<int32_t*>(scratch + parts.order);
+  p.used = reinterpret_cast<uint8_t*>(scratch + parts.used);
+  p.library = scratch + parts.library;
   const SortedTokens none{nullptr, nullptr, static_cast<int>(tokens.num_tokens), 0};
-  PLEAT_CUDA(radix_sort(nullptr, p.temporary_bytes, nullptr, nullptr, none, tokens.key_bits(), nullptr));
-  p.temporary = take(static_cast<int64_t>(p.temporary_bytes));
+  PLEAT_CUDA(radix_sort(nullptr, p.library_bytes, nullptr, nullptr, none, tokens.key_bits(), nullptr));
+  const int64_t planned = EmbeddingScratch::most_of_library(tokens.num_tokens);
+  if (static_cast<int64_t>(p.library_bytes) > planned)
+    base::fail_with(base::ExitCode::Hardware,
+                    "CUB asks for {} bytes to sort {} tokens where {} were planned "
+                    "(kernels/embedding/embedding_scratch.h)",
+                    p.library_bytes, tokens.num_tokens, planned);
   return p;
 }
 
 // `zero`: the rows of the table that no token uses become zero.
-inline void launch_device_sort(CUstream_st* stream, const DeviceSort& p, std::byte* scratch,
-                               const TokenRows& tokens, const SortedTokens& sorted, const TableBytes& table,
-                               bool zero) {
-  auto *keys = reinterpret_cast<int32_t*>(scratch + p.keys),
-       *order = reinterpret_cast<int32_t*>(scratch + p.order);
-  auto* used = reinterpret_cast<uint8_t*>(scratch + p.used);
-  PLEAT_CUDA(cudaMemsetAsync(used, 0, static_cast<size_t>(tokens.table_rows), stream));
+inline void launch_device_sort(CUstream_st* stream, const DeviceSort& p, const TokenRows& tokens,
+                               const SortedTokens& sorted, const TableBytes& table, bool zero) {
+  PLEAT_CUDA(cudaMemsetAsync(p.used, 0, static_cast<size_t>(tokens.table_rows), stream));
   make_keys<<<static_cast<unsigned>(ceil_div(tokens.num_tokens, kKeyThreads)), kKeyThreads, 0, stream>>>(
-      tokens, keys, order, used);
+      tokens, p.keys, p.order, p.used);
   PLEAT_CUDA_LAUNCHED();
   if (zero) {
-    zero_unused<<<static_cast<unsigned>(tokens.table_rows), kZeroThreads, 0, stream>>>(used, table);
+    zero_unused<<<static_cast<unsigned>(tokens.table_rows), kZeroThreads, 0, stream>>>(p.used, table);
     PLEAT_CUDA_LAUNCHED();
   }
-  size_t bytes = p.temporary_bytes;
-  PLEAT_CUDA(radix_sort(scratch + p.temporary, bytes, keys, order, sorted, tokens.key_bits(), stream));
+  size_t bytes = p.library_bytes;
+  PLEAT_CUDA(radix_sort(p.library, bytes, p.keys, p.order, sorted, tokens.key_bits(), stream));
 }
 
 }  // namespace pleat::kernels::cuda

@@ -8,6 +8,7 @@
 #include "kernels/embedding/cluster_sort.cuh"
 #include "kernels/embedding/device_sort.cuh"
 #include "kernels/embedding/embedding.h"
+#include "kernels/embedding/embedding_scratch.h"
 #include "kernels/embedding/sum_runs.cuh"
 #include "kernels/rows/gather.cuh"
 
@@ -16,30 +17,27 @@ namespace {
 
 using namespace cuda;
 
-// Scratch: the sorted tokens, the pieces of runs, what the sort needs.
+// Scratch: embedding_scratch.h.
 template <int N, class T, class D>
 CudaLaunch backward(const TokenRows& tokens, const T* dy, D* dtable, int64_t width, bool accumulate,
-                    device::cuda::Lane& lane) {
+                    const Invocation& call, device::cuda::Lane& lane) {
   const TableBytes table{reinterpret_cast<std::byte*>(dtable), tokens.table_rows,
                          width * static_cast<int64_t>(sizeof(D)), N > 1};
-  const int64_t list = (4 * tokens.num_tokens + 255) / 256 * 256, pieces_at = 2 * list,
-                sort_at = pieces_at + (piece_bytes(tokens.num_tokens, width) + 255) / 256 * 256;
+  const EmbeddingScratch parts(tokens.num_tokens, tokens.table_rows, width);
+  std::byte* const scratch = call.scratch_for(parts.total);
   const std::optional<ClusterSort> cluster =
       plan_cluster_sort(tokens.num_tokens, tokens.table_rows, !accumulate);
-  const DeviceSort device = cluster ? DeviceSort{} : plan_device_sort(tokens);
-  lane.need_scratch(sort_at + device.total);
-  return [=, &lane] {
-    CUstream_st* stream = lane.stream();
-    std::byte* scratch = lane.scratch();
-    const SortedTokens sorted{reinterpret_cast<int32_t*>(scratch), reinterpret_cast<int32_t*>(scratch + list),
-                              static_cast<int>(tokens.num_tokens), static_cast<int>(tokens.table_rows)};
+  const DeviceSort device = cluster ? DeviceSort{} : plan_device_sort(tokens, parts, scratch);
+  const SortedTokens sorted{reinterpret_cast<int32_t*>(scratch + parts.sorted_keys),
+                            reinterpret_cast<int32_t*>(scratch + parts.sorted_order),
+                            static_cast<int>(tokens.num_tokens), static_cast<int>(tokens.table_rows)};
+  const RunSums<T, D> sums{sorted, dy, dtable, reinterpret_cast<float*>(scratch + parts.pieces), width, 0};
+  return [=, stream = lane.stream()] {
     if (cluster)
       launch_cluster_sort(stream, *cluster, tokens, sorted, table);
     else
-      launch_device_sort(stream, device, scratch + sort_at, tokens, sorted, table, !accumulate);
-    launch_run_sums<N>(
-        stream, RunSums<T, D>{sorted, dy, dtable, reinterpret_cast<float*>(scratch + pieces_at), width, 0},
-        accumulate);
+      launch_device_sort(stream, device, tokens, sorted, table, !accumulate);
+    launch_run_sums<N>(stream, sums, accumulate);
   };
 }
 
@@ -80,8 +78,8 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
       // A thread's columns are whole 16 bytes of dy; so are the table's rows, for the zeros.
       constexpr int kRun = kWide<T>;
       out = width % std::max(kRun, kWide<D>) == 0 && all_aligned({dy, dtable})
-                ? backward<kRun>(tokens, dy, dtable, width, accumulate, lane)
-                : backward<1>(tokens, dy, dtable, width, accumulate, lane);
+                ? backward<kRun>(tokens, dy, dtable, width, accumulate, call, lane)
+                : backward<1>(tokens, dy, dtable, width, accumulate, call, lane);
     });
   });
   return out;

@@ -7,11 +7,12 @@
 
 #include "device/cuda/check.h"
 #include "kernels/cuda/pack.cuh"
+#include "kernels/embedding/embedding_scratch.h"
 #include "kernels/embedding/token_rows.cuh"
 
 namespace pleat::kernels::cuda {
 
-constexpr int kSumThreads = 128, kTile = 32;
+constexpr int kSumThreads = 128, kTile = static_cast<int>(EmbeddingScratch::kTileTokens);
 
 // N columns of a row, in accesses of at most 16 bytes.
 template <class D, int N>
@@ -144,10 +145,6 @@ __global__ void __launch_bounds__(kSumThreads) sum_pieces(RunSums<T, D> a, bool 
   }
   if (accumulate) old.add_to(sum);
   Columns<D, N>::store(sum, row);
-}
-
-inline int64_t piece_bytes(int64_t num_tokens, int64_t width) {
-  return ceil_div(num_tokens, kTile) * 2 * width * static_cast<int64_t>(sizeof(float));
 }
 
 // Enqueues dtable[row] (+)= sums, for the rows that have tokens. N columns of dy are 16 bytes, or one.

@@ -94,4 +94,14 @@ inline Work work(const signature::expert_swiglu::BackwardInput<Arg>&, const Invo
   return moves(call);
 }
 
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::grouped_linear::Forward<Arg>, signature::grouped_linear::BackwardInput<Arg>,
+                signature::grouped_linear::BackwardWeight<Arg>, signature::expert_swiglu::Forward<Arg>,
+                signature::expert_swiglu::BackwardInput<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

@@ -2,7 +2,7 @@
 // linear.h.
 #pragma once
 
-#include "kernels/contract.h"
+#include "kernels/cuda/scratch.h"
 
 namespace pleat::kernels {
 
@@ -19,6 +19,9 @@ inline void check(const signature::linear::Forward<Arg>& args, const Invocation&
 inline Work work(const signature::linear::Forward<Arg>& args, const Invocation& call) {
   return multiplies(call, product_flops(args.x.dim(0), args.w));
 }
+inline int64_t scratch_bytes(const signature::linear::Forward<Arg>&, const Invocation&, const Gpu&) {
+  return kMatmulWorkspace;
+}
 
 inline void check(const signature::linear::BackwardInput<Arg>& args, const Invocation&) {
   require_rank(args.dy, 2);
@@ -30,6 +33,9 @@ inline void check(const signature::linear::BackwardInput<Arg>& args, const Invoc
 }
 inline Work work(const signature::linear::BackwardInput<Arg>& args, const Invocation& call) {
   return multiplies(call, product_flops(args.dy.dim(0), args.w));
+}
+inline int64_t scratch_bytes(const signature::linear::BackwardInput<Arg>&, const Invocation&, const Gpu&) {
+  return kMatmulWorkspace;
 }
 
 inline void check(const signature::linear::BackwardWeight<Arg>& args, const Invocation&) {
@@ -45,6 +51,15 @@ inline void check(const signature::linear::BackwardWeight<Arg>& args, const Invo
 }
 inline Work work(const signature::linear::BackwardWeight<Arg>& args, const Invocation& call) {
   return multiplies(call, product_flops(args.dy.dim(0), args.dw), args.dbias.present ? 3 : 1);
+}
+// The gradient of a bias is summed in parts of as many rows, f32, once the product is done.
+constexpr int kBiasPartRows = 128;
+inline int64_t bias_part_bytes(const Arg& dy) {
+  return base::ceil_div(dy.dim(0), kBiasPartRows) * dy.dim(1) * 4;
+}
+inline int64_t scratch_bytes(const signature::linear::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu&) {
+  return std::max(kMatmulWorkspace, args.dbias.present ? bias_part_bytes(args.dy) : 0);
 }
 
 }  // namespace pleat::kernels

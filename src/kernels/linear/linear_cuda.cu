@@ -3,6 +3,7 @@
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/types.cuh"
+#include "kernels/linear/contract.h"
 #include "kernels/linear/linear.h"
 
 namespace pleat::kernels {
@@ -11,7 +12,7 @@ namespace {
 using namespace cuda;
 using device::cuda::Lane;
 
-constexpr int kRowsPerPart = 128;
+constexpr int kRowsPerPart = kBiasPartRows;
 
 // Sums of kRowsPerPart rows each, then of the parts: two fixed orders.
 template <class T>
@@ -34,22 +35,21 @@ __global__ void column_total(const float* parts, G* dbias, int64_t num_parts, in
   dbias[j] = from_float<G>(accumulate ? to_float(dbias[j]) + sum : sum);
 }
 
-CudaLaunch bias_gradient(const Arg& dy, const Arg& dbias, Lane& lane) {
+CudaLaunch bias_gradient(const Arg& dy, const Arg& dbias, const Invocation& call, Lane& lane) {
   const int64_t rows = dy.dim(0), width = dy.dim(1), num_parts = ceil_div(rows, kRowsPerPart);
-  lane.need_scratch(num_parts * width * 4);
+  float* const parts = reinterpret_cast<float*>(call.scratch_for(bias_part_bytes(dy)));
   CudaLaunch launch;
   with_float(dy.dtype, [&](auto t) {
     with_float(dbias.dtype, [&](auto g) {
       using T = decltype(t);
       using G = decltype(g);
-      launch = [=, &lane, from = dy.as<T>(), to = dbias.as<G>(),
+      launch = [=, stream = lane.stream(), from = dy.as<T>(), to = dbias.as<G>(),
                 accumulate = dbias.into() == Into::Accumulate] {
-        float* parts = reinterpret_cast<float*>(lane.scratch());
         const unsigned blocks = static_cast<unsigned>(ceil_div(width, 256));
         if (rows > 0)
-          column_parts<T><<<dim3(blocks, static_cast<unsigned>(num_parts)), 256, 0, lane.stream()>>>(
-              from, parts, rows, width);
-        column_total<G><<<blocks, 256, 0, lane.stream()>>>(parts, to, num_parts, width, accumulate);
+          column_parts<T>
+              <<<dim3(blocks, static_cast<unsigned>(num_parts)), 256, 0, stream>>>(from, parts, rows, width);
+        column_total<G><<<blocks, 256, 0, stream>>>(parts, to, num_parts, width, accumulate);
         PLEAT_CUDA_LAUNCHED();
       };
     });
@@ -66,7 +66,7 @@ CudaLaunch prepare_forward(const Invocation& call, Lane& lane) {
   p.a = &args.x, p.b = &args.w, p.transpose_b = true, p.d = &args.y;
   p.c = args.residual.present ? &args.residual : nullptr;
   p.bias = args.bias.present ? &args.bias : nullptr;
-  return matmul(p, lane);
+  return matmul(p, call, lane);
 }
 
 CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
@@ -76,7 +76,7 @@ CudaLaunch prepare_dgrad(const Invocation& call, Lane& lane) {
   p.what = "linear dgrad";
   p.m = args.dy.dim(0), p.n = args.w.dim(1), p.k = args.dy.dim(1);
   p.a = &args.dy, p.b = &args.w, p.d = &args.dx;
-  return matmul(p, lane);
+  return matmul(p, call, lane);
 }
 
 CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
@@ -86,9 +86,9 @@ CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
   p.what = "linear wgrad";
   p.m = args.dy.dim(1), p.n = args.x.dim(1), p.k = args.dy.dim(0);
   p.a = &args.dy, p.transpose_a = true, p.b = &args.x, p.d = &args.dw;
-  CudaLaunch product = matmul(p, lane);
+  CudaLaunch product = matmul(p, call, lane);
   if (!args.dbias.present) return product;
-  CudaLaunch sums = bias_gradient(args.dy, args.dbias, lane);
+  CudaLaunch sums = bias_gradient(args.dy, args.dbias, call, lane);
   if (!sums) return {};
   return [product = std::move(product), sums = std::move(sums)] {
     product();

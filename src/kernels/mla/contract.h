@@ -46,4 +46,11 @@ inline Work work(const signature::mla_pack::BackwardInput<Arg>&, const Invocatio
   return moves(call);
 }
 
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::mla_pack::Forward<Arg>, signature::mla_pack::BackwardInput<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

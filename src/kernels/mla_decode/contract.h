@@ -52,4 +52,13 @@ inline Work work(const signature::mla_expand::Forward<Arg>& args, const Invocati
   return multiplies(call, 2.0 * static_cast<double>(args.x.dim(0) * s.heads * s.v_dim * args.w.dim(1)), 0);
 }
 
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::mla_absorb::Forward<Arg>, signature::mla_latent::Forward<Arg>,
+                signature::mla_expand::Forward<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

@@ -111,6 +111,12 @@ inline void check(const signature::adamw_narrow::Update<Arg>& args, const Invoca
 inline Work work(const signature::adamw_narrow::Update<Arg>&, const Invocation& call) {
   return moves(call, 2);
 }
+// The scalars of the step.
+constexpr int64_t kAdamwScalarBytes = 36;
+template <AnyOf<signature::adamw::Update<Arg>, signature::adamw_narrow::Update<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return kAdamwScalarBytes;
+}
 
 inline void check(const signature::bias_update::Update<Arg>& args, const Invocation& call) {
   using tensor::Dtype;
@@ -121,5 +127,18 @@ inline void check(const signature::bias_update::Update<Arg>& args, const Invocat
   call.attr("rate");
 }
 inline Work work(const signature::bias_update::Update<Arg>&, const Invocation& call) { return moves(call); }
+
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::copy::Forward<Arg>, signature::copy::BackwardInput<Arg>,
+                signature::copy::Update<Arg>, signature::host_wait::Forward<Arg>,
+                signature::host_wait::BackwardInput<Arg>, signature::host_wait::BackwardWeight<Arg>,
+                signature::host_wait::Update<Arg>, signature::add_grad::BackwardInput<Arg>,
+                signature::add_grad::BackwardWeight<Arg>, signature::grad_norm::Update<Arg>,
+                signature::clip::Update<Arg>, signature::bias_update::Update<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
 
 }  // namespace pleat::kernels

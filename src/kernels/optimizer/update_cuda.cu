@@ -6,6 +6,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
+#include "kernels/optimizer/contract.h"
 #include "kernels/optimizer/optimizer_cuda.h"
 #include "tensor/halves.h"
 
@@ -191,17 +192,17 @@ __global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, W, M, V> p, cons
 }
 
 template <class G, class W, class M, class V>
-CudaLaunch launch_update(const AdamwArgs<G, W, M, V>& p, const Attributes& attributes,
+CudaLaunch launch_update(const AdamwArgs<G, W, M, V>& p, const Attributes& attributes, const Invocation& call,
                          device::cuda::Lane& lane) {
   // A thread has one run, up to the limit of a grid.
   const unsigned blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_div(p.size, int64_t{kThreads} * kRun), int64_t{1} << 30));
-  lane.need_scratch(sizeof(Scalars));
-  return [=, &lane] {
+  static_assert(sizeof(Scalars) == kAdamwScalarBytes);
+  auto* const scalars = reinterpret_cast<Scalars*>(call.scratch_for(kAdamwScalarBytes));
+  return [=, stream = lane.stream()] {
     if (blocks == 0) return;
-    auto* scalars = reinterpret_cast<Scalars*>(lane.scratch());
-    make_scalars<<<1, 1, 0, lane.stream()>>>(attributes, p.hyper, p.grad_scale, scalars);
-    update<<<blocks, kThreads, 0, lane.stream()>>>(p, scalars);
+    make_scalars<<<1, 1, 0, stream>>>(attributes, p.hyper, p.grad_scale, scalars);
+    update<<<blocks, kThreads, 0, stream>>>(p, scalars);
     PLEAT_CUDA_LAUNCHED();
   };
 }
@@ -233,7 +234,7 @@ CudaLaunch prepare_update(const Args& args, int16_t* rest, const Invocation& cal
             rest,
             size,
             elements};
-        out = launch_update(p, attributes, lane);
+        out = launch_update(p, attributes, call, lane);
       });
     });
   });

@@ -2,7 +2,7 @@
 // rmsnorm.h.
 #pragma once
 
-#include "kernels/contract.h"
+#include "kernels/cuda/scratch.h"
 
 namespace pleat::kernels {
 
@@ -52,6 +52,10 @@ inline void check(const signature::rmsnorm::BackwardWeight<Arg>& args, const Inv
 inline Work work(const signature::rmsnorm::BackwardWeight<Arg>&, const Invocation& call) {
   return moves(call, 2);
 }
+inline int64_t scratch_bytes(const signature::rmsnorm::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu&) {
+  return column_sum_bytes(args.dy.dim(0), args.dy.dim(1));
+}
 
 inline void check(const signature::rmsnorm_back::BackwardInput<Arg>& args, const Invocation&) {
   check_norm_gradient(args);
@@ -60,6 +64,19 @@ inline void check(const signature::rmsnorm_back::BackwardInput<Arg>& args, const
 }
 inline Work work(const signature::rmsnorm_back::BackwardInput<Arg>&, const Invocation& call) {
   return moves(call, 2);
+}
+// A row that no team can hold takes the way of the two phases.
+inline int64_t scratch_bytes(const signature::rmsnorm_back::BackwardInput<Arg>& args, const Invocation&,
+                             const Gpu& gpu) {
+  const int64_t rows = args.dy.dim(0), width = args.dy.dim(1);
+  return std::max(column_sum_bytes(rows, width), team_sum_bytes(rows, width, args.dy.dtype, gpu));
+}
+
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::rmsnorm::Forward<Arg>, signature::rmsnorm::BackwardInput<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

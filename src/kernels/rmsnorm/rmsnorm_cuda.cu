@@ -291,19 +291,19 @@ CudaLaunch backward_input(const BackwardArgs<T>& a, device::cuda::Lane& lane) {
 
 template <class T, int N>
 CudaLaunch backward_weight_by(const WeightTerms<T, N>& terms, int64_t rows, const Arg& dw,
-                              device::cuda::Lane& lane) {
-  lane.need_scratch(sum_scratch_bytes(rows, terms.width));
-  return [=, &lane, to = SumTarget(dw)] {
-    launch_column_sums<N>(lane.stream(), terms, rows, reinterpret_cast<float*>(lane.scratch()), to);
+                              const Invocation& call, device::cuda::Lane& lane) {
+  auto* const parts = reinterpret_cast<float*>(call.scratch_for(column_sum_bytes(rows, terms.width)));
+  return [=, stream = lane.stream(), to = SumTarget(dw)] {
+    launch_column_sums<N>(stream, terms, rows, parts, to);
   };
 }
 
 template <class T>
 CudaLaunch backward_weight(const T* dy, const T* x, const float* rstd, int64_t rows, int64_t width,
-                           const Arg& dw, device::cuda::Lane& lane) {
+                           const Arg& dw, const Invocation& call, device::cuda::Lane& lane) {
   if (width % kWide<T> == 0 && all_aligned({dy, x}))
-    return backward_weight_by(WeightTerms<T, kWide<T>>{dy, x, rstd, width}, rows, dw, lane);
-  return backward_weight_by(WeightTerms<T, 1>{dy, x, rstd, width}, rows, dw, lane);
+    return backward_weight_by(WeightTerms<T, kWide<T>>{dy, x, rstd, width}, rows, dw, call, lane);
+  return backward_weight_by(WeightTerms<T, 1>{dy, x, rstd, width}, rows, dw, call, lane);
 }
 
 template <class T>
@@ -317,18 +317,18 @@ CudaLaunch backward_both(const Invocation& call, device::cuda::Lane& lane) {
       const auto kernel = backward_held<T, decltype(per)::value, Team, true>;
       const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
       const int teams = static_cast<int>(blocks) * Team::kPerBlock;
-      lane.need_scratch(teams * a.width * static_cast<int64_t>(sizeof(float)));
-      out = [=, &lane, dw = SumTarget(args.dw)] {
-        auto* parts = reinterpret_cast<float*>(lane.scratch());
-        kernel<<<blocks, Team::kThreads, 0, lane.stream()>>>(a, static_cast<int>(a.width / kWide<T>), parts);
+      auto* const parts =
+          reinterpret_cast<float*>(call.scratch_for(teams * a.width * static_cast<int64_t>(sizeof(float))));
+      out = [=, stream = lane.stream(), dw = SumTarget(args.dw)] {
+        kernel<<<blocks, Team::kThreads, 0, stream>>>(a, static_cast<int>(a.width / kWide<T>), parts);
         PLEAT_CUDA_LAUNCHED();
-        launch_reduce_parts(lane.stream(), parts, teams, a.width, dw);
+        launch_reduce_parts(stream, parts, teams, a.width, dw);
       };
     });
   if (!out) {
     // dx may be dresidual but never dy or x: the order of the two does not matter.
     const CudaLaunch input = backward_input<T>(a, lane);
-    const CudaLaunch weight = backward_weight<T>(a.dy, a.x, a.rstd, a.rows, a.width, args.dw, lane);
+    const CudaLaunch weight = backward_weight<T>(a.dy, a.x, a.rstd, a.rows, a.width, args.dw, call, lane);
     out = [=] {
       weight();
       input();
@@ -361,7 +361,7 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
     out = backward_weight<T>(args.dy.as<T>(), args.x.as<T>(), args.rstd.as<float>(), args.dy.dim(0),
-                             args.dy.dim(1), args.dw, lane);
+                             args.dy.dim(1), args.dw, call, lane);
   });
   return out;
 }

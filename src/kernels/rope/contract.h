@@ -2,7 +2,7 @@
 // rope.h.
 #pragma once
 
-#include "kernels/rope/rope.h"
+#include "kernels/rope/rope_sums.h"
 
 namespace pleat::kernels {
 
@@ -110,6 +110,26 @@ inline void check(const signature::qk_rope_back::BackwardInput<Arg>& args, const
 }
 inline Work work(const signature::qk_rope_back::BackwardInput<Arg>&, const Invocation& call) {
   return moves(call, 2);
+}
+
+// ---- Scratch: partial sums of the gradients of the norms' weights.
+
+inline int64_t scratch_bytes(const signature::qk_rope::BackwardWeight<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  return rope_weight_sums(rope_shape(call), args.dout.dim(0)).bytes();
+}
+// Heads that no lane can hold take the way of the two phases.
+inline int64_t scratch_bytes(const signature::qk_rope_back::BackwardInput<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  const RopeShape shape = rope_shape(call);
+  return std::max(rope_weight_sums(shape, args.dout.dim(0)).bytes(),
+                  rope_back_sums(shape, args.dout.dim(0)).bytes());
+}
+template <AnyOf<signature::rope_table::Forward<Arg>, signature::qk_rope::Forward<Arg>,
+                signature::qk_rope::BackwardInput<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

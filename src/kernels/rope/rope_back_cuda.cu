@@ -265,34 +265,24 @@ Back<T> pick(const RopeShape& shape) {
   return nullptr;
 }
 
-// Rows of a block: few enough that there are blocks for every multiprocessor of the largest devices and that
-// the table fits; the sums' order follows from it.
-uint32_t rows_of_block(const RopeShape& shape, int64_t rows) {
-  constexpr int64_t kTableFloats = 8192;
-  const int64_t blocks = shape.full_norm ? 264 : 528;
-  const int64_t most = std::clamp<int64_t>(kTableFloats / std::max<int64_t>(1, shape.rotary_dim), 1, 32);
-  return static_cast<uint32_t>(std::clamp<int64_t>(ceil_div(rows, blocks), std::min<int64_t>(4, most), most));
-}
-
 template <class T>
 CudaLaunch launch_back(const RopeShape& shape, const RopeArgs<T>& p, const Arg& dq, const Arg& dk,
-                       device::cuda::Lane& lane) {
+                       const Invocation& call, device::cuda::Lane& lane) {
   Back<T> kernel = nullptr;
   with_layout<T>(shape, {p.from, p.cos_sin, p.x, p.q_norm, p.k_norm, p.to},
                  [&](auto layout) { kernel = pick<T, decltype(layout)>(shape); });
   if (!kernel) return {};
-  const uint32_t rows_per_block = rows_of_block(shape, p.rows);
-  const auto blocks = static_cast<unsigned>(ceil_div(p.rows, rows_per_block));
-  const int64_t stride = shape.q_norm_size() + shape.k_norm_size();
+  const RopeSums sums = rope_back_sums(shape, p.rows);
+  const auto rows_per_block = static_cast<uint32_t>(sums.rows_per_block);
+  const auto blocks = static_cast<unsigned>(sums.row_blocks);
   const size_t table_bytes = rows_per_block * static_cast<size_t>(p.r) * sizeof(float);
-  lane.need_scratch(blocks * stride * static_cast<int64_t>(sizeof(float)));
-  return [=, &lane, to_q = SumTarget(dq), to_k = SumTarget(dk)] {
-    auto* parts = reinterpret_cast<float*>(lane.scratch());
+  auto* const parts = reinterpret_cast<float*>(call.scratch_for(sums.bytes()));
+  return [=, stream = lane.stream(), to_q = SumTarget(dq), to_k = SumTarget(dk)] {
     if (blocks > 0) {
-      kernel<<<blocks, kThreads, table_bytes, lane.stream()>>>(p, rows_per_block, parts);
+      kernel<<<blocks, kThreads, table_bytes, stream>>>(p, rows_per_block, parts);
       PLEAT_CUDA_LAUNCHED();
     }
-    launch_reduce_parts(lane.stream(), parts, static_cast<int>(blocks), stride, to_q, &to_k);
+    launch_reduce_parts(stream, parts, static_cast<int>(blocks), sums.stride, to_q, &to_k);
   };
 }
 
@@ -306,10 +296,10 @@ CudaLaunch prepare_rope_backward(const Invocation& call, device::cuda::Lane& lan
   with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     const RopeArgs<T> p = rope_input_args<T>(shape, args);
-    out = launch_back(shape, p, args.dq_norm, args.dk_norm, lane);
+    out = launch_back(shape, p, args.dq_norm, args.dk_norm, call, lane);
     if (out) return;
     out = [input = launch_rope_input(shape, p, lane),
-           weight = launch_rope_weight(shape, p, args.dq_norm, args.dk_norm, lane)] {
+           weight = launch_rope_weight(shape, p, args.dq_norm, args.dk_norm, call, lane)] {
       weight();
       input();
     };

@@ -342,34 +342,32 @@ template CudaLaunch launch_rope_input(const RopeShape&, const RopeArgs<bf16>&, d
 
 template <class T>
 CudaLaunch launch_rope_weight(const RopeShape& shape, const RopeArgs<T>& p, const Arg& dq, const Arg& dk,
-                              device::cuda::Lane& lane) {
+                              const Invocation& call, device::cuda::Lane& lane) {
   const auto slots = static_cast<unsigned>(shape.full_norm ? shape.num_normed() : 2);
-  const int64_t rows = p.rows, stride = slots * shape.head_dim;
-  const auto rows_per_block =
-      static_cast<uint32_t>(std::max<int64_t>(8, ceil_div(rows, std::max<int64_t>(32, 1024 / slots))));
-  const auto row_blocks = static_cast<unsigned>(ceil_div(rows, rows_per_block));
-  lane.need_scratch(row_blocks * stride * static_cast<int64_t>(sizeof(float)));
+  const RopeSums sums = rope_weight_sums(shape, p.rows);
+  const auto rows_per_block = static_cast<uint32_t>(sums.rows_per_block);
+  const auto row_blocks = static_cast<unsigned>(sums.row_blocks);
+  auto* const parts = reinterpret_cast<float*>(call.scratch_for(sums.bytes()));
   CudaLaunch out;
   with_layout<T>(shape, {p.from, p.cos_sin, p.x}, [&](auto layout) {
     using L = decltype(layout);
     const int count = HeadUnits<L::kRun, L::kInside>{p.d, p.r}.count();
     const dim3 grid(row_blocks, slots, static_cast<unsigned>(ceil_div(count, kFullLanes)));
-    out = [=, &lane, full = shape.full_norm, to_q = SumTarget(dq), to_k = SumTarget(dk)] {
-      auto* parts = reinterpret_cast<float*>(lane.scratch());
+    out = [=, stream = lane.stream(), full = shape.full_norm, to_q = SumTarget(dq), to_k = SumTarget(dk)] {
       if (row_blocks > 0) {
         weight_parts<T, L::kRun, L::kInside, kFullLanes>
-            <<<grid, kThreads, 0, lane.stream()>>>(p, full, rows_per_block, parts);
+            <<<grid, kThreads, 0, stream>>>(p, full, rows_per_block, parts);
         PLEAT_CUDA_LAUNCHED();
       }
-      launch_reduce_parts(lane.stream(), parts, static_cast<int>(row_blocks), stride, to_q, &to_k);
+      launch_reduce_parts(stream, parts, static_cast<int>(row_blocks), sums.stride, to_q, &to_k);
     };
   });
   return out;
 }
 template CudaLaunch launch_rope_weight(const RopeShape&, const RopeArgs<float>&, const Arg&, const Arg&,
-                                       device::cuda::Lane&);
+                                       const Invocation&, device::cuda::Lane&);
 template CudaLaunch launch_rope_weight(const RopeShape&, const RopeArgs<bf16>&, const Arg&, const Arg&,
-                                       device::cuda::Lane&);
+                                       const Invocation&, device::cuda::Lane&);
 
 namespace {
 
@@ -423,7 +421,8 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   if (!is_stored(args.dq_norm.dtype) || !is_stored(args.dk_norm.dtype)) return out;
   with_float(args.dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    out = launch_rope_weight(shape, rope_gradient_args<T>(shape, args), args.dq_norm, args.dk_norm, lane);
+    out =
+        launch_rope_weight(shape, rope_gradient_args<T>(shape, args), args.dq_norm, args.dk_norm, call, lane);
   });
   return out;
 }

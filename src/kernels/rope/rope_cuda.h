@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/bind.h"
 #include "kernels/rope/rope_heads.cuh"
+#include "kernels/rope/rope_sums.h"
 
 namespace pleat::kernels {
 
@@ -28,7 +29,7 @@ template <class T>
 CudaLaunch launch_rope_input(const RopeShape& shape, const cuda::RopeArgs<T>& p, device::cuda::Lane& lane);
 template <class T>
 CudaLaunch launch_rope_weight(const RopeShape& shape, const cuda::RopeArgs<T>& p, const Arg& dq_norm,
-                              const Arg& dk_norm, device::cuda::Lane& lane);
+                              const Arg& dk_norm, const Invocation& call, device::cuda::Lane& lane);
 
 // Both in one read of dout and qkv where a lane can hold its part of a head, else one after the other. Sums
 // over rows are cut by the shape alone.

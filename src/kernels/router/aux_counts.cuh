@@ -3,17 +3,18 @@
 #pragma once
 
 #include "kernels/router/aux_settings.h"
+#include "kernels/router/router_scratch.h"
 #include "kernels/router/token_team.cuh"
 
 namespace pleat::kernels::cuda::aux {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kBlocksPerSm = 2;
-constexpr int64_t kMaxBlocks = 132 * kBlocksPerSm;  // mostly all there at once
+constexpr int64_t kMaxBlocks = kMaxAuxBlocks;
 
 using namespace kernels::aux;
 
-constexpr int kNumPartials = kNumLosses + 1;  // and the tokens: a double holds their number
+constexpr int kNumPartials = static_cast<int>(kNumAuxPartials);
 
 // Those of the microbatch are Counters. Those of documents are scratch, cleared before each use, and stand at
 // the document's first token.

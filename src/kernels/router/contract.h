@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/router/contract_choice.h"
+#include "kernels/router/router_scratch.h"
 #include "kernels/router/routing_checks.h"
 
 namespace pleat::kernels {
@@ -90,6 +91,33 @@ inline void check(const signature::router_gate::BackwardWeight<Arg>& args, const
 // Sums over runs of tokens and their sum; the same for the bias.
 inline Work work(const signature::router_gate::BackwardWeight<Arg>& args, const Invocation& call) {
   return multiplies(call, product_flops(args.dlogits.dim(0), args.dw), args.dbias.present ? 4 : 2);
+}
+
+// ---- Scratch: router_scratch.h says what is in it.
+
+inline int64_t scratch_bytes(const signature::router_gate::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu&) {
+  const GateShape shape{args.dlogits.dim(0), args.x.dim(1), args.dlogits.dim(1)};
+  return gate_weight_bytes(shape, std::max(most_gate_runs(shape), plain_gate_runs(shape)));
+}
+inline int64_t scratch_bytes(const signature::router_choose::Forward<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  const bool balances = ChooseSettings(call).balances_keys() && !args.given.present;
+  return std::max(kMaxChoiceBlocks * kChoicePartialBytes, balances ? sinkhorn_bytes(args.logits.dim(1)) : 0);
+}
+inline int64_t scratch_bytes(const signature::router_aux::BackwardInput<Arg>& args, const Invocation& call,
+                             const Gpu&) {
+  const bool by_document = aux::Settings(call).coef[aux::kSequence] != 0;
+  return 8 * kNumAuxPartials * kMaxAuxBlocks +
+         (by_document ? aux_document_bytes(args.logits.dim(0), args.logits.dim(1)) : 0);
+}
+template <AnyOf<signature::jitter::Forward<Arg>, signature::jitter::BackwardInput<Arg>,
+                signature::router_force::Forward<Arg>, signature::router_gate::Forward<Arg>,
+                signature::router_gate::BackwardInput<Arg>, signature::router_choose::BackwardInput<Arg>,
+                signature::router_count::Forward<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

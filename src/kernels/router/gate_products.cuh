@@ -4,12 +4,9 @@
 #pragma once
 
 #include "kernels/cuda/bind.h"
+#include "kernels/router/router_scratch.h"
 
 namespace pleat::kernels {
-
-struct GateShape {
-  int64_t tokens, width, experts;
-};
 
 CudaLaunch prepare_gate_forward(const GateShape& shape, const Arg& x, const Arg& w, const Arg& bias,
                                 const Arg& logits, device::cuda::Lane& lane);

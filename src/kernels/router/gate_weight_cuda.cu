@@ -5,7 +5,6 @@
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/cuda/tensor_map.cuh"
 #include "kernels/cuda/wgmma_held.cuh"
-#include "kernels/cuda/workspace.h"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/gate_ring.cuh"
 
@@ -15,7 +14,7 @@ namespace {
 using namespace cuda;
 using namespace cuda::gate;
 
-constexpr int kTokens = 64, kColumns = 256, kBytesX = kColumns / 64 * kBoxBytes;
+constexpr int kTokens = static_cast<int>(kGateTokens), kColumns = 256, kBytesX = kColumns / 64 * kBoxBytes;
 constexpr int kBoxExperts = 32;  // floats of 128 bytes
 
 // With 128 experts each warpgroup takes half of them, else half of the columns.
@@ -103,13 +102,12 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // Into how many runs the tokens are cut: the least time in steps of 64 tokens, when every multiprocessor has
 // one block at a time, which takes about four steps to begin and end, and the sums of all runs are read again
-// (a step reads kBytesX). Their room is that of a matrix product, or of one run.
+// (a step reads kBytesX).
 int64_t token_runs(const GateShape& shape, int64_t tiles, int64_t sms) {
   const int64_t steps = ceil_div(shape.tokens, kTokens);
   int64_t best = 1;
   double least = std::numeric_limits<double>::max();
-  const int64_t most = std::min({int64_t{32}, steps, kMatmulWorkspace / (4 * shape.experts * shape.width)});
-  for (int64_t runs = 1; runs <= std::max<int64_t>(1, most); ++runs) {
+  for (int64_t runs = 1; runs <= most_gate_runs(shape); ++runs) {
     const double time =
         static_cast<double>(ceil_div(tiles * runs, sms) * (ceil_div(steps, runs) + 4)) +
         static_cast<double>(4 * runs * shape.experts * shape.width) / static_cast<double>(sms * kBytesX);

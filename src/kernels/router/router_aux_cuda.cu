@@ -18,8 +18,9 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   int64_t tokens_per_warp = 1;
   if (E <= kMaxTeamExperts) with_token_team(E, [&](auto team) { tokens_per_warp = team.kTokens; });
   const int64_t blocks = std::clamp<int64_t>(ceil_div(T, tokens_per_warp * kWarps), 1, kMaxBlocks);
-  const int64_t document_bytes = by_document ? 4 * (T + T * E) : 0;
-  lane.need_scratch(8 * kNumPartials * blocks + document_bytes);
+  const int64_t document_bytes = by_document ? aux_document_bytes(T, E) : 0,
+                documents_at = 8 * kNumPartials * blocks;
+  std::byte* const scratch = call.scratch_for(documents_at + document_bytes);
   const Counters counters(lane, 2 + E);
   const float* logits = args.logits.as<float>();
   const uint8_t* valid = args.valid.as<uint8_t>();
@@ -33,12 +34,12 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
   const bool wide = rows_are_wide(logits, E) && rows_are_wide(dlogits, E);
   const bool in_teams = E <= kMaxTeamExperts && set.top_k <= kMaxTeamChoices;
   const unsigned grid = static_cast<unsigned>(blocks);
-  const auto counts_of = [=, &lane] {
+  const auto counts_of = [=] {
     Counts counts{};
     counts.arrived = counters.data();
     counts.tokens = counts.arrived + 1;
     counts.experts = counts.tokens + 1;
-    counts.doc_tokens = reinterpret_cast<int*>(lane.scratch() + 8 * kNumPartials * blocks);
+    counts.doc_tokens = reinterpret_cast<int*>(scratch + documents_at);
     counts.doc_experts = counts.doc_tokens + T;
     return counts;
   };
@@ -74,7 +75,7 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
       if (counting) counting();
       kernel<<<grid, kThreads, shared, lane.stream()>>>(
           set, wide, logits, valid, doc_start, norm, given_counts, given_tokens, counts_of(), T, dlogits, add,
-          reinterpret_cast<double*>(lane.scratch()), losses, add_losses);
+          reinterpret_cast<double*>(scratch), losses, add_losses);
       PLEAT_CUDA_LAUNCHED();
     };
   };

@@ -6,6 +6,7 @@
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/router/choose_team.cuh"
 #include "kernels/router/router_cuda.h"
+#include "kernels/router/router_scratch.h"
 #include "kernels/router/sinkhorn.cuh"
 
 namespace pleat::kernels {
@@ -14,7 +15,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kMaxBlocks = 528;  // four per multiprocessor
+constexpr int64_t kMaxBlocks = kMaxChoiceBlocks;
 constexpr int64_t kFewBlocks = 132;  // one per multiprocessor
 
 enum class Key : uint8_t { Logit, Softmax, Sigmoid, Point, Matrix, Given };
@@ -286,7 +287,7 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   const Choice choice(set, args.given.present);
   const CudaLaunch balance = choice.key == Key::Matrix
                                  ? prepare_sinkhorn(args.logits.as<float>(), args.valid.as<uint8_t>(), T, E,
-                                                    args.scratch.as<float>(), lane)
+                                                    args.scratch.as<float>(), call, lane)
                                  : CudaLaunch{};
   const bool in_teams = choice.in_teams();
   int64_t warps = T;
@@ -295,7 +296,8 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   const int threads = in_teams && warps > kFewBlocks * kWarps ? kMaxChoiceThreads : kThreads;
   const int64_t blocks =
       std::clamp<int64_t>(ceil_div(warps, threads / 32), 1, in_teams ? 2 * kFewBlocks : kMaxBlocks);
-  lane.need_scratch(blocks * static_cast<int64_t>(sizeof(ChoicePartial)));
+  static_assert(sizeof(ChoicePartial) == kChoicePartialBytes && 2 * kFewBlocks <= kMaxChoiceBlocks);
+  auto* const partial = reinterpret_cast<ChoicePartial*>(call.scratch_for(blocks * kChoicePartialBytes));
   const Counters counters(lane, 1 + E);
   const float *logits = args.logits.as<float>(), *bias = args.expert_bias.as<float>(),
               *matrix = args.scratch.as<float>();
@@ -307,14 +309,8 @@ CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::L
   double* stats = args.stats.as<double>();
   const bool add_load = args.load.into() == Into::Accumulate,
              add_stats = args.stats.into() == Into::Accumulate;
-  const auto totals = [=, &lane] {
-    return ChoiceTotals{counters.data(),
-                        counters.data() + 1,
-                        reinterpret_cast<ChoicePartial*>(lane.scratch()),
-                        load,
-                        stats,
-                        add_load,
-                        add_stats};
+  const auto totals = [=] {
+    return ChoiceTotals{counters.data(), counters.data() + 1, partial, load, stats, add_load, add_stats};
   };
   CudaLaunch out;
   if (in_teams) {

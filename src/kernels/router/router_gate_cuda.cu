@@ -16,7 +16,7 @@ namespace {
 using namespace cuda;
 
 constexpr std::string_view kName = "router_gate";
-constexpr int kThreads = 256, kTile = 64, kDepth = 16;
+constexpr int kThreads = 256, kTile = kGateTile, kDepth = 16;
 
 // A matrix read by (row, column) through strides.
 template <class T>
@@ -148,7 +148,7 @@ void launch_add_partials(const float* partial, int64_t runs, int64_t size, bool 
 }
 
 // Column sums of dlogits over runs of tokens, in double; block x takes 32 experts, block y a run.
-constexpr int kBiasRuns = 64, kBiasThreads = 256;
+constexpr int kBiasThreads = 256;
 __global__ void __launch_bounds__(kBiasThreads)
     bias_partials(const float* dlogits, int64_t tokens, int experts, double* partial) {
   __shared__ double sums[kBiasThreads / 32][33];
@@ -246,10 +246,7 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   if (takes_tensor_cores("wgrad", shape, {&args.x, &args.dlogits})) {
     products = prepare_gate_backward_weight(shape, args.dlogits, args.x, lane);
   } else {
-    // About two blocks per multiprocessor, runs of at least 256 tokens.
-    const int64_t tiles = ceil_div(shape.width, kTile) * ceil_div(shape.experts, kTile);
-    products.runs = std::max<int64_t>(
-        1, std::min({int64_t{16}, ceil_div(264, std::max<int64_t>(1, tiles)), ceil_div(shape.tokens, 256)}));
+    products.runs = plain_gate_runs(shape);
     with_float(args.x.dtype, [&](auto zero) {
       using C = decltype(zero);
       const Strided<float> dlogits{args.dlogits.as<float>(), 1, shape.experts};
@@ -264,17 +261,17 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   with_float(args.dw.dtype, [&](auto zero) {
     using D = decltype(zero);
     if (!products.launch) return;
-    lane.need_scratch(std::max(products.runs * size * 4, kBiasRuns * shape.experts * 8));
+    std::byte* const scratch = call.scratch_for(gate_weight_bytes(shape, products.runs));
     const float* dlogits = args.dlogits.as<float>();
     D *dw = args.dw.as<D>(), *dbias = args.dbias.as<D>();
     const bool add = args.dw.into() == Into::Accumulate, add_to_bias = args.dbias.into() == Into::Accumulate;
     out = [=, &lane] {
       if (size == 0) return;
-      float* partial = reinterpret_cast<float*>(lane.scratch());
+      float* partial = reinterpret_cast<float*>(scratch);
       products.launch(partial);
       launch_add_partials(partial, products.runs, size, add, dw, lane.stream());
       if (!dbias) return;
-      double* sums = reinterpret_cast<double*>(lane.scratch());
+      double* sums = reinterpret_cast<double*>(scratch);
       const int experts = static_cast<int>(shape.experts);
       bias_partials<<<dim3(static_cast<unsigned>(ceil_div(experts, 32)), kBiasRuns), kBiasThreads, 0,
                       lane.stream()>>>(dlogits, shape.tokens, experts, sums);

@@ -5,8 +5,9 @@
 
 namespace pleat::kernels {
 
-// Fills keys [T,E]. Uses the lane's scratch, which is free again when the launch is done.
+// Fills keys [T,E]. Uses the scratch of `call`, which is free again when the launch is done.
 CudaLaunch prepare_sinkhorn(const float* logits, const uint8_t* valid, int64_t num_tokens,
-                            int64_t num_experts, float* keys, device::cuda::Lane& lane);
+                            int64_t num_experts, float* keys, const Invocation& call,
+                            device::cuda::Lane& lane);
 
 }  // namespace pleat::kernels

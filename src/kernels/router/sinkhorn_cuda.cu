@@ -1,6 +1,7 @@
 #include <cooperative_groups.h>
 
 #include "device/cuda/check.h"
+#include "kernels/router/router_scratch.h"
 #include "kernels/router/sinkhorn.cuh"
 #include "kernels/router/sinkhorn.h"
 #include "kernels/router/token.cuh"
@@ -10,8 +11,8 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
-constexpr int64_t kBlocks = 128;  // all resident at once
+constexpr int kWarps = static_cast<int>(kSinkhornWarps), kThreads = 32 * kWarps;
+constexpr int64_t kBlocks = kSinkhornBlocks;
 constexpr double kFloor = 1e-8, kTolerance = 1e-4;
 
 template <int P>
@@ -85,13 +86,14 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 CudaLaunch prepare_sinkhorn(const float* logits, const uint8_t* valid, int64_t num_tokens,
-                            int64_t num_experts, float* keys, device::cuda::Lane& lane) {
-  lane.need_scratch(num_experts * (kBlocks * kWarps * 8 + 4));
+                            int64_t num_experts, float* keys, const Invocation& call,
+                            device::cuda::Lane& lane) {
+  auto* const sums = reinterpret_cast<double*>(call.scratch_for(sinkhorn_bytes(num_experts)));
   CudaLaunch out;
   with_elements_per_lane(num_experts, [&](auto per_lane) {
     constexpr int P = per_lane();
     out = [=, &lane] {
-      double* partial = reinterpret_cast<double*>(lane.scratch());
+      double* partial = sums;
       float* d1 = reinterpret_cast<float*>(partial + num_experts * kBlocks * kWarps);
       int experts = static_cast<int>(num_experts);
       const float* from = logits;

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "kernels/contract.h"
+#include "kernels/cuda/scratch.h"
 
 namespace pleat::kernels {
 
@@ -27,6 +27,10 @@ inline void check(const signature::add_rows::BackwardWeight<Arg>& args, const In
 }
 inline Work work(const signature::add_rows::BackwardWeight<Arg>&, const Invocation& call) {
   return moves(call, 2);
+}
+inline int64_t scratch_bytes(const signature::add_rows::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu&) {
+  return column_sum_bytes(args.dy.dim(0), args.dy.dim(1));
 }
 
 // ---- take_rows: both phases are one function.
@@ -142,6 +146,20 @@ void check(const Args& args, const Invocation& call) {
 template <MergeHeadsArgs Args>
 Work work(const Args&, const Invocation& call) {
   return moves(call);
+}
+
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::add_rows::Forward<Arg>, signature::take_rows::Forward<Arg>,
+                signature::take_rows::BackwardInput<Arg>, signature::columns::Forward<Arg>,
+                signature::columns::BackwardInput<Arg>, signature::fill_zero::Forward<Arg>,
+                signature::fill_zero::BackwardInput<Arg>, signature::fill_zero::BackwardWeight<Arg>,
+                signature::fill_zero::Update<Arg>, signature::split_heads::Forward<Arg>,
+                signature::split_heads::BackwardInput<Arg>, signature::merge_heads::Forward<Arg>,
+                signature::merge_heads::BackwardInput<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

@@ -84,13 +84,13 @@ CudaLaunch prepare_add_rows_backward_weight(const Invocation& call, device::cuda
   with_float(args.dy.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T* dy = args.dy.as<T>();
-    lane.need_scratch(sum_scratch_bytes(rows, width));
-    out = [=, &lane, to = SumTarget(args.dbias), wide = width % kWide<T> == 0 && all_aligned({dy})] {
-      auto* parts = reinterpret_cast<float*>(lane.scratch());
+    auto* const parts = reinterpret_cast<float*>(call.scratch_for(column_sum_bytes(rows, width)));
+    out = [=, stream = lane.stream(), to = SumTarget(args.dbias),
+           wide = width % kWide<T> == 0 && all_aligned({dy})] {
       if (wide)
-        launch_column_sums<kWide<T>>(lane.stream(), Columns<T, kWide<T>>{dy, width}, rows, parts, to);
+        launch_column_sums<kWide<T>>(stream, Columns<T, kWide<T>>{dy, width}, rows, parts, to);
       else
-        launch_column_sums<1>(lane.stream(), Columns<T, 1>{dy, width}, rows, parts, to);
+        launch_column_sums<1>(stream, Columns<T, 1>{dy, width}, rows, parts, to);
     };
   });
   return out;

@@ -53,4 +53,13 @@ inline Work work(const signature::unpack_shares::Update<Arg>& args, const Invoca
   return share_work(call, args.w);
 }
 
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::pack_shares::BackwardWeight<Arg>, signature::pack_own::Update<Arg>,
+                signature::unpack_shares::Update<Arg>>
+              Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

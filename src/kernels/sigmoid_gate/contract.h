@@ -2,7 +2,7 @@
 // is in sigmoid_gate.h.
 #pragma once
 
-#include "kernels/contract.h"
+#include "kernels/cuda/scratch.h"
 
 namespace pleat::kernels {
 
@@ -44,6 +44,21 @@ inline void check(const signature::sigmoid_gate::BackwardWeight<Arg>& args, cons
 }
 inline Work work(const signature::sigmoid_gate::BackwardWeight<Arg>&, const Invocation& call) {
   return moves(call, 2);
+}
+// Partial sums; where no team holds a row, a coefficient per row before them, f32.
+inline int64_t gate_coefficient_bytes(int64_t rows) { return scratch_part(rows * 4); }
+inline int64_t scratch_bytes(const signature::sigmoid_gate::BackwardWeight<Arg>& args, const Invocation&,
+                             const Gpu& gpu) {
+  const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
+  return std::max(gate_coefficient_bytes(rows) + column_sum_bytes(rows, width),
+                  team_sum_bytes(rows, width, args.dout.dtype, gpu));
+}
+
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::sigmoid_gate::Forward<Arg>, signature::sigmoid_gate::BackwardInput<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
 }
 
 }  // namespace pleat::kernels

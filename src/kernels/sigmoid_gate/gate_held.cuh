@@ -142,7 +142,8 @@ CudaLaunch gate_backward_input_held(const GateArgs<T>& a, device::cuda::Lane& la
 
 // No launch where a row is too wide to hold, or there is none.
 template <class T>
-CudaLaunch gate_backward_weight_held(const GateArgs<T>& a, const SumTarget& to, device::cuda::Lane& lane) {
+CudaLaunch gate_backward_weight_held(const GateArgs<T>& a, const SumTarget& to, const Invocation& call,
+                                     device::cuda::Lane& lane) {
   CudaLaunch out;
   if (a.rows == 0) return out;
   with_team<2>(a.width / kWide<T>, [&](auto per, auto team) {
@@ -150,12 +151,12 @@ CudaLaunch gate_backward_weight_held(const GateArgs<T>& a, const SumTarget& to, 
     const auto kernel = gate_backward_held<T, decltype(per)::value, Team, true>;
     const unsigned blocks = resident_blocks(kernel, Team::kThreads, ceil_div(a.rows, Team::kPerBlock));
     const int teams = static_cast<int>(blocks) * Team::kPerBlock;
-    lane.need_scratch(teams * a.width * static_cast<int64_t>(sizeof(float)));
-    out = [=, &lane] {
-      auto* parts = reinterpret_cast<float*>(lane.scratch());
-      kernel<<<blocks, Team::kThreads, 0, lane.stream()>>>(a, static_cast<int>(a.width / kWide<T>), parts);
+    auto* const parts =
+        reinterpret_cast<float*>(call.scratch_for(teams * a.width * static_cast<int64_t>(sizeof(float))));
+    out = [=, stream = lane.stream()] {
+      kernel<<<blocks, Team::kThreads, 0, stream>>>(a, static_cast<int>(a.width / kWide<T>), parts);
       PLEAT_CUDA_LAUNCHED();
-      launch_reduce_parts(lane.stream(), parts, teams, a.width, to);
+      launch_reduce_parts(stream, parts, teams, a.width, to);
     };
   });
   return out;

@@ -7,6 +7,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
+#include "kernels/sigmoid_gate/contract.h"
 #include "kernels/sigmoid_gate/gate_held.cuh"
 
 namespace pleat::kernels {
@@ -152,31 +153,29 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
   const int64_t rows = args.dout.dim(0), width = args.dout.dim(1);
   if (!is_stored(args.dw.dtype)) return {};
-  return with_run(args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data},
-                  [&](auto zero, auto run) -> CudaLaunch {
-                    using T = decltype(zero);
-                    constexpr int N = decltype(run)::value;
-                    GateArgs<T> p{};
-                    p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(),
-                    p.y = args.y.as<T>();
-                    p.rows = rows, p.width = width;
-                    const SumTarget to(args.dw);
-                    if constexpr (N > 1)
-                      if (CudaLaunch held = gate_backward_weight_held(p, to, lane)) return held;
-                    // Scratch: a coefficient per row, then the partial sums.
-                    const int64_t parts_at = (rows * static_cast<int64_t>(sizeof(float)) + 255) / 256 * 256;
-                    lane.need_scratch(parts_at + sum_scratch_bytes(rows, width));
-                    return [=, &lane] {
-                      GateArgs<T> now = p;
-                      now.coefficients = reinterpret_cast<float*>(lane.scratch());
-                      if (rows > 0) {
-                        slopes<T, N><<<blocks_of(rows), kThreads, 0, lane.stream()>>>(now);
-                        PLEAT_CUDA_LAUNCHED();
-                      }
-                      launch_column_sums<N>(lane.stream(), WeightTerms<T, N>{p.x, now.coefficients, width},
-                                            rows, reinterpret_cast<float*>(lane.scratch() + parts_at), to);
-                    };
-                  });
+  return with_run(
+      args.dout, {args.dout.data, args.x.data, args.w.data, args.y.data},
+      [&](auto zero, auto run) -> CudaLaunch {
+        using T = decltype(zero);
+        constexpr int N = decltype(run)::value;
+        GateArgs<T> p{};
+        p.dout = args.dout.as<T>(), p.x = args.x.as<T>(), p.w = args.w.as<T>(), p.y = args.y.as<T>();
+        p.rows = rows, p.width = width;
+        const SumTarget to(args.dw);
+        if constexpr (N > 1)
+          if (CudaLaunch held = gate_backward_weight_held(p, to, call, lane)) return held;
+        const int64_t parts_at = gate_coefficient_bytes(rows);
+        std::byte* const scratch = call.scratch_for(parts_at + column_sum_bytes(rows, width));
+        p.coefficients = reinterpret_cast<float*>(scratch);
+        auto* const parts = reinterpret_cast<float*>(scratch + parts_at);
+        return [=, stream = lane.stream()] {
+          if (rows > 0) {
+            slopes<T, N><<<blocks_of(rows), kThreads, 0, stream>>>(p);
+            PLEAT_CUDA_LAUNCHED();
+          }
+          launch_column_sums<N>(stream, WeightTerms<T, N>{p.x, p.coefficients, width}, rows, parts, to);
+        };
+      });
 }
 
 }  // namespace

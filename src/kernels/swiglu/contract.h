@@ -23,4 +23,11 @@ inline void check(const signature::swiglu::BackwardInput<Arg>& args, const Invoc
 }
 inline Work work(const signature::swiglu::BackwardInput<Arg>&, const Invocation& call) { return moves(call); }
 
+// ---- Scratch: These take none.
+
+template <AnyOf<signature::swiglu::Forward<Arg>, signature::swiglu::BackwardInput<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 }  // namespace pleat::kernels

@@ -14,6 +14,7 @@
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/ring_buffers.h"
+#include "schedule/pass/scratch.h"
 #include "schedule/ranks.h"
 
 namespace pleat::schedule {
@@ -89,6 +90,10 @@ const std::vector<Pass>& pass_table() {
                             [](const program::Stage& s) { return program::is_exchange(s.op); });
        },
        [](program::Program p, const config::Config&) { return host_waits(std::move(p)); }, true},
+      // Behind all that makes or copies stages: every one has scratch of its own.
+      {"scratch", Promise::Exact,
+       [](const config::Config& c, const program::Program&) { return c.device.kind == "cuda"; },
+       [](program::Program p, const config::Config&) { return add_scratch(std::move(p)); }, true},
   };
   return table;
 }
