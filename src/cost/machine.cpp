@@ -59,7 +59,9 @@ int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& progr
     }
     default: {
       const kernels::Work work = stage_work(program, stage, RoutedRows::Balanced);
-      return m.launch_ns + std::max(over(work.flops, m.flops_per_ns), over(work.bytes, m.bytes_per_ns));
+      const int64_t launches = std::max(work.launches, 1);  // a wait of the host takes its turn too
+      return m.launch_ns * launches +
+             std::max(over(work.flops, m.flops_per_ns), over(work.bytes, m.bytes_per_ns));
     }
   }
 }

@@ -18,7 +18,7 @@ struct Link {
 
 struct Machine {
   std::string name;
-  int64_t launch_ns = 0;    // of every stage that computes or copies
+  int64_t launch_ns = 0;    // of every kernel, copy and fill that a stage is made of
   double flops_per_ns = 0;  // of matrix products; 0: no time
   double bytes_per_ns = 0;  // of memory, for what a stage reads and writes; 0: no time
   Link near;                // tensor, context and expert-tensor groups
@@ -32,7 +32,7 @@ Machine toy_machine();
 double sent_bytes(const model::Mesh& mesh, const program::Program& program, const program::Stage& stage);
 
 // An exchange takes what it sends at the speed of its link; any other stage what its kernel says it computes
-// and moves, whichever takes longer, and one launch.
+// and moves, whichever takes longer, and its launches.
 int64_t stage_ns(const Machine& machine, const model::Mesh& mesh, const program::Program& program,
                  const program::Stage& stage);
 
