@@ -62,15 +62,19 @@ void announce_keys(const config::Config& asked, bool verbose) {
   if (rows > 0) fmt::print(stderr, "{}", table.text());
 }
 
-// Host memory only: what a step itself needs, on a GPU too, lies in the arena.
+// A GPU's memory and the host's. What the driver of a GPU takes for itself stands apart.
 std::string allocations_text(const Trainer& trainer) {
   const base::AllocationCount &all = trainer.allocations(), &first = trainer.first_allocations();
   if (!all.available) return "allocations inside steps unknown";
-  std::string later = fmt::format("{} host allocations >= 4 KiB inside steps", all.large - first.large);
-  if (first.large == 0) return later;
-  return fmt::format("{}, and {} inside the first {}, where {}", later, first.large, Trainer::kFirstSteps,
-                     trainer.config().device.kind == "cuda" ? "the driver makes and loads the step's graph"
-                                                            : "libraries set themselves up");
+  std::string out = fmt::format("{} allocations >= 4 KiB inside steps", all.large - first.large);
+  if (first.large > 0)
+    out += fmt::format(
+        ", and {} inside the first {}, where {}", first.large, Trainer::kFirstSteps,
+        trainer.config().device.kind == "cuda" ? "the step's graph is made" : "libraries set themselves up");
+  if (all.driver > 0)
+    out += fmt::format("; {} on the host are the driver's own ({} inside the first {}): {}", all.driver,
+                       first.driver, Trainer::kFirstSteps, all.drivers);
+  return out;
 }
 
 // How the model does on all of the validation data; the lines of the steps say it of a part.

@@ -141,9 +141,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   if (watch) base::start_allocation_watch();
   executor.run(options);
   if (watch) {
-    const base::AllocationCount seen = base::stop_allocation_watch();
-    allocations_ = {seen.available, allocations_.large + seen.large,
-                    std::max(allocations_.largest, seen.largest)};
+    allocations_ += base::stop_allocation_watch();
     if (steps_here_ < kFirstSteps) first_allocations_ = allocations_;
   }
 

@@ -105,8 +105,8 @@ class Trainer {
   double hardware_flops_per_step() const { return hardware_flops_; }  // of all ranks
   double gemm_rate() const { return gemm_rate_; }
   int64_t tokens_seen() const;  // trained on so far, by the position in the data
-  // Large allocations of host memory seen inside steps so far; `available` is false in sanitizer builds. The
-  // first steps alone: in them a GPU's graph is made and its libraries set themselves up.
+  // Large allocations seen inside steps so far; `available` is false in sanitizer builds. The first steps
+  // alone: in them a GPU's graph is made and its libraries set themselves up.
   static constexpr int64_t kFirstSteps = 2;
   const base::AllocationCount& allocations() const { return allocations_; }
   const base::AllocationCount& first_allocations() const { return first_allocations_; }
