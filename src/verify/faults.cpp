@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "program/builder.h"
 #include "program/edit.h"
 #include "program/signature.h"
@@ -46,6 +47,26 @@ void scale_expert_gradients(Edit& edit, int64_t ep, int part) {
   }
 }
 
+// The first expert's part of every expert gradient of the last layer that has experts, zeroed where the sums begin.
+void drop_expert(Edit& edit, int part) {
+  const ValueId num_values = static_cast<ValueId>(edit.program().values.size());
+  int layer = -1;
+  for (ValueId id = 0; id < num_values; ++id)
+    if (is_expert_gradient(edit.value(id))) layer = std::max(layer, edit.value(id).layer);
+  for (ValueId id = 0; id < num_values; ++id) {
+    const Value whole = edit.value(id);
+    if (!is_expert_gradient(whole) || whole.layer != layer) continue;
+    const StageId sum = first_taker(edit, id);
+    PLEAT_CHECK(edit[sum].op != Op::grad_norm, "{} is summed with nobody", whole.name);
+    Value expert = whole;
+    expert.name += ".expert0";
+    expert.shape.erase(expert.shape.begin());
+    expert.view_of = id;
+    expert.life = Life::Step;
+    edit.insert_before(sum, planted(Op::zero, Phase::BackwardWeight, part++, {w(edit.add(expert))}));
+  }
+}
+
 StageId last_stage(const Edit& edit, Op op) {
   StageId s = edit.num_stages();
   while (s-- > 0 && edit[s].op != op) {
@@ -61,6 +82,9 @@ Program with_fault(Program program, Fault fault, const runtime::RankPlace& place
   const int free_part = static_cast<int>(num_parameters);
   const bool is_last_rank = place.rank == mesh.world() - 1;
   if (fault == Fault::ScaleExpertGradients) scale_expert_gradients(edit, mesh.ep, free_part);
+  if (fault == Fault::DropExpert && mesh.edp == 1)
+    base::fail("no expert's gradients are summed here: every expert is on one rank (edp = 1)");
+  if (fault == Fault::DropExpert && is_last_rank) drop_expert(edit, free_part);
   if (fault == Fault::SkipNorm && is_last_rank)
     if (const StageId norm = last_stage(edit, Op::grad_norm); norm >= 0) edit.erase(norm);
   if (fault == Fault::DropReduction && is_last_rank)

@@ -11,12 +11,15 @@
 #include "model/overflow.h"
 #include "model/shard.h"
 #include "model/state.h"
+#include "program/signature.h"
 #include "program/value_name.h"
 #include "runtime/keep.h"
 #include "runtime/programs.h"
 #include "tensor/bf16.h"
+#include "tensor/halves.h"
 #include "verify/batch.h"
 #include "verify/faults.h"
+#include "verify/narrow.h"
 
 namespace pleat::verify {
 namespace {
@@ -85,6 +88,8 @@ class Rank {
         options_(options),
         setup_(setup),
         crew_(setup, endpoint, 1),
+        narrow_(options.narrow ? narrow_names(config, table, {options.routing, setup.mesh, setup.role})
+                               : std::set<std::string>()),
         programs_(config, choice(), &crew_) {
     programs_.initialize();
     if (options_.weight) set_weights();
@@ -92,6 +97,8 @@ class Rank {
   }
 
   void step(const Batch& batch, int64_t step, const std::vector<int32_t>& piece) {
+    if (options_.routing == model::RoutingUse::Replay)
+      replay_ = &options_.replay.at(options_.replay.size() == 1 ? 0 : size_t(step - 1));
     piece_ = piece;
     now_ = &programs_.train();
     run(batch, step);
@@ -123,9 +130,15 @@ class Rank {
     programs_.pull_state();
   }
 
-  void collect_weights(StepResults& out, Assembly& assembly) {
-    for (const model::Parameter& p : table_)
-      if (p.tied_to.empty() && find(p.name)) add(out.weights, assembly, p, p.name, false);
+  // Of a narrow weight the float it stands for, from who owns it; what products see goes to `stored`.
+  void collect_weights(std::map<std::string, Tensor>& out, std::map<std::string, Tensor>& stored,
+                       Assembly& assembly) {
+    for (const model::Parameter& p : table_) {
+      if (!p.tied_to.empty() || !find(p.name)) continue;
+      const bool whole = find(p.name + model::kRest);
+      add(whole ? stored : out, assembly, p, p.name, false);
+      if (whole) add_joined(out, assembly, p);
+    }
   }
 
   void collect(StepResults& out, Assembly& assembly, std::mutex& mutex) {
@@ -162,12 +175,26 @@ class Rank {
 
   void collect(LayoutRun& out, Assembly& assembly) {
     gather_weights();
+    collect_weights(out.weights, out.stored, assembly);
     const model::Optimizer optimizer = model::optimizer_of(config_);
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
-      add(out.weights, assembly, p, p.name, false);
       for (const model::StateSlot& s : optimizer.states)
         if (tensor::is_float(s.format)) add(out.states[s.name], assembly, p, p.name + s.name, true);
+    }
+  }
+
+  // What the program says about the updates.
+  void collect_updates(LayoutRun& out, std::mutex& mutex) const {
+    std::lock_guard lock(mutex);
+    const program::Program& p = programs_.program();
+    const auto add = [&](const program::Stage& s, const program::Use& weight) {
+      out.updates[p.values[static_cast<size_t>(weight.value)].name] = p.attrs[static_cast<size_t>(s.attrs)];
+    };
+    for (const program::Stage& s : p.stages) {
+      if (s.op == program::Op::adamw) add(s, program::signature::adamw::Update<program::Use>(s.uses).w);
+      if (s.op == program::Op::adamw_narrow)
+        add(s, program::signature::adamw_narrow::Update<program::Use>(s.uses).w);
     }
   }
 
@@ -187,6 +214,7 @@ class Rank {
       return v.layer >= 0 && std::find(options_.taps.begin(), options_.taps.end(), program::what_of(v)) !=
                                  options_.taps.end();
     };
+    if (options_.narrow) step = with_narrow_stores(std::move(step), narrow_);
     step = runtime::with_results(std::move(step), [&](const program::Value& v) {
       return v.name.ends_with(".grad") || v.name.ends_with(".grad_share") || tapped(v);
     });
@@ -201,7 +229,7 @@ class Rank {
       std::memcpy(data(fmt::format("mb{}.piece", i)), piece_.data(), piece_.size() * sizeof(int32_t));
     each_routing([&](const std::string& name, int32_t* to, int64_t row, int64_t t, int64_t k) {
       if (options_.routing == model::RoutingUse::Replay)
-        std::copy_n(options_.replay.at(name).data() + row * k, k, to + t * k);
+        std::copy_n(replay_->at(name).data() + row * k, k, to + t * k);
     });
     if (options_.gradient)
       for (const model::Parameter& p : table_) {
@@ -293,6 +321,18 @@ class Rank {
     assembly.add(into, p, runs, data(name), v.dtype, begin, count);
   }
 
+  void add_joined(std::map<std::string, Tensor>& into, Assembly& assembly, const model::Parameter& p) {
+    const model::Ownership own = model::ownership(p, setup_.mesh);
+    const int64_t begin = std::min(own.share * setup_.place.at(own.inside), own.elements),
+                  count = std::min(own.elements - begin, own.share);
+    const auto* high = static_cast<const uint16_t*>(data(p.name)) + begin;
+    const auto* rest = static_cast<const int16_t*>(data(p.name + model::kRest));
+    std::vector<float> joined(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) joined[size_t(i)] = tensor::join(high[i], rest[i]);
+    assembly.add(into, p, model::local_runs(p, setup_.mesh, setup_.place.weights()), joined.data(),
+                 tensor::Dtype::F32, begin, count);
+  }
+
   void set_weights() {
     programs_.pull_state();
     for (const model::Parameter& p : table_) {
@@ -317,9 +357,11 @@ class Rank {
   const RunOptions& options_;
   runtime::RankSetup setup_;
   runtime::Crew crew_;
+  std::set<std::string> narrow_;
   runtime::Programs programs_;
   interpret::Executor* now_ = &programs_.train();
   std::vector<int32_t> piece_;
+  const Routing* replay_ = nullptr;
 };
 
 }  // namespace
@@ -337,6 +379,7 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
                                               : options.batches.at(static_cast<size_t>(s - 1)));
   const std::vector<int32_t> piece = pieces_of(config, options.pieces_of);
   Assembly assembly(table);
+  std::map<std::string, Tensor> stored_initially;
   std::mutex mutex;
   comm::Options comm;
   comm.check = true;
@@ -348,13 +391,15 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
     if (!roles.empty()) setup.role = roles[static_cast<size_t>(setup.place.at(Group::Pipeline))];
     const std::unique_ptr<comm::Endpoint> endpoint = world.endpoint(rank);
     Rank r(config, table, setup, *endpoint, options);
+    r.collect_updates(out, mutex);
+    if (options.weights_each_step) r.collect_weights(out.initial, stored_initially, assembly);
     for (int64_t s = 1; s <= options.num_steps; ++s) {
       r.step(batches[static_cast<size_t>(s - 1)], s, piece);
       StepResults& results = out.steps[static_cast<size_t>(s - 1)];
       r.collect(results, assembly, mutex);
       if (options.weights_each_step) r.gather_weights();
       if (options.fault == Fault::Drift) r.drift();
-      if (options.weights_each_step) r.collect_weights(results, assembly);
+      if (options.weights_each_step) r.collect_weights(results.weights, results.stored, assembly);
     }
     r.collect(out, assembly);
   });

@@ -18,6 +18,8 @@
 namespace pleat::verify {
 
 using Tensor = std::vector<double>;
+// The experts every token of a step chose: "mb0.L1", [tokens, top_k], rows in natural order.
+using Routing = std::map<std::string, std::vector<int32_t>>;
 
 struct LayerResults {
   std::vector<int64_t> load;
@@ -30,16 +32,19 @@ struct StepResults {
   std::map<std::string, Tensor> gradients;  // of what is not frozen
   std::map<int, LayerResults> layers;
   bool committed = true, rerun = false;  // whether the weights changed; by the program with room for all rows
-  std::map<std::string, Tensor> weights;  // RunOptions::weights_each_step
+  std::map<std::string, Tensor> weights;  // RunOptions::weights_each_step; of narrow ones what AdamW moves
+  std::map<std::string, Tensor> stored;   // and what products see, the same on all ranks
   std::map<std::string, Tensor> taps;     // RunOptions::taps, "mb0.L1.x_out", rows in natural order
-  std::map<std::string, std::vector<int32_t>> routing;  // RoutingUse::Record, "mb0.L1", [tokens, top_k]
+  Routing routing;                        // RoutingUse::Record
 };
 
 struct LayoutRun {
   std::vector<StepResults> steps;
   // After the last step; states of the optimizer that are numbers, by their names (model/state.h).
-  std::map<std::string, Tensor> weights;
+  std::map<std::string, Tensor> weights, stored;
   std::map<std::string, std::map<std::string, Tensor>> states;
+  std::map<std::string, Tensor> initial;            // RunOptions::weights_each_step: before the first step
+  std::map<std::string, program::AttrSet> updates;  // of every weight that is moved: the attrs of its update
 };
 
 struct RunOptions {
@@ -57,7 +62,10 @@ struct RunOptions {
   bool poison = false;            // memory that is not alive is overwritten, stage by stage
   std::vector<std::string> taps;  // values [rows of this rank, any] of a layer, by their names there
   model::RoutingUse routing = model::RoutingUse::Choose;
-  std::map<std::string, std::vector<int32_t>> replay;  // RoutingUse::Replay: StepResults::routing of a run
+  std::vector<Routing> replay;  // RoutingUse::Replay: StepResults::routing of a run, for all steps or of each
+  // On the CPU in float32: whatever model.dtype = "bfloat16" would store in bfloat16 is rounded to it
+  // (verify/narrow.h). Weights stay as they are.
+  bool narrow = false;
   // For mesh.pieces > 1: the layout whose ranks the pieces stand for.
   model::Mesh pieces_of = {};
 };

@@ -29,11 +29,6 @@ double relative(const Tensor& a, const Tensor& b) {
   return d == 0 ? 0 : d / length_of(a);
 }
 
-// Of numbers that are rounded to nearest.
-double unit_roundoff(tensor::Dtype format) {
-  return format == tensor::Dtype::BF16 ? 0x1p-8 : format == tensor::Dtype::F32 ? 0x1p-24 : 0x1p-53;
-}
-
 // By how much of its largest size a step can differ from one whose states are not stored in between, when every
 // state was stored `times` times.
 double stored(const std::vector<model::StateSlot>& states, double arithmetic, size_t times) {
@@ -97,6 +92,10 @@ class AdamBound {
 
 }  // namespace
 
+double unit_roundoff(tensor::Dtype format) {
+  return format == tensor::Dtype::BF16 ? 0x1p-8 : format == tensor::Dtype::F32 ? 0x1p-24 : 0x1p-53;
+}
+
 Rounding float32_rounding(const config::Config& c) {
   const auto& m = c.model;
   const int64_t queries = m.num_heads * std::max(m.head_dim, m.v_head_dim);
@@ -106,9 +105,7 @@ Rounding float32_rounding(const config::Config& c) {
   return {.terms = static_cast<double>(longest)};
 }
 
-Rounding bfloat16_rounding(int64_t num_ranks) {
-  return {.unit = 0x1p-8, .terms = 1 + static_cast<double>(num_ranks)};
-}
+Rounding bfloat16_rounding() { return {.unit = 0x1p-8, .terms = 2}; }
 
 Conditioning conditioning(const config::Config& float64,
                           const std::function<LayoutRun(const config::Config&, const RunOptions&)>& run) {
@@ -129,6 +126,8 @@ Conditioning conditioning(const config::Config& float64,
     auto& of_step = out.emplace_back();
     for (const auto& [name, g] : a.steps[s].gradients)
       of_step[name] = relative(g, b.steps[s].gradients.at(name)) / kPerturbation;
+    for (const auto& [name, x] : a.steps[s].taps)
+      of_step[name] = relative(x, b.steps[s].taps.at(name)) / kPerturbation;
   }
   return out;
 }

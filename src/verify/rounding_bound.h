@@ -5,6 +5,8 @@
 
 namespace pleat::verify {
 
+double unit_roundoff(tensor::Dtype format);  // of numbers that are rounded to nearest
+
 // How a run rounds.
 struct Rounding {
   double unit = 0x1p-24;  // unit roundoff of what is stored between stages, and of weights
@@ -14,11 +16,11 @@ struct Rounding {
 };
 // All in float32: every addition of the longest sum rounds.
 Rounding float32_rounding(const config::Config& config);
-// Numbers are stored in bfloat16 and added in float32: a result is rounded once, and once more on each of
-// `num_ranks` ranks that hold a part of its sum.
-Rounding bfloat16_rounding(int64_t num_ranks);
+// Numbers are stored in bfloat16 and added in float32: a result is rounded where it is stored, and where it is added to.
+Rounding bfloat16_rounding();
 
-// How much of a relative change of every weight arrives in the gradient of each parameter, per step's batch.
+// How much of a relative change of every weight arrives in the gradient of each parameter, and in each value the runs
+// tap, per step's batch.
 using Conditioning = std::vector<std::map<std::string, double>>;
 // `run` runs some steps of a float64 model on one rank with the options it is given. Throws when the change
 // routes a token differently.

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include "schedule/ranks.h"
+
 namespace pleat::verify {
 namespace {
 
-void shrink_attention(config::ModelConfig& m, const model::Mesh& mesh) {
+// Narrow numbers go 8 at a time.
+void shrink_attention(config::ModelConfig& m, const model::Mesh& mesh, bool by_eight) {
   const int64_t ratio = std::clamp<int64_t>(m.num_kv_heads > 0 ? m.num_heads / m.num_kv_heads : 1, 1, 2);
   const int64_t heads = mesh.tp * (mesh.context == model::ContextKind::AllToAll ? mesh.cp : 1);
   const bool partly_rotated = m.rotary_dim > 0 && m.rotary_dim < m.head_dim;
@@ -16,11 +19,11 @@ void shrink_attention(config::ModelConfig& m, const model::Mesh& mesh) {
   if (m.attention != "mla" && m.num_heads % m.num_kv_heads != 0) m.num_kv_heads = 1;
   m.attention_scale = 0;
   if (m.attention == "mla") {
-    m.q_lora_rank = m.q_lora_rank > 0 ? 12 : 0;
-    m.kv_lora_rank = 8;
+    m.q_lora_rank = m.q_lora_rank > 0 ? (by_eight ? 16 : 12) : 0;
+    m.kv_lora_rank = by_eight ? 16 : 8;
     m.qk_nope_head_dim = 8;
-    m.qk_rope_head_dim = 4;
-    m.v_head_dim = 6;
+    m.qk_rope_head_dim = by_eight ? 8 : 4;
+    m.v_head_dim = by_eight ? 8 : 6;
     m.head_dim = m.rotary_dim = 0;
   } else {
     m.head_dim = 8;
@@ -30,8 +33,9 @@ void shrink_attention(config::ModelConfig& m, const model::Mesh& mesh) {
 }
 
 // A few layers of each kind, as many as there are stages.
-void shrink_layers(config::Config& c, const model::Mesh& mesh) {
+void shrink_layers(config::Config& c, const model::Mesh& mesh, const std::string& pipeline_layout) {
   config::ModelConfig& m = c.model;
+  if (!pipeline_layout.empty()) return;  // it names every layer
   const int64_t stages = mesh.pp * mesh.vpp;
   const bool mixed = m.leading_dense_layers > 0 || m.moe_layer_freq.size() > 1 || m.moe_layer_freq[0] > 1;
   const int64_t layers = std::max<int64_t>(stages, mixed ? 2 : 1);
@@ -60,26 +64,41 @@ void shrink_experts(config::MoeConfig& e, const model::Mesh& mesh) {
   e.num_experts = (experts + unit - 1) / unit * unit;
   e.ffn_hidden_size = 8 * mesh.etp;
   if (e.shared_ffn_hidden_size > 0) e.shared_ffn_hidden_size = 8 * mesh.tp;
-  e.token_budget = 0;
+}
+
+void set_precision(config::Config& c, SmallCopy copy) {
+  if (copy != SmallCopy::Asked) c.device.kind = "cpu";
+  if (copy == SmallCopy::Float64) {
+    c.model.dtype = "float64";  // which the CPU alone has
+    if (c.moe.num_experts > 0) c.moe.router_dtype = "float64";
+  } else if (copy == SmallCopy::AskedOnCpu && c.model.dtype == "bfloat16") {
+    c.model.dtype = "float32";
+  }
+}
+
+std::vector<model::Role> small_roles(config::Config c, const config::Config& asked, const model::Mesh& mesh) {
+  if (mesh.pp == 1) return {};
+  c.parallel.pp = mesh.pp, c.parallel.vpp = mesh.vpp;
+  c.parallel.pipeline_layout = asked.parallel.pipeline_layout;
+  return schedule::roles_of(c);
 }
 
 }  // namespace
 
-Shrunk shrink(const config::Config& asked, const model::Mesh& mesh) {
+Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy copy) {
+  const bool narrow = copy != SmallCopy::Float64;
   config::Config c = asked;
   c.parallel = {};
-  c.model.dtype = "float64";
-  c.device.kind = "cpu";  // which alone has that type
-  if (c.moe.num_experts > 0) c.moe.router_dtype = "float64";
-  c.model.vocab_size = 16 * mesh.tp + (asked.model.vocab_size % mesh.tp != 0);
+  set_precision(c, copy);
+  c.model.vocab_size = 16 * mesh.tp + (!narrow && asked.model.vocab_size % mesh.tp != 0);
   c.model.hidden_size = 32;
   c.model.init_std = std::max(c.model.init_std, 0.05);
-  if (c.model.ffn_hidden_size > 0) c.model.ffn_hidden_size = 12 * mesh.tp;
-  shrink_attention(c.model, mesh);
-  shrink_layers(c, mesh);
+  if (c.model.ffn_hidden_size > 0) c.model.ffn_hidden_size = (narrow ? 16 : 12) * mesh.tp;
+  shrink_attention(c.model, mesh, narrow);
+  shrink_layers(c, mesh, asked.parallel.pipeline_layout);
   shrink_experts(c.moe, mesh);
-  // Chunks of the sequence of odd length, documents that cross them.
-  c.train.seq_len = 2 * mesh.cp * std::max<int64_t>(mesh.tp, 1) * 3;
+  // Chunks of the sequence of odd length, documents that cross them. Roundings are judged by many tokens.
+  c.train.seq_len = 2 * mesh.cp * std::max<int64_t>(mesh.tp, 1) * (narrow ? 9 : 3);
   c.train.micro_batch = std::min<int64_t>(c.train.micro_batch, 2);
   const int64_t own = std::clamp<int64_t>(asked.train.num_microbatches / mesh.dp, 1, 4);
   c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? std::max(own / mesh.pp, int64_t{1}) * mesh.pp : own);
@@ -92,6 +111,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh) {
   Shrunk out;
   out.changes = config::differences(asked, c);
   out.config = config::resolve(c);
+  out.roles = small_roles(out.config, asked, mesh);
   return out;
 }
 

@@ -133,6 +133,35 @@ TEST_F(PlanCli, ExpertRecomputeAndRerunOverADenseStageAreTakenByEveryCommand) {
   EXPECT_EQ(trained.code, 0) << trained.err;
 }
 
+TEST_F(PlanCli, ALayoutIsVerifiedInThePrecisionOfTheConfiguration) {
+  const auto verify = [&](const Words& more) {
+    Words words = {"verify-layout", config_,         "--ranks", "4",
+                   "--set",         "parallel.tp=2", "--set",   "parallel.ep=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const Words bfloat16 = {"--precision",          "config", "--cpu",           "--set",
+                          "model.dtype=bfloat16", "--set",  "device.kind=cuda"};
+  const Ended table = verify(bfloat16);
+  EXPECT_EQ(table.code, 0) << table.err << table.out;
+  for (const char* text :
+       {"in bfloat16 (cpu, rounded)", "gradients of experts", "hidden states", "noise", "PASS"})
+    EXPECT_NE(table.out.find(text), std::string::npos) << text;
+  const auto j = nlohmann::json::parse(verify({"--precision", "config", "--json"}).out);
+  EXPECT_EQ(j["pass"], true);
+  EXPECT_EQ(j["precision"], "float32");
+  EXPECT_EQ(j["device"], "cpu");
+  for (const auto& row : j["rows"]) EXPECT_LE(row["difference"], row["bound"]) << row;
+  EXPECT_GE(j["rows"].size(), 15u);
+  Words broken = bfloat16;
+  broken.insert(broken.end(), {"--fault", "drop-expert"});
+  const Ended found = verify(broken);
+  EXPECT_EQ(found.code, 77) << found.err;
+  EXPECT_NE(found.out.find("FAIL: gradients of experts differ"), std::string::npos) << found.out;
+  EXPECT_EQ(verify({"--cpu"}).err,
+            "pleat: --cpu needs --precision config: float64 runs on the CPU in any case\n");
+}
+
 TEST_F(PlanCli, TheLedgerAddsUp) {
   const Words words = {"explain",       config_, "--ledger",
                        "--ranks",       "4",     "--set",

@@ -1,15 +1,13 @@
-// Layouts on thread ranks that share the GPU equal one rank on it: in float32 to the bound of
-// docs/numerics.md section 9, in bfloat16 to the same bound with bfloat16's roundings. And a layout gives the
-// same bits every time.
+// Layouts on thread ranks that share the GPU equal one rank on it, in float32 and in bfloat16, to a multiple of its own
+// roundings (verify/precision.h). And a layout gives the same bits every time.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "base/rng.h"
 #include "cuda/cuda_support.h"
 #include "cuda/layout_support.h"
 #include "verify/compare.h"
-#include "verify/rounding_bound.h"
+#include "verify/precision.h"
 
 namespace pleat::verify {
 namespace {
@@ -20,91 +18,78 @@ using testing::place_of;
 
 const LayoutCase kAlone = {"one rank", 1, {}};
 
-// The expert choices of every token, out of the air: roundings in bfloat16 would route some tokens
-// differently, and then nothing is close.
-std::map<std::string, std::vector<int32_t>> any_routing(const config::Config& c) {
-  std::map<std::string, std::vector<int32_t>> out;
-  const int64_t tokens = c.train.micro_batch * c.train.seq_len;
-  for (int64_t mb = 0; mb < c.train.num_microbatches; ++mb)
-    for (int64_t layer = 0; layer < c.model.num_layers; ++layer) {
-      const base::RandomStream random(5, base::RandomUse::Test, static_cast<uint64_t>(mb),
-                                      static_cast<uint32_t>(layer));
-      auto& rows = out[fmt::format("mb{}.L{}", mb, layer)];
-      for (int64_t t = 0; t < tokens; ++t) {
-        // Two that differ, ascending.
-        const auto experts = static_cast<double>(c.moe.num_experts);
-        const int32_t a = static_cast<int32_t>(random.uniform(static_cast<uint64_t>(2 * t)) * experts);
-        const int32_t step =
-            1 + static_cast<int32_t>(random.uniform(static_cast<uint64_t>(2 * t + 1)) * (experts - 1));
-        const int32_t b = (a + step) % static_cast<int32_t>(c.moe.num_experts);
-        rows.push_back(std::min(a, b)), rows.push_back(std::max(a, b));
-      }
-    }
-  return out;
-}
+// Grouped-query attention, and latent attention with sigmoid scores and a bias that balances.
+const testing::Words kGrouped = {"optimizer.lr=0.001", "model.init_std=0.05"};
+const testing::Words kLatent = {
+    "optimizer.lr=0.001",       "model.init_std=0.05",   "model.attention=\"mla\"",
+    "model.q_lora_rank=16",     "model.kv_lora_rank=16", "model.qk_nope_head_dim=8",
+    "model.qk_rope_head_dim=8", "model.v_head_dim=8",    "model.num_kv_heads=",
+    "model.head_dim=",          "model.qk_norm=",        "moe.load_balancing=[\"bias\",\"seq_aux\"]",
+    "moe.aux_coef=[0.01]",      "moe.score=\"sigmoid\""};
 
-class OneType {
+class OnTheGpu {
  public:
-  OneType(const std::string& dtype, const testing::Words& sets = {}) : dtype_(dtype), sets_(sets) {
-    const config::Config c = layout_config(kAlone, dtype, sets);
-    options_.weights_each_step = true;
-    if (dtype == "bfloat16") {
-      options_.routing = model::RoutingUse::Replay;
-      options_.replay = any_routing(c);
-    }
-    reference_ = run(kAlone);
-    testing::Words on_cpu = sets;
-    on_cpu.push_back("device.kind=\"cpu\"");
-    kappa_ = conditioning(layout_config(kAlone, "float64", on_cpu),
-                          [&](const config::Config& config, const RunOptions& asked) {
-                            RunOptions options = options_;
-                            options.weight = asked.weight;
-                            return run_layout(config, {}, {}, options);
-                          });
-  }
+  OnTheGpu(const char* dtype, const testing::Words& sets)
+      : dtype_(dtype), sets_(sets), one_(layout_config(kAlone, dtype, sets)) {}
 
-  LayoutRun run(const LayoutCase& layout) const {
+  PrecisionReport verify(const LayoutCase& layout, Fault fault = Fault::None) const {
     const config::Config c = layout_config(layout, dtype_, sets_);
     const auto placed = place_of(c, layout.ranks);
-    return run_layout(c, placed.mesh, placed.roles, options_);
+    return one_.verify(c, placed.mesh, placed.roles, fault);
   }
 
-  void expect_inside(const LayoutCase& layout) {
-    SCOPED_TRACE(fmt::format("{} {}", layout.name, dtype_));
-    const config::Config c = layout_config(kAlone, dtype_, sets_);
-    const Rounding rounding = dtype_ == "bfloat16" ? bfloat16_rounding(layout.ranks) : float32_rounding(c);
-    const LayoutRun got = run(layout);
-    const BoundReport report = inside_bound(c, rounding, kappa_, reference_, got);
-    EXPECT_EQ(report.fault, "");
-    // The loss is a mean of numbers of order one: less sensitive than any gradient.
-    const Comparison both = compare(reference_, got, model::make_parameters(c));
-    EXPECT_LE(both.first_loss, 16 * rounding.unit);
-    fmt::print(
-        "{} {}: gradients differ by {:.2g} ({:.0f} % of the bound, later {:.0f} %), weights by {:.2g} "
-        "({:.0f} %), the first loss by {:.2g}\n",
-        layout.name, dtype_, report.gradient, 100 * report.gradient_share, 100 * report.later_share,
-        report.weight, 100 * report.weight_share, both.first_loss);
+  void expect_inside_all() const {
+    for (const LayoutCase& layout : testing::layout_cases()) {
+      SCOPED_TRACE(fmt::format("{} {}", layout.name, dtype_));
+      const PrecisionReport report = verify(layout);
+      EXPECT_EQ(report.verdict, "");
+      fmt::print("{} {}: one rank {:.0f} % of its bound\n", layout.name, dtype_,
+                 100 * std::max(report.alone.gradient_share, report.alone.later_share));
+      for (const PrecisionRow& r : report.rows)
+        fmt::print("  {:35} {:8.2g} noise {:8.2g} bound {:8.2g} ({:.0f} %) {}\n", r.what, r.difference,
+                   r.noise, r.bound, 100 * r.difference / r.bound, r.worst);
+    }
   }
 
  private:
   std::string dtype_;
   testing::Words sets_;
-  RunOptions options_;
-  LayoutRun reference_;
-  Conditioning kappa_;
+  OneRank one_;
 };
 
 TEST(CudaLayouts, Float32EqualsOneRank) {
   PLEAT_NEEDS_GPU();
-  OneType float32("float32");
-  for (const LayoutCase& layout : testing::layout_cases()) float32.expect_inside(layout);
+  OnTheGpu("float32", kGrouped).expect_inside_all();
 }
 
 TEST(CudaLayouts, Bfloat16EqualsOneRank) {
   PLEAT_NEEDS_GPU();
-  // Steps that a bfloat16 weight feels: one that is lost would show.
-  OneType bfloat16("bfloat16", {"optimizer.lr=0.01"});
-  for (const LayoutCase& layout : testing::layout_cases()) bfloat16.expect_inside(layout);
+  OnTheGpu("bfloat16", kGrouped).expect_inside_all();
+}
+
+TEST(CudaLayouts, Bfloat16LatentEqualsOneRank) {
+  PLEAT_NEEDS_GPU();
+  OnTheGpu("bfloat16", kLatent).expect_inside_all();
+}
+
+// One expert's gradients, summed without one rank's part of them.
+TEST(CudaLayouts, OneExpertsLostReductionIsFoundInBfloat16) {
+  PLEAT_NEEDS_GPU();
+  for (const testing::Words& sets : {kGrouped, kLatent}) {
+    const OnTheGpu gpu("bfloat16", sets);
+    for (const LayoutCase& layout : testing::layout_cases()) {
+      if (layout.name != "TP2" && layout.name != "CP2 ring" && layout.name != "EP2 x TP2") continue;
+      SCOPED_TRACE(layout.name);
+      const PrecisionReport report = gpu.verify(layout, Fault::DropExpert);
+      EXPECT_NE(report.verdict.find("gradients of experts differ"), std::string::npos) << report.verdict;
+      for (const PrecisionRow& r : report.rows)
+        if (r.what == "gradients of experts") {
+          EXPECT_GT(r.difference, 4 * r.bound);
+          fmt::print("{}: {} differ by {:.2g}, bound {:.2g} ({})\n", layout.name, r.what, r.difference,
+                     r.bound, r.worst);
+        }
+    }
+  }
 }
 
 TEST(CudaLayouts, ALayoutGivesTheSameBitsEveryTime) {

@@ -26,6 +26,30 @@ TEST(FillZero, EveryTypeAndPhase) {
       }
 }
 
+TEST(Narrow, RoundsToTheNearestBfloat16) {
+  constexpr double u = 0x1p-8;
+  for (Phase phase : {Phase::Forward, Phase::BackwardInput, Phase::BackwardWeight}) {
+    Tensor x = Tensor::zeros(Dtype::F32, {2, 4});
+    const std::pair<double, double> cases[] = {{1 + u / 2, 1},
+                                               {1 + u, 1},  // a tie, to even
+                                               {1 + 1.1 * u, 1 + 2 * u},
+                                               {1 + 3 * u, 1 + 4 * u},  // a tie
+                                               {-1 - 1.1 * u, -1 - 2 * u},
+                                               {0, 0},
+                                               {0x1p-130, 0x1p-130},
+                                               {3.4028235e38, INFINITY}};
+    for (int64_t i = 0; i < 8; ++i) x.set(i, cases[i].first);
+    call(KernelKind::narrow, phase, {add(x)});
+    for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(x.at(i), cases[i].second) << i;
+    Tensor empty = Tensor::zeros(Dtype::F32, {0, 3}), nan = Tensor::nan(Dtype::F32, {3});
+    call(KernelKind::narrow, phase, {add(empty)});
+    call(KernelKind::narrow, phase, {add(nan)});
+    for (int64_t i = 0; i < 3; ++i) EXPECT_TRUE(std::isnan(nan.at(i)));
+    Tensor wide = Tensor::zeros(Dtype::F64, {3});
+    EXPECT_THROW(call(KernelKind::narrow, phase, {add(wide)}), base::Error);
+  }
+}
+
 TEST(AddRows, EveryChoiceOfSummands) {
   for (Dtype dtype : {Dtype::F32, Dtype::F64})
     for (auto [rows, width] : {std::pair<int64_t, int64_t>{0, 5}, {1, 1}, {37, 129}, {300, 70}})

@@ -36,8 +36,8 @@ void expect_no_leak(const std::vector<std::string>& sets) {
     options.batches = {batch};
     const StepResults first = run_on(c, mesh, options).steps[0];
     options.routing = model::RoutingUse::Replay;
-    options.replay = first.routing;
-    ASSERT_EQ(options.replay.size(), 2u);
+    options.replay = {first.routing};
+    ASSERT_EQ(options.replay.front().size(), 2u);
     int begin = 0;
     for (const int length : kLengths) {
       // The second token of the document, of a single one the only one.

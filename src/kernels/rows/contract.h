@@ -93,6 +93,20 @@ Work work(const Args&, const Invocation& call) {
   return moves(call);
 }
 
+// ---- narrow: all phases are one function.
+
+template <class Args>
+concept NarrowArgs = AnyOf<Args, signature::narrow::Forward<Arg>, signature::narrow::BackwardInput<Arg>,
+                           signature::narrow::BackwardWeight<Arg>>;
+template <NarrowArgs Args>
+void check(const Args& args, const Invocation&) {
+  require_type(args.x, tensor::Dtype::F32);
+}
+template <NarrowArgs Args>
+Work work(const Args&, const Invocation& call) {
+  return moves(call);
+}
+
 // ---- split_heads, merge_heads: both phases of each are one function.
 
 // Rows of a | b | c in attr parts, each of which has its part of the three.

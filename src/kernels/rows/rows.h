@@ -11,6 +11,8 @@
 // columns      x [T,W] -> y [T,w]: y[t] = x[t, begin : begin + w], attr begin. Backward: a [T,wa], b [T,wb]
 //              -> y [T,wa+wb], a | b. Any element type.
 // fill_zero    y = 0; any shape and element type, all phases.
+// narrow       x f32, any shape: x = the nearest bfloat16, ties to even; a NaN stays one. On the CPU only, where it
+//              stands for a store of bfloat16 (verify/narrow.h). All phases but the update.
 // split_heads  x [T, a|b|c] -> y [n, T, (a+b+c)/n]: block j is part j of a | part j of b | part j of c of
 //              every row; attrs a, b, c (widths, each a multiple of n; 0 is none) and parts (n). y may be
 //              declared [n T, (a+b+c)/n], which is the same memory. merge_heads is its inverse, x and y
@@ -29,6 +31,7 @@ Kernel resolve_take_rows_forward(const Invocation& call);
 Kernel resolve_take_rows_backward_input(const Invocation& call);
 Kernel resolve_columns_forward(const Invocation& call);
 Kernel resolve_columns_backward_input(const Invocation& call);
+Kernel resolve_narrow(const Invocation& call);
 Kernel resolve_split_heads_forward(const Invocation& call);
 Kernel resolve_split_heads_backward_input(const Invocation& call);
 Kernel resolve_merge_heads_forward(const Invocation& call);
