@@ -58,7 +58,7 @@ inline Work work(const signature::cache_append::Update<Arg>& args, const Invocat
   return {0, 2 * static_cast<double>(args.rows.dim(0)) * row_bytes, 0};
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::cached_attention::Forward<Arg>, signature::cache_append::Update<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

@@ -94,7 +94,7 @@ inline Work work(const signature::expert_swiglu::BackwardInput<Arg>&, const Invo
   return moves(call);
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::grouped_linear::Forward<Arg>, signature::grouped_linear::BackwardInput<Arg>,
                 signature::grouped_linear::BackwardWeight<Arg>, signature::expert_swiglu::Forward<Arg>,

@@ -46,7 +46,7 @@ inline Work work(const signature::mla_pack::BackwardInput<Arg>&, const Invocatio
   return moves(call);
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::mla_pack::Forward<Arg>, signature::mla_pack::BackwardInput<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

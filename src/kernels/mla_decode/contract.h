@@ -52,7 +52,7 @@ inline Work work(const signature::mla_expand::Forward<Arg>& args, const Invocati
   return multiplies(call, 2.0 * static_cast<double>(args.x.dim(0) * s.heads * s.v_dim * args.w.dim(1)), 0);
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::mla_absorb::Forward<Arg>, signature::mla_latent::Forward<Arg>,
                 signature::mla_expand::Forward<Arg>>

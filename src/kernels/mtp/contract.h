@@ -35,7 +35,7 @@ inline void check(const signature::mtp_weight::Forward<Arg>& args, const Invocat
 }
 inline Work work(const signature::mtp_weight::Forward<Arg>&, const Invocation& call) { return moves(call); }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::mtp_shift::Forward<Arg>, signature::mtp_weight::Forward<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

@@ -128,7 +128,7 @@ inline void check(const signature::bias_update::Update<Arg>& args, const Invocat
 }
 inline Work work(const signature::bias_update::Update<Arg>&, const Invocation& call) { return moves(call); }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::copy::Forward<Arg>, signature::copy::BackwardInput<Arg>,
                 signature::copy::Update<Arg>, signature::host_wait::Forward<Arg>,

@@ -72,7 +72,7 @@ inline int64_t scratch_bytes(const signature::rmsnorm_back::BackwardInput<Arg>& 
   return std::max(column_sum_bytes(rows, width), team_sum_bytes(rows, width, args.dy.dtype, gpu));
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::rmsnorm::Forward<Arg>, signature::rmsnorm::BackwardInput<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

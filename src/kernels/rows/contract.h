@@ -162,15 +162,16 @@ Work work(const Args&, const Invocation& call) {
   return moves(call);
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::add_rows::Forward<Arg>, signature::take_rows::Forward<Arg>,
                 signature::take_rows::BackwardInput<Arg>, signature::columns::Forward<Arg>,
                 signature::columns::BackwardInput<Arg>, signature::fill_zero::Forward<Arg>,
                 signature::fill_zero::BackwardInput<Arg>, signature::fill_zero::BackwardWeight<Arg>,
-                signature::fill_zero::Update<Arg>, signature::split_heads::Forward<Arg>,
-                signature::split_heads::BackwardInput<Arg>, signature::merge_heads::Forward<Arg>,
-                signature::merge_heads::BackwardInput<Arg>>
+                signature::fill_zero::Update<Arg>, signature::narrow::Forward<Arg>,
+                signature::narrow::BackwardInput<Arg>, signature::narrow::BackwardWeight<Arg>,
+                signature::split_heads::Forward<Arg>, signature::split_heads::BackwardInput<Arg>,
+                signature::merge_heads::Forward<Arg>, signature::merge_heads::BackwardInput<Arg>>
               Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
   return 0;

@@ -53,7 +53,7 @@ inline Work work(const signature::unpack_shares::Update<Arg>& args, const Invoca
   return share_work(call, args.w);
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::pack_shares::BackwardWeight<Arg>, signature::pack_own::Update<Arg>,
                 signature::unpack_shares::Update<Arg>>

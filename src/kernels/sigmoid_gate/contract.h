@@ -54,7 +54,7 @@ inline int64_t scratch_bytes(const signature::sigmoid_gate::BackwardWeight<Arg>&
                   team_sum_bytes(rows, width, args.dout.dtype, gpu));
 }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::sigmoid_gate::Forward<Arg>, signature::sigmoid_gate::BackwardInput<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

@@ -23,7 +23,7 @@ inline void check(const signature::swiglu::BackwardInput<Arg>& args, const Invoc
 }
 inline Work work(const signature::swiglu::BackwardInput<Arg>&, const Invocation& call) { return moves(call); }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::swiglu::Forward<Arg>, signature::swiglu::BackwardInput<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {

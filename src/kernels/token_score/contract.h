@@ -21,7 +21,7 @@ inline void check(const signature::token_score::Forward<Arg>& args, const Invoca
 }
 inline Work work(const signature::token_score::Forward<Arg>&, const Invocation& call) { return moves(call); }
 
-// ---- Scratch: These take none.
+// ---- Scratch: these take none.
 
 template <AnyOf<signature::token_score::Forward<Arg>> Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
