@@ -48,7 +48,8 @@ int run_in_precision(const VerifyLayoutArguments& a, const config::Config& asked
   options.narrow = a.cpu && asked.model.dtype == "bfloat16";
   const verify::PrecisionReport r =
       verify::OneRank(small.config, options, mesh).verify(small.config, mesh, small.roles, fault_of(a.fault));
-  if (!r.budget.empty()) small.changes.push_back(r.budget);
+  for (const std::string& note : {r.budget, r.left_out})
+    if (!note.empty()) small.changes.push_back(note);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const int code = r.verdict.empty() ? 0 : static_cast<int>(base::ExitCode::Numerical);
   const std::string device =

@@ -73,22 +73,30 @@ std::string verdict_of(const PrecisionReport& report) {
   return out;
 }
 
-void require_tokens(const config::Config& c, const std::string& dtype, const std::vector<Batch>& batches) {
+// Tokens of a step that are in no loss because their experts are too close to be told apart; 0 where enough are left.
+int64_t too_many_close(const config::Config& c, const std::vector<Batch>& batches) {
   const int64_t all = c.train.num_microbatches * c.train.micro_batch * c.train.seq_len;
   for (const Batch& b : batches)
-    if (b.loss_tokens * 4 < all)
-      base::fail(
-          "auxiliary losses count the experts of a token, and for {} of {} tokens two are too close to be "
-          "told "
-          "apart in {} in one of {} layers: needed fewer layers (no parallel.pipeline_layout), "
-          "moe.load_balancing without such losses, or the comparison in float64",
-          all - b.valid_tokens, all, dtype, c.model.num_layers);
+    if (b.loss_tokens * 4 < all) return all - b.valid_tokens;
+  return 0;
+}
+
+// The model without the losses that count a token's experts by its logits.
+void drop_counted_losses(config::MoeConfig& moe) {
+  std::vector<std::string> kinds;
+  for (const std::string& kind : moe.load_balancing)
+    if (kind != "aux" && kind != "seq_aux" && kind != "global_aux") kinds.push_back(kind);
+  moe.load_balancing = kinds.empty() ? std::vector<std::string>{"none"} : kinds;
+  moe.aux_coef = {};
 }
 
 }  // namespace
 
 OneRank::OneRank(const config::Config& config, const PrecisionOptions& options, const model::Mesh& pieces_of)
-    : config_(config), float64_(config), dtype_(options.narrow ? "bfloat16" : config.model.dtype) {
+    : config_(config),
+      float64_(config),
+      seed_(options.seed),
+      dtype_(options.narrow ? "bfloat16" : config.model.dtype) {
   if (dtype_ == "float64")
     base::fail(
         "model.dtype = \"float64\" has no roundings to measure against: the comparison in float64 is for it");
@@ -136,11 +144,25 @@ void OneRank::run() {
     exact_.batches = narrow_.batches;
     wide_ = run_layout(float64_, mesh_, {}, exact_);
     if (take_out_close_calls(config_, one_, wide_, narrow_.batches) == 0) break;
-    require_tokens(config_, dtype_, narrow_.batches);
+    if (const int64_t close = too_many_close(config_, narrow_.batches)) leave_out_counted_losses(close);
   }
   narrow_.routing = model::RoutingUse::Replay;
   narrow_.replay = exact_.replay;
   narrow_.pieces_of = {};
+}
+
+void OneRank::leave_out_counted_losses(int64_t too_close) {
+  left_out_ = fmt::format(
+      "auxiliary losses count the experts of a token by its logits, and for {} of {} tokens two are too "
+      "close to be "
+      "told apart in {} in one of {} layers: compared without these losses; the comparison in float64 has "
+      "them",
+      too_close, config_.train.num_microbatches * config_.train.micro_batch * config_.train.seq_len, dtype_,
+      config_.model.num_layers);
+  drop_counted_losses(config_.moe);
+  drop_counted_losses(float64_.moe);
+  for (int64_t s = 1; s <= narrow_.num_steps; ++s)
+    narrow_.batches[static_cast<size_t>(s - 1)] = random_batch(config_, seed_, s);
 }
 
 void OneRank::condition() {
@@ -166,6 +188,8 @@ PrecisionReport OneRank::verify(config::Config config, const model::Mesh& mesh,
   out.dtype = dtype_;
   out.unit = dtype_ == "bfloat16" ? 0x1p-8 : 0x1p-24;
   out.alone = alone_;
+  out.left_out = left_out_;
+  if (!left_out_.empty()) drop_counted_losses(config.moe);
   out.budget = fit_budget(config, mesh, one_);
   RunOptions options = narrow_;
   options.fault = fault;

@@ -19,8 +19,9 @@ struct PrecisionReport {
   BoundReport alone;  // one rank against float64
   std::vector<PrecisionRow> rows;
   bool loads_equal = true;
-  std::string budget;   // what fit_budget says
-  std::string verdict;  // empty: all is inside
+  std::string budget;    // what fit_budget says
+  std::string left_out;  // what of the model was not compared, and why; empty: nothing
+  std::string verdict;   // empty: all is inside
 };
 
 struct PrecisionOptions {
@@ -43,13 +44,15 @@ class OneRank {
                          const std::vector<model::Role>& roles, Fault fault = Fault::None) const;
 
  private:
-  void run();        // one_, wide_
+  void run();  // one_, wide_
+  void leave_out_counted_losses(int64_t too_close);
   void condition();  // kappa_
   void judge();      // alone_
   double stored(double initial) const;
 
   config::Config config_, float64_;
-  std::string dtype_;
+  const uint64_t seed_;
+  std::string dtype_, left_out_;
   model::Mesh mesh_;  // of one rank
   RunOptions narrow_, exact_;
   LayoutRun one_, wide_;

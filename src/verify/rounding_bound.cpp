@@ -54,21 +54,32 @@ class AdamBound {
     double sum = 0;
     for (size_t s = 0; s <= last; ++s) {
       const double w = std::abs(a_.steps[s].weights.at(name_)[i]);
-      sum += train::learning_rate(config_, static_cast<int64_t>(s) + 1) * step(s, i) + 4 * rounding_.unit * w;
+      // Weights are stored before the step too, where they were larger by what the step moves at most.
+      const double lr = train::learning_rate(config_, static_cast<int64_t>(s) + 1);
+      sum += lr * step(s, i) + 4 * rounding_.unit * (w + lr * largest_step(s));
     }
     return sum;
   }
 
  private:
+  // No element of AdamW's step is larger, whatever the gradients.
+  double largest_step(size_t last) const {
+    const double t = double(last) + 1;
+    double squares = 0;
+    for (size_t age = 0; age <= last; ++age) {
+      const double m = share(config_.optimizer.beta1, age, t);
+      squares += m * m / share(config_.optimizer.beta2, age, t);
+    }
+    return std::sqrt(squares);
+  }
   double step(size_t last, size_t i) const {
     const double beta1 = config_.optimizer.beta1, beta2 = config_.optimizer.beta2, t = double(last) + 1;
-    double squares = 0, most = 0;
+    const double most = largest_step(last);
+    double squares = 0;
     for (size_t j = 0; j <= last; ++j) {
-      const double m = share(beta1, last - j, t), v = share(beta2, last - j, t), g = gradient(a_, j, i);
-      squares += v * g * g;
-      most += m * m / v;
+      const double g = gradient(a_, j, i);
+      squares += share(beta2, last - j, t) * g * g;
     }
-    most = std::sqrt(most);
     double moved = 0;
     for (size_t j = 0; j <= last; ++j)
       moved += (share(beta1, last - j, t) + most * std::sqrt(share(beta2, last - j, t))) *

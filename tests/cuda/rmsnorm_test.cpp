@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "device/cuda/cuda.h"
+#include "kernels/contract.h"
 #include "kernels/rmsnorm/rmsnorm_cuda.h"
 
 namespace pleat::kernels::testing {
@@ -93,7 +94,11 @@ TEST_P(CudaRmsnorm, BothGradientsAgreeWithTheirOwnKernels) {
       args.push_back({memory.back()->data(), t->dtype, t->shape, access, true});
     }
     const program::AttrSet none;
-    const CudaLaunch launch = prepare_rmsnorm_backward(Invocation{args, &none, nullptr}, lane);
+    Invocation call{args, &none, nullptr};
+    name_arguments(args, KernelKind::rmsnorm_back, Phase::BackwardInput);
+    device::cuda::Memory scratch(scratch_of(KernelKind::rmsnorm_back, Phase::BackwardInput, call, {}));
+    call.scratch = {scratch.data(), static_cast<size_t>(scratch.size())};
+    const CudaLaunch launch = prepare_rmsnorm_backward(call, lane);
     ASSERT_TRUE(launch);
     launch();
     for (size_t i : {size_t{5}, size_t{6}})
