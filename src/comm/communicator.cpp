@@ -45,10 +45,18 @@ Communicator::Communicator(std::string name, std::vector<int> world_ranks, int r
 
 void Communicator::abort(const std::string& why) { flight_.fail(why); }
 
+int Communicator::captured() {
+  base::fail_with(base::ExitCode::Internal, "calls of group '{}' block: no graph can hold them", name_);
+}
+void Communicator::launched(int) { captured(); }
+
+uint64_t Communicator::next_sequence(Operation operation) {
+  return (operation >= Operation::Send ? next_message_ : next_collective_)++;
+}
+
 void Communicator::record_and_execute(Call& call) {
   if (inject_ && !inject_(world_ranks_[static_cast<size_t>(rank_)], name_, rank_, call)) return;
-  const bool message = call.operation >= Operation::Send;
-  call.sequence = (message ? next_message_ : next_collective_)++;
+  call.sequence = next_sequence(call.operation);
   FlightEntry entry;
   entry.group_hash = group_hash_;
   entry.sequence = call.sequence;
@@ -62,6 +70,10 @@ void Communicator::record_and_execute(Call& call) {
   entry.reduce = call.reduce;
   copy_text(entry.group, sizeof entry.group, name_);
   copy_text(entry.stage, sizeof entry.stage, call.stage);
+  record(call, entry);
+}
+
+void Communicator::record(const Call& call, const FlightEntry& entry) {
   const int slot = flight_.begin(entry);
   try {
     execute(call);

@@ -1,8 +1,9 @@
 // The communication contract: what the ranks of a group say to each other, whatever carries it.
 //
-// A Communicator is one rank's end of one group. Every call blocks the calling thread until this rank's part
-// is done: its output is complete and its input may be overwritten. Asynchrony comes from running lanes as
-// threads:
+// A Communicator is one rank's end of one group. Its calls are blocking or enqueued, all alike (Calls).
+//
+// A blocking call (threads, MPI) holds the calling thread until this rank's part is done: its output is
+// complete and its input may be overwritten. Asynchrony comes from running lanes as threads:
 // - different communicators of a rank may be used from different threads at the same time;
 // - the collectives of one communicator must be called one after the other, on every rank of the group in the
 //   same order (from whichever thread); send, receive and send_receive of one communicator may run beside
@@ -10,11 +11,17 @@
 // A collective may return before other ranks have theirs; only barrier says that all have come. send may
 // return before the receiver has come, but may also wait for it: never rely on either.
 //
+// An enqueued call (NCCL) returns when it stands in the order of the stream the group was opened for: what was
+// put on that stream before runs before it, what is put there later behind it. Buffers belong to the call until
+// the stream has done it; counts and offsets may go at once. The calling thread hears of failures later: whoever
+// waits for the stream asks `watch` meanwhile. All ranks put the calls of all their groups on in one order.
+//
 // Reductions have one order: element by element, ((r0 + r1) + r2) + ... by ascending rank in the group. Sums
 // of f32 are carried in f64 and rounded once at the end, of bf16 in f32; f64 in f64; integers modulo 2^n. A
 // NaN of any rank makes Max and Min NaN; of equal values (0 and -0) the lowest rank's is taken. Every rank
 // gets the same bits, they do not depend on timing, and they are the same over threads and over MPI (unless
-// Options::mpi_native).
+// Options::mpi_native). Such groups are ordered. NCCL's are native: order and carry type of sums are the
+// library's (comm/nccl/nccl_group.h).
 //
 // A rank with nothing to say (zero bytes) makes the same calls and takes the same path.
 //
@@ -37,6 +44,8 @@ namespace pleat::comm {
 
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
+
+enum class Calls : uint8_t { Blocking, Enqueued };
 
 class Communicator {
  public:
@@ -84,6 +93,15 @@ class Communicator {
   // other ranks are told. Of the whole world, not of this group alone; the first reason counts. Any thread.
   virtual void abort(const std::string& why);
 
+  virtual Calls calls() const { return Calls::Blocking; }
+  // How far the enqueued calls are, without waiting; true: all are done. Throws when the group has failed (Retry,
+  // naming rank, call and stage). Any thread.
+  virtual bool watch() { return true; }
+  // Calls made while the stream is captured into a graph are not under way. `captured` gives those made since it
+  // was asked last a number; `launched` says, right before it happens, that the graph that holds them is launched.
+  virtual int captured();
+  virtual void launched(int captured);
+
   // The same for typed memory.
   template <class T>
   void all_reduce(std::string_view stage, std::span<T> values, Reduce reduce) {
@@ -96,9 +114,13 @@ class Communicator {
   Communicator(std::string name, std::vector<int> world_ranks, int rank, RankFlight& flight,
                Inject inject = {});
 
-  // One call whose arguments are already checked. Ends before the caller's memory may be touched again, also
-  // when it throws.
+  // One call whose arguments are already checked. A blocking one ends before the caller's memory may be touched
+  // again, also when it throws.
   virtual void execute(const Call& call) = 0;
+  // Executes it and keeps `entry` in the recorder for as long as it is under way.
+  virtual void record(const Call& call, const FlightEntry& entry);
+  RankFlight& flight() const { return flight_; }
+  uint64_t next_sequence(Operation operation);
 
  private:
   void record_and_execute(Call& call);
@@ -126,9 +148,12 @@ class Endpoint {
   virtual int size() const = 0;
   // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
   // Two groups of one name must not overlap unless they are the same. May wait for the other members. Throws
-  // where it cannot carry such buffers.
+  // where it cannot carry such buffers. `stream`: of the lane whose calls these are (a cudaStream_t), which
+  // outlives the group; carriers whose calls are enqueued put them there, others need none.
   virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
-                                              Buffers buffers = Buffers::Host) = 0;
+                                              Buffers buffers = Buffers::Host, void* stream = nullptr) = 0;
+  // Of groups with such buffers: how the ranks of this run meet.
+  virtual Calls calls(Buffers) const { return Calls::Blocking; }
 };
 
 uint64_t group_hash(std::string_view name, std::span<const int> world_ranks);

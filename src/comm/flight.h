@@ -28,9 +28,11 @@ struct FlightEntry {
   uint64_t sequence = 0;  // collectives of a group and messages of a group are counted apart
   uint64_t shape_hash = 0;
   int64_t bytes = 0;
-  int64_t started_ns = 0, ended_ns = 0;  // steady clock, the same for all processes of a machine
-  int32_t peer = -1, from = -1;          // world ranks
-  int32_t tag = 0;                       // of a message
+  // Steady clock, the same for all processes of a machine. An enqueued call starts when those before it in its
+  // group are done; 0: it is not enqueued.
+  int64_t enqueued_ns = 0, started_ns = 0, ended_ns = 0;
+  int32_t peer = -1, from = -1;  // world ranks
+  int32_t tag = 0;               // of a message
   FlightState state = FlightState::Empty;
   Operation operation{};
   tensor::Dtype dtype{};

@@ -38,6 +38,7 @@ std::string where(const std::vector<FlightEntry>& entries) {
   for (const FlightEntry& e : entries) {
     if (e.state != FlightState::InFlight) continue;
     text += fmt::format("{}in {}, {:.1f} s", text.empty() ? "" : "; ", named(e), seconds_since(e.started_ns));
+    if (e.enqueued_ns != 0) text += fmt::format(" (enqueued {:.1f} s ago)", seconds_since(e.enqueued_ns));
   }
   if (!text.empty()) return text;
   for (const FlightEntry& e : entries) {

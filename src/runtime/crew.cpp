@@ -23,14 +23,16 @@ Crew::Crew(RankSetup setup, comm::Endpoint& endpoint, int num_threads)
   if (pipeline.size() > 1) pipeline_ = endpoint.group(fmt::format("stages:{}", pipeline.front()), pipeline);
 }
 
-void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers) {
+void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
+                       const std::function<void*(const std::string& lane)>& stream_of) {
   for (const Lane& lane : lanes) {
     auto& slot = groups_[lane];
     if (slot) continue;
     PLEAT_CHECK(endpoint_, "a program for one rank talks to nobody");
     const std::vector<int>& members = setup_.place.members[size_t(lane.first)];
-    slot = endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()),
-                            members, buffers);
+    slot =
+        endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()), members,
+                         buffers, calls(buffers) == comm::Calls::Enqueued ? stream_of(lane.second) : nullptr);
   }
 }
 

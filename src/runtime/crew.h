@@ -5,6 +5,7 @@
 // making one waits for its members.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,8 +31,13 @@ class Crew {
   int num_threads() const { return num_threads_; }
 
   using Lane = std::pair<program::Group, std::string>;
-  // Makes what is missing, for buffers that lie there; then `group` finds it.
-  void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers);
+  // Makes what is missing, for buffers that lie there and lanes with these streams; then `group` finds it.
+  void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
+                   const std::function<void*(const std::string& lane)>& stream_of);
+  // How the ranks of this run meet: one answer for all groups with such buffers.
+  comm::Calls calls(comm::Buffers buffers) const {
+    return endpoint_ ? endpoint_->calls(buffers) : comm::Calls::Blocking;
+  }
   comm::Communicator* group(program::Group group, const std::string& lane) const;
 
   void sum(const char* stage, std::span<int64_t> values) const;

@@ -23,6 +23,10 @@ Planned planned(program::Program program) {
 
 Device device_of(const std::string& kind) { return kind == "cuda" ? Device::Cuda : Device::Cpu; }
 
+comm::Buffers buffers_of(Device device) {
+  return device == Device::Cuda ? comm::Buffers::Device : comm::Buffers::Host;
+}
+
 Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     : programs_(std::move(programs)), pool_(options.num_threads) {
   PLEAT_CHECK(!programs_.empty(), "nothing to run: no program");
@@ -69,7 +73,9 @@ void Runtime::bind(const Options& options) {
         else if (kind == program::OpClass::Collective)
           lanes.emplace(s.group, p.program.lanes[static_cast<size_t>(s.lane)].name);
       }
-    options.groups.open(lanes, machine_ ? comm::Buffers::Device : comm::Buffers::Host);
+    options.groups.open(lanes, buffers_of(options.device), [this](const std::string& lane) -> void* {
+      return machine_ ? machine_->lane(lane).stream() : nullptr;
+    });
   }
   for (const Planned& p : programs_) {
     if (machine_)

@@ -35,12 +35,14 @@ Planned planned(program::Program program);
 
 enum class Device : uint8_t { Cpu, Cuda };
 Device device_of(const std::string& kind);  // "cpu", "cuda": device.kind
+comm::Buffers buffers_of(Device device);
 
 // The groups that stages of one lane meet others in.
 using GroupLane = std::pair<program::Group, std::string>;
 // How a rank among several finds them: `open` is called once with all of them, before `find`.
+using StreamOf = std::function<void*(const std::string& lane)>;  // nullptr where lanes have none
 struct Groups {
-  std::function<void(const std::set<GroupLane>&, comm::Buffers)> open;
+  std::function<void(const std::set<GroupLane>&, comm::Buffers, const StreamOf&)> open;
   interpret::FindGroup find;
 };
 

@@ -5,6 +5,7 @@
 
 #include "interpret/check/check.h"
 #include "program/edit.h"
+#include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
 
@@ -75,6 +76,68 @@ TEST(HostWaits, AnExchangeMayNotWaitForMoreThanTheHostDid) {
     p.stages[s].after.pop_back();
   }
   ADD_FAILURE() << "no exchange can be given such a wait";
+}
+
+// As a run whose groups are enqueued makes it.
+program::Program enqueued_step(Words sets, int64_t ranks) {
+  sets.push_back("device.kind=\"cuda\"");
+  const config::Config c = make_config(sets);
+  return apply_passes(ranks_as_built(c, ranks).programs.front(), c, {}, nullptr, {}, {},
+                      comm::Calls::Enqueued);
+}
+
+TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {
+  const std::pair<Words, bool> cases[] = {{{}, false},
+                                          {{"parallel.tp=2"}, false},
+                                          {{"parallel.ep=2"}, true},
+                                          {{"parallel.ep=2", "parallel.dispatcher=\"allgather\""}, false}};
+  for (const auto& [sets, counts] : cases) {
+    SCOPED_TRACE(joined(sets));
+    const program::Program p = enqueued_step(sets, 2);
+    EXPECT_EQ(interpret::check_host_waits(p, comm::Calls::Enqueued).faults, std::vector<std::string>());
+    int exchanges = 0, reading = 0;
+    for (const program::Stage& s : p.stages) {
+      exchanges += program::is_exchange(s.op);
+      reading += program::is_exchange(s.op) && interpret::counts_on_host(s) >= 0;
+    }
+    EXPECT_GT(exchanges, 0);
+    EXPECT_EQ(reading > 0, counts);
+    EXPECT_EQ(interpret::check(p).host_waits, reading);
+    // For calls that block it is not enough.
+    EXPECT_NE(interpret::check_host_waits(p).faults, std::vector<std::string>());
+  }
+}
+
+TEST(HostWaits, EnqueuedExchangesAreOneChain) {
+  program::Program p = enqueued_step({"parallel.ep=2", "train.num_microbatches=4"}, 4);
+  int lanes = 0, cut = 0;
+  for (size_t s = 0, previous = p.stages.size(); s < p.stages.size(); ++s) {
+    if (!program::is_exchange(p.stages[s].op)) continue;
+    if (previous < s && p.stages[s].lane != p.stages[previous].lane) {
+      ++lanes;
+      program::Program broken = p;
+      std::erase(broken.stages[s].after, static_cast<program::StageId>(previous));
+      const auto faults = interpret::check_host_waits(broken, comm::Calls::Enqueued).faults;
+      if (!faults.empty()) {
+        ++cut;
+        EXPECT_NE(faults[0].find("ranks could wait in a circle"), std::string::npos) << faults[0];
+      }
+    }
+    previous = s;
+  }
+  EXPECT_GT(lanes, 0);
+  EXPECT_GT(cut, 0) << "data alone orders every exchange: the chain is not needed here";
+}
+
+TEST(HostWaits, UnreadCountsOfAnEnqueuedExchangeAreNamed) {
+  const program::Program p = enqueued_step({"parallel.ep=2"}, 2);
+  program::Edit edit(p);
+  program::StageId wait = 0;
+  while (p.stages[static_cast<size_t>(wait)].op != program::Op::host_wait) ++wait;
+  edit.erase(wait);
+  const auto faults = interpret::check_host_waits(edit.apply(), comm::Calls::Enqueued).faults;
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(faults[0].find("at which the host waits"), std::string::npos) << faults[0];
 }
 
 }  // namespace

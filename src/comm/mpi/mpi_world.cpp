@@ -103,8 +103,8 @@ class MpiEndpoint : public Endpoint {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
-                                      Buffers buffers) override {
+  std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, Buffers buffers,
+                                      void*) override {
     if (buffers == Buffers::Device)
       base::fail(
           "group '{}': processes over MPI move host memory only; on a GPU ranks are threads of one process "

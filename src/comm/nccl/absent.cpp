@@ -12,6 +12,7 @@ namespace {
 }  // namespace
 
 bool nccl_is_built_in() { return false; }
+int nccl_version() { return 0; }
 std::string nccl_description() { return "not built in"; }
 NcclId make_nccl_id() { refuse(); }
 

@@ -2,11 +2,13 @@
 
 #include <nccl.h>
 
-#include <chrono>
+#include <algorithm>
+#include <atomic>
 #include <cstring>
-#include <thread>
 
 #include "base/error.h"
+#include "comm/enqueued.h"
+#include "comm/nccl/cuda/marks.h"
 
 namespace pleat::comm {
 namespace {
@@ -42,25 +44,31 @@ ncclRedOp_t op_of(Reduce reduce) {
   return reduce == Reduce::Sum ? ncclSum : reduce == Reduce::Max ? ncclMax : ncclMin;
 }
 
-class NcclGroup : public Communicator {
+bool equal(Parts parts) {
+  return std::all_of(parts.counts.begin(), parts.counts.end(),
+                     [&](int64_t count) { return count == parts.counts.front(); });
+}
+
+class NcclGroup : public EnqueuedCommunicator {
  public:
   NcclGroup(std::string name, std::vector<int> world_ranks, int rank, const NcclId& id, void* stream,
             RankFlight& flight)
-      : Communicator(std::move(name), std::move(world_ranks), rank, flight),
+      : EnqueuedCommunicator(std::move(name), std::move(world_ranks), rank, flight),
         stream_(static_cast<cudaStream_t>(stream)) {
     ncclUniqueId unique;
     std::memcpy(&unique, id.data(), sizeof unique);
-    require(ncclCommInitRank(&comm_, size(), unique, rank), "opening group '" + this->name() + "'");
-    cudaError_t error = cudaMalloc(&token_, sizeof(int32_t));
-    if (error == cudaSuccess) error = cudaMemset(token_, 0, sizeof(int32_t));
-    if (error != cudaSuccess)
-      base::fail_with(base::ExitCode::Hardware, "opening group '{}': {}", this->name(),
-                      cudaGetErrorString(error));
+    const std::string opening = "opening group '" + this->name() + "'";
+    ncclComm_t comm = nullptr;
+    require(ncclCommInitRank(&comm, size(), unique, rank), opening);
+    comm_ = comm;
+    marks_ = std::make_unique<nccl::Marks>(opening);
   }
-  ~NcclGroup() override {
-    cudaFree(token_);
-    // Not ncclCommDestroy: that waits for members, which may have failed.
-    ncclCommAbort(comm_);
+  // Not ncclCommDestroy: that waits for members, which may have failed.
+  ~NcclGroup() override { end(); }
+
+  void abort(const std::string& why) override {
+    Communicator::abort(why);
+    end();
   }
 
  private:
@@ -68,17 +76,50 @@ class NcclGroup : public Communicator {
     const std::string here =
         fmt::format("group '{}', {} #{} of stage '{}' on rank {}", name(), name_of(call.operation),
                     call.sequence, call.stage, world_ranks()[static_cast<size_t>(rank())]);
+    if (!comm_) base::fail_with(base::ExitCode::Retry, "{}: the group has failed before", here);
     require(ncclGroupStart(), here);
     const ncclResult_t enqueued = enqueue(call);
     const ncclResult_t ended = ncclGroupEnd();
     require(enqueued, here);
     require(ended, here);
-    wait(here);
+    marks_->put(stream_, here);
+  }
+
+  uint64_t num_done() const override { return marks_->num_passed(); }
+  bool capturing() const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    return cudaStreamIsCapturing(stream_, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+  }
+
+  // A failed peer shows as an error of the communicator, never of the stream: both are asked.
+  std::string fault() override {
+    const ncclComm_t comm = comm_;
+    if (!comm) return "the group was ended";
+    ncclResult_t asynchronous = ncclSuccess;
+    ncclResult_t result = ncclCommGetAsyncError(comm, &asynchronous);
+    if (result == ncclSuccess) result = asynchronous;
+    std::string why;
+    if (result != ncclSuccess && result != ncclInProgress) {
+      why = ncclGetErrorString(result);
+    } else if (const cudaError_t stream = cudaStreamQuery(stream_);
+               stream != cudaSuccess && stream != cudaErrorNotReady) {
+      why = cudaGetErrorString(stream);
+    }
+    (void)cudaGetLastError();  // a stream that is not ready is none
+    if (!why.empty()) end();
+    return why;
+  }
+
+  // Kernels that wait for others look up and leave, so that memory can be freed and the process can go.
+  void end() {
+    const ncclComm_t comm = comm_.exchange(nullptr);
+    if (comm) ncclCommAbort(comm);
   }
 
   ncclResult_t enqueue(const Call& call) {
     const auto element = static_cast<size_t>(tensor::size_of(call.dtype));
     const auto n = static_cast<size_t>(size());
+    const ncclComm_t comm = comm_;
     // The first failure of a run of calls.
     ncclResult_t result = ncclSuccess;
     const auto note = [&](ncclResult_t one) {
@@ -87,72 +128,68 @@ class NcclGroup : public Communicator {
     switch (call.operation) {
       case Operation::AllReduce:
         return ncclAllReduce(call.in.data(), call.out.data(), call.in.size() / element, type_of(call.dtype),
-                             op_of(call.reduce), comm_, stream_);
+                             op_of(call.reduce), comm, stream_);
       case Operation::ReduceScatter:
+        if (equal(call.send))
+          return ncclReduceScatter(call.in.data(), call.out.data(), call.out.size() / element,
+                                   type_of(call.dtype), op_of(call.reduce), comm, stream_);
         for (size_t r = 0; r < n; ++r)
           note(ncclReduce(call.in.data() + call.send.offsets[r], call.out.data(),
                           static_cast<size_t>(call.send.counts[r]) / element, type_of(call.dtype),
-                          op_of(call.reduce), static_cast<int>(r), comm_, stream_));
+                          op_of(call.reduce), static_cast<int>(r), comm, stream_));
         return result;
       case Operation::AllGather:
+        if (equal(call.send))
+          return ncclAllGather(call.in.data(), call.out.data(), call.in.size(), ncclUint8, comm, stream_);
         for (size_t r = 0; r < n; ++r)
           note(ncclBroadcast(call.in.data(), call.out.data() + call.send.offsets[r],
-                             static_cast<size_t>(call.send.counts[r]), ncclUint8, static_cast<int>(r), comm_,
+                             static_cast<size_t>(call.send.counts[r]), ncclUint8, static_cast<int>(r), comm,
                              stream_));
         return result;
       case Operation::AllToAll:
         for (size_t r = 0; r < n; ++r) {
           note(ncclSend(call.in.data() + call.send.offsets[r], static_cast<size_t>(call.send.counts[r]),
-                        ncclUint8, static_cast<int>(r), comm_, stream_));
+                        ncclUint8, static_cast<int>(r), comm, stream_));
           note(ncclRecv(call.out.data() + call.receive.offsets[r],
-                        static_cast<size_t>(call.receive.counts[r]), ncclUint8, static_cast<int>(r), comm_,
+                        static_cast<size_t>(call.receive.counts[r]), ncclUint8, static_cast<int>(r), comm,
                         stream_));
         }
         return result;
       case Operation::Broadcast:
-        return ncclBroadcast(call.in.data(), call.out.data(), call.out.size(), ncclUint8, call.peer, comm_,
+        return ncclBroadcast(call.in.data(), call.out.data(), call.out.size(), ncclUint8, call.peer, comm,
                              stream_);
       case Operation::Barrier:
-        return ncclAllReduce(token_, token_, 1, ncclInt32, ncclMax, comm_, stream_);
+        return ncclAllReduce(marks_->token(), marks_->token(), 1, ncclInt32, ncclMax, comm, stream_);
       case Operation::Send:
-        return ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm_, stream_);
+        return ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm, stream_);
       case Operation::Receive:
-        return ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.peer, comm_, stream_);
+        return ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.peer, comm, stream_);
       case Operation::Shift:
       case Operation::SendReceive:
-        note(ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm_, stream_));
-        note(ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.from, comm_, stream_));
+        note(ncclSend(call.in.data(), call.in.size(), ncclUint8, call.peer, comm, stream_));
+        note(ncclRecv(call.out.data(), call.out.size(), ncclUint8, call.from, comm, stream_));
         return result;
     }
     return ncclInvalidArgument;
   }
 
-  // A failed peer shows as an error of the communicator, never of the stream: both are asked.
-  void wait(const std::string& here) {
-    for (;;) {
-      const cudaError_t stream = cudaStreamQuery(stream_);
-      if (stream == cudaSuccess) return;
-      if (stream != cudaErrorNotReady)
-        base::fail_with(base::ExitCode::Hardware, "{}: {}", here, cudaGetErrorString(stream));
-      ncclResult_t asynchronous = ncclSuccess;
-      require(ncclCommGetAsyncError(comm_, &asynchronous), here);
-      require(asynchronous, here);
-      std::this_thread::sleep_for(std::chrono::microseconds(5));
-    }
-  }
-
   cudaStream_t stream_;
-  ncclComm_t comm_ = nullptr;
-  void* token_ = nullptr;
+  std::atomic<ncclComm_t> comm_{nullptr};
+  std::unique_ptr<nccl::Marks> marks_;
 };
 
 }  // namespace
 
 bool nccl_is_built_in() { return true; }
 
-std::string nccl_description() {
+int nccl_version() {
   int version = 0;
   require(ncclGetVersion(&version), "ncclGetVersion");
+  return version;
+}
+
+std::string nccl_description() {
+  const int version = nccl_version();
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 

@@ -1,8 +1,10 @@
 // Linked in place of the other files of this folder when the build has no CUDA.
 #include "base/error.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/graph_clock.h"
+#include "device/cuda/query.h"
 #include "device/cuda/random.h"
 
 namespace pleat::device::cuda {
@@ -18,6 +20,10 @@ int num_devices(std::string* why) {
   return 0;
 }
 Facts facts() { absent(); }
+void choose_device(int) { absent(); }
+int chosen_device() { return 0; }
+void enter_device() { absent(); }
+bool is_done(const Lane&) { absent(); }
 int64_t context_bytes() { absent(); }
 Memory::Memory(int64_t) { absent(); }
 Memory::~Memory() = default;

@@ -3,6 +3,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include "device/cuda/check.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 
@@ -23,10 +24,9 @@ int num_devices(std::string* why) {
 }
 
 Facts facts() {
-  int device = 0;
-  PLEAT_CUDA(cudaGetDevice(&device));
+  enter_device();
   cudaDeviceProp p{};
-  PLEAT_CUDA(cudaGetDeviceProperties(&p, device));
+  PLEAT_CUDA(cudaGetDeviceProperties(&p, chosen_device()));
   Facts out;
   out.name = p.name;
   out.major = p.major, out.minor = p.minor, out.num_sms = p.multiProcessorCount;

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "device/cuda/check.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/query.h"
 
 namespace pleat::device::cuda {
 
@@ -26,7 +28,10 @@ double Event::milliseconds(const Event& from, const Event& to) {
   return ms;
 }
 
-Lane::Lane() { PLEAT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+Lane::Lane() {
+  enter_device();
+  PLEAT_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+}
 
 Lane::~Lane() {
   if (cublas_) (void)cublasLtDestroy(static_cast<cublasLtHandle_t>(cublas_));
@@ -41,6 +46,16 @@ void Lane::wait(const Event& event) {
   PLEAT_CUDA(cudaStreamWaitEvent(stream_, static_cast<cudaEvent_t>(event.handle()), 0));
 }
 void Lane::synchronize() { PLEAT_CUDA(cudaStreamSynchronize(stream_)); }
+
+bool is_done(const Lane& lane) {
+  const cudaError_t state = cudaStreamQuery(lane.stream());
+  if (state == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // nothing is wrong
+    return false;
+  }
+  PLEAT_CUDA(state);
+  return true;
+}
 
 void Lane::copy_in(void* device, const void* host, int64_t bytes) {
   if (bytes > 0)

@@ -1,5 +1,6 @@
 #include "base/alloc_watch.h"
 #include "device/cuda/check.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
 
 namespace pleat::device::cuda {
@@ -14,6 +15,7 @@ std::string gib(int64_t bytes) {
 Memory::Memory(int64_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   base::note_allocation(bytes);
+  enter_device();
   void* at = nullptr;
   const cudaError_t code = cudaMalloc(&at, static_cast<size_t>(bytes));
   if (code == cudaErrorMemoryAllocation) {
@@ -34,6 +36,7 @@ Memory::~Memory() { (void)cudaFree(data_); }
 Pinned::Pinned(int64_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   base::note_allocation(bytes);
+  enter_device();
   void* at = nullptr;
   PLEAT_CUDA(cudaMallocHost(&at, static_cast<size_t>(bytes)));
   data_ = static_cast<std::byte*>(at);

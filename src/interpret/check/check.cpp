@@ -260,27 +260,50 @@ CheckReport check(const Program& program) {
   return report;
 }
 
-CheckReport check_host_waits(const Program& program) {
+int counts_on_host(const Stage& stage) {
+  const auto& arguments = arguments_of(stage.op, stage.phase);
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name == "all_offsets") return static_cast<int>(i);
+  return -1;
+}
+
+CheckReport check_host_waits(const Program& program, comm::Calls calls) {
   CheckReport report;
   if (std::none_of(program.stages.begin(), program.stages.end(),
                    [](const Stage& s) { return is_exchange(s.op); }))
     return report;
+  const bool blocking = calls == comm::Calls::Blocking;
   const EdgeList edges = edge_list(program);
   const Order order(program, edges);
   std::vector<StageId> last(program.lanes.size(), -1);  // per lane, the stage before
+  StageId previous = -1;                                // exchange
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const Stage& stage = program.stages[s];
     const StageId wait = std::exchange(last[static_cast<size_t>(stage.lane)], static_cast<StageId>(s));
     if (!is_exchange(stage.op)) continue;
+    if (!blocking && previous >= 0 && !order.before(previous, static_cast<StageId>(s)))
+      report.faults.push_back(
+          fmt::format("{}: not ordered behind {}, the exchange before it; ranks could wait in a circle",
+                      stage_name(stage), stage_name(program.stages[static_cast<size_t>(previous)])));
+    previous = static_cast<StageId>(s);
+    const int counts = counts_on_host(stage);
+    if (!blocking && counts < 0) continue;
     if (wait < 0 || class_of(program.stages[static_cast<size_t>(wait)].op) != OpClass::Host) {
       report.faults.push_back(
           fmt::format("{}: no stage right before it on its lane at which the host waits", stage_name(stage)));
       continue;
     }
-    for (const StageId before : edges[s])
-      if (before != wait && !order.before(before, wait))
-        report.faults.push_back(fmt::format("{}: the host has not waited for {}", stage_name(stage),
-                                            stage_name(program.stages[static_cast<size_t>(before)])));
+    for (const StageId before : edges[s]) {
+      if (before == wait || order.before(before, wait)) continue;
+      const Stage& other = program.stages[static_cast<size_t>(before)];
+      const bool makes_counts =
+          counts >= 0 && std::any_of(other.uses.begin(), other.uses.end(), [&](const Use& u) {
+            return u.access != Access::Read && u.value == stage.uses[static_cast<size_t>(counts)].value;
+          });
+      if (blocking || makes_counts)
+        report.faults.push_back(
+            fmt::format("{}: the host has not waited for {}", stage_name(stage), stage_name(other)));
+    }
   }
   return report;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "interpret/plan/plan.h"
 #include "program/program.h"
 
@@ -20,9 +21,13 @@ struct CheckReport {
 // their microbatch and layer; views lie inside what they view; declared waits are for earlier stages.
 CheckReport check(const program::Program& program);
 
-// For a device beside the host: peers touch the arguments of an exchange as soon as this rank has come to it, so the
-// stage before it on its lane must be one at which the host waits, for all that the exchange waits for.
-CheckReport check_host_waits(const program::Program& program);
+// For a device beside the host. Blocking calls: peers touch the arguments of an exchange as soon as this rank has come
+// to it, so the stage before it on its lane must be one at which the host waits, for all that the exchange waits for.
+// Enqueued calls: the host must have waited for the counts it reads, no more; every exchange comes behind the one before
+// it in the list, whatever their lanes.
+CheckReport check_host_waits(const program::Program& program, comm::Calls calls = comm::Calls::Blocking);
+// Where the counts that the host reads stand among the uses of an exchange; -1: it reads none.
+int counts_on_host(const program::Stage& stage);
 
 // After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,
 // persistent values share with nobody. Knows nothing of how the planner chose its offsets.

@@ -1,15 +1,19 @@
 #include "interpret/run/cuda_executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "base/error.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/graph_clock.h"
+#include "device/cuda/query.h"
 #include "device/gpu_fault.h"
 #include "interpret/check/check.h"
 #include "interpret/run/lane_threads.h"
@@ -121,12 +125,17 @@ struct CudaExecutor::State {
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
-  bool meets_ranks = false;            // some stage is a collective or transfer
-  std::optional<LaneThreads> threads;  // made when first asked for
-  std::mutex mutex;                    // of `bad`, when lanes are threads
+  bool meets_on_host = false;                 // some stage is a call that blocks
+  bool waits_on_host = false;                 // or one of class host
+  std::vector<comm::Communicator*> enqueued;  // groups whose calls are
+  std::vector<int> captured;                  // of each, the calls that the graph holds
+  std::optional<LaneThreads> threads;         // made when first asked for
+  std::mutex mutex;                           // of `bad`, when lanes are threads
 
   State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o, const FindGroup& g)
       : program(p), plan(q), machine(m), options(o), groups(g) {}
+
+  void run(const RunOptions& how);
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
@@ -157,10 +166,13 @@ struct CudaExecutor::State {
                         scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
-      meets_ranks = true;
+      note_group(stage, *bound.collective.group);
       return;
     }
-    if (class_of(stage.op) == OpClass::Host) return;
+    if (class_of(stage.op) == OpClass::Host) {
+      waits_on_host = true;
+      return;
+    }
     const KernelKind kind = kernel_of(stage.op);
     const kernels::CudaPrepare prepare = kernels::find_cuda_kernel(kind, stage.phase);
     if (!prepare)
@@ -176,6 +188,32 @@ struct CudaExecutor::State {
     if (!bound.launch)
       base::fail("{}: the GPU's kernel {} does not take these element types ({})", bound.name, name_of(kind),
                  types_of(bound));
+  }
+
+  void note_group(const Stage& stage, comm::Communicator& group) {
+    if (group.calls() == comm::Calls::Blocking) {
+      meets_on_host = true;
+    } else {
+      // Both ends of a message lie on different lanes, and the group has one stream.
+      if (class_of(stage.op) == OpClass::Transfer)
+        base::fail("{}: messages between stages of a pipeline cannot be enqueued; their group must block",
+                   stage_name(stage));
+      if (std::find(enqueued.begin(), enqueued.end(), &group) == enqueued.end()) enqueued.push_back(&group);
+    }
+    if (meets_on_host && !enqueued.empty())
+      base::fail_with(base::ExitCode::Internal, "program {}: some groups block, others are enqueued",
+                      program.name);
+  }
+  comm::Calls calls() const { return enqueued.empty() ? comm::Calls::Blocking : comm::Calls::Enqueued; }
+
+  // Until the lane has done what is on it. With calls among it that wait for other ranks, these are watched.
+  void wait_for(Lane& lane) {
+    if (!enqueued.empty())
+      while (!device::cuda::is_done(lane)) {
+        for (comm::Communicator* group : enqueued) group->watch();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
+    lane.synchronize();
   }
 
   static std::string types_of(const CudaStage& bound) {
@@ -199,7 +237,7 @@ struct CudaExecutor::State {
       } else if (stage.launch) {
         stage.launch();
       } else {  // of class host
-        stage.lane->synchronize();
+        wait_for(*stage.lane);
       }
     } catch (const base::Error& e) {
       throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
@@ -211,14 +249,18 @@ struct CudaExecutor::State {
 
   // Streams overlap by themselves; a lane whose stages wait on the host for other ranks must not hold up the others.
   bool lanes_need_threads(const RunOptions& how) const {
-    return meets_ranks && lanes.size() > 1 && how.lanes_run();
+    return meets_on_host && lanes.size() > 1 && how.lanes_run();
   }
 
   // A thread per lane: an event is waited for once the thread of its lane has recorded it.
   void run_lane_threads(uint64_t delay_seed, const AtStage& before, const AtStage& after) {
     if (!threads) threads.emplace(program);
     threads->run(
-        delay_seed, [&](StageId s) { run_stage(static_cast<size_t>(s), before, after); },
+        delay_seed,
+        [&](StageId s) {
+          device::cuda::enter_device();
+          run_stage(static_cast<size_t>(s), before, after);
+        },
         [&](const std::string& why) {
           for (const CudaStage& stage : stages)
             if (stage.collective.run) return stage.collective.group->abort(why);
@@ -250,7 +292,7 @@ struct CudaExecutor::State {
     enqueue(
         how, [&](size_t s) { stages[s].lane->record(begin[s]); },
         [&](size_t s) { stages[s].lane->record(end[s]); });
-    lanes[0]->synchronize();
+    wait_for(*lanes[0]);
     for (size_t s = 0; s < stages.size(); ++s)
       timeline.spans[s] = {static_cast<StageId>(s),
                            static_cast<int64_t>(1e6 * Event::milliseconds(start, begin[s])),
@@ -262,13 +304,13 @@ struct CudaExecutor::State {
     struct Stop {};
     try {
       enqueue(how, {}, [&](size_t s) {
-        stages[s].lane->synchronize();
+        wait_for(*stages[s].lane);
         look(s);
         if (!how.go_on && bad) throw Stop{};
       });
     } catch (const Stop&) {
     }
-    for (Lane* lane : lanes) lane->synchronize();
+    for (Lane* lane : lanes) wait_for(*lane);
   }
 
   void look(size_t s) {
@@ -333,9 +375,9 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
   for (Lane* lane : s.lanes) lane->may_tune = options.may_tune;
   for (size_t i = 0; i < program.values.size(); ++i)
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
-  require_ok(check_host_waits(program), "program " + program.name);
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
+  require_ok(check_host_waits(program, s.calls()), "program " + program.name);
   for (Lane* lane : s.lanes) lane->may_tune = false;
   // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
   const auto edges = data_edges(program);
@@ -362,29 +404,46 @@ void CudaExecutor::run(const RunOptions& options) {
   State& s = *state_;
   s.bad.reset();
   if (options.poison) base::fail("poisoned memory is a check of the CPU; device.kind = \"cpu\" has it");
-  // Ranks meet on the host, which a graph knows nothing of.
-  const bool as_graph = !options.find_non_finite && !options.timing && options.lanes_run() &&
-                        s.options.graph && !s.meets_ranks && s.runs > 0;
-  if (as_graph && !s.graph.ready())
-    s.graph.capture(*s.lanes[0], [&] {
-      s.clock.start(*s.lanes[0]);
-      s.enqueue(options, {}, {});
-      s.clock.stop(*s.lanes[0]);
+  device::cuda::enter_device();
+  try {
+    s.run(options);
+  } catch (const std::exception& e) {
+    // Calls that are enqueued would wait for ever for ranks that are told nothing, and hold the device's memory.
+    for (comm::Communicator* group : s.enqueued) group->abort(e.what());
+    throw;
+  }
+}
+
+void CudaExecutor::State::run(const RunOptions& how) {
+  // A graph knows nothing of what happens on the host.
+  const bool as_graph = !how.find_non_finite && !how.timing && how.lanes_run() && options.graph &&
+                        !meets_on_host && !waits_on_host && runs > 0;
+  if (as_graph && !graph.ready()) {
+    graph.capture(*lanes[0], [&] {
+      clock.start(*lanes[0]);
+      enqueue(how, {}, {});
+      clock.stop(*lanes[0]);
     });
-  s.device_seconds = 0;
-  s.lanes[0]->record(s.begin);
-  if (options.find_non_finite)
-    s.run_looking(options);
-  else if (options.timing)
-    s.run_timed(options);
-  else if (as_graph)
-    s.graph.launch(*s.lanes[0]);
-  else
-    s.enqueue(options, {}, {});
-  s.lanes[0]->record(s.end);
-  s.lanes[0]->synchronize();
-  if (as_graph) s.device_seconds = s.clock.seconds();
-  if (!options.find_non_finite) ++s.runs;
+    for (comm::Communicator* group : enqueued) captured.push_back(group->captured());
+  }
+  device_seconds = 0;
+  lanes[0]->record(begin);
+  if (how.find_non_finite) {
+    run_looking(how);
+  } else if (how.timing) {
+    run_timed(how);
+  } else if (as_graph) {
+    for (size_t g = 0; g < enqueued.size(); ++g) enqueued[g]->launched(captured[g]);
+    graph.launch(*lanes[0]);
+  } else {
+    enqueue(how, {}, {});
+  }
+  lanes[0]->record(end);
+  wait_for(*lanes[0]);
+  // The last marks were passed: what stands in the recorder is done.
+  for (comm::Communicator* group : enqueued) group->watch();
+  if (as_graph) device_seconds = clock.seconds();
+  if (!how.find_non_finite) ++runs;
 }
 
 void* CudaExecutor::data(ValueId value) const {

@@ -8,10 +8,13 @@
 // What the host writes and reads lies in pinned memory (program::Space::Pinned), which data() returns; the copies to the
 // device and back are stages of the program.
 //
-// Several ranks are threads that share the GPU, each with a machine of its own; a program that meets others
-// is never a graph. A stage of class host waits for its lane's stream; at the collective or transfer behind it the
-// communicator (of comm::Buffers::Device) moves the data between the ranks' arenas, and the lane goes on when they are
-// there.
+// Ranks that are threads share the GPU, each with a machine of its own. Their calls block (comm::Calls): a stage of class
+// host waits for its lane's stream; at the collective or transfer behind it the communicator (of comm::Buffers::Device)
+// moves the data between the ranks' arenas, and the lane goes on when they are there. Such a program is never a graph.
+//
+// Calls that are enqueued (NCCL) take their place on the lane's stream like kernels, in list order from one thread, and
+// go into the graph with them; where the host reads counts it still waits, and then there is no graph. While the host
+// waits, at the end of a step or in it, it watches the groups: their failures surface there, and end all of them.
 #pragma once
 
 #include <map>
@@ -52,7 +55,7 @@ class CudaMachine {
 };
 
 struct CudaOptions {
-  bool graph = true;     // capture the step, where one rank runs it
+  bool graph = true;     // capture the step, where the host takes no part in it
   bool may_tune = true;  // kernels may run on their arguments while they are bound: nothing there counts yet
 };
 

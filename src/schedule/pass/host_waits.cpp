@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "interpret/check/check.h"
 #include "program/builder.h"
 #include "program/edit.h"
 #include "program/order.h"
@@ -11,14 +12,6 @@ namespace pleat::schedule {
 using namespace program;
 
 namespace {
-
-// Where the counts of an exchange of rows stand among its uses; -1: it has none.
-int counts_of(const Stage& s) {
-  const auto& arguments = arguments_of(s.op, s.phase);
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name == "all_offsets") return static_cast<int>(i);
-  return -1;
-}
 
 Stage beside(const Stage& exchange, Op op, int part) {
   Stage s;
@@ -30,18 +23,25 @@ Stage beside(const Stage& exchange, Op op, int part) {
 
 }  // namespace
 
-Program host_waits(Program program) {
+Program host_waits(Program program, comm::Calls calls) {
+  const bool blocking = calls == comm::Calls::Blocking;
   const EdgeList edges = edge_list(program);
   Edit edit(std::move(program));
   std::map<ValueId, ValueId> on_host;  // counts -> their copy
-  int part = 0;
   const int link = edit.lane("d2h", "host_link");
+  int part = 0;
+  StageId previous = -1;  // exchange, where they form a chain
   for (StageId s = 0; s < edit.num_stages(); ++s) {
     if (!is_exchange(edit[s].op)) continue;
+    if (!blocking && previous >= 0 && edit[previous].lane != edit[s].lane) edit.wait(s, previous);
+    previous = s;
+    const int at = interpret::counts_on_host(edit[s]);
+    if (!blocking && at < 0) continue;
     Stage wait = beside(edit[s], Op::host_wait, part);
-    for (const Use& use : edit[s].uses)
-      if (use.value != kNoValue && use.access != Access::Write) wait.uses.push_back(r(use.value));
-    if (const int at = counts_of(edit[s]); at >= 0) {
+    if (blocking)
+      for (const Use& use : edit[s].uses)
+        if (use.value != kNoValue && use.access != Access::Write) wait.uses.push_back(r(use.value));
+    if (at >= 0) {
       const ValueId counts = edit[s].uses[static_cast<size_t>(at)].value;
       auto [known, fresh] = on_host.try_emplace(counts, kNoValue);
       if (fresh) {
@@ -58,7 +58,8 @@ Program host_waits(Program program) {
     }
     const StageId inserted = edit.insert_before(s, std::move(wait));
     // What the exchange writes must be free too, and the host must know it.
-    for (const StageId before : edges[static_cast<size_t>(s)]) edit.wait(inserted, before);
+    if (blocking)
+      for (const StageId before : edges[static_cast<size_t>(s)]) edit.wait(inserted, before);
     ++part;
   }
   return edit.apply();
