@@ -9,12 +9,14 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "comm/exercise.h"
+#include "comm/gpu_choice.h"
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_group.h"
 #include "command.h"
 #include "device/cpu/blas.h"
 #include "device/cpu/gemm_rate.h"
+#include "device/cuda/chosen.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 #include "report/table.h"
@@ -41,16 +43,21 @@ struct Machine {
   std::string blas, mpi;
   double gemm_f32 = 0, gemm_f64 = 0;  // FLOP/s
   std::string gpu, gpu_libraries;     // or why there is none
+  std::string gpu_place;              // which of them this is
   double gpu_copy = 0, gpu_gemm = 0;  // bytes/s, FLOP/s; 0: no GPU
   int64_t gpu_context = 0;            // bytes in use before anything is allocated
 };
 
-void look_at_gpu(Machine& m) {
+void look_at_gpu(Machine& m, const comm::World& world) {
   std::string why;
-  if (device::cuda::num_devices(&why) == 0) {
+  const int num_gpus = device::cuda::num_devices(&why);
+  if (num_gpus == 0) {
     m.gpu = "none: " + why;
     return;
   }
+  const int gpu = comm::gpu_of(world, num_gpus);
+  device::cuda::choose_device(gpu);
+  m.gpu_place = fmt::format("GPU {} of {}, for local rank {}", gpu, num_gpus, world.local_rank);
   const device::cuda::Facts f = device::cuda::facts();
   m.gpu =
       fmt::format("{}, compute capability {}.{}, {} SMs, {:.1f} GiB ({:.1f} free)", f.name, f.major, f.minor,
@@ -63,7 +70,7 @@ void look_at_gpu(Machine& m) {
   m.gpu_gemm = device::cuda::measure_gemm_rate();
 }
 
-Machine look() {
+Machine look(const comm::World& world) {
   Machine m;
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -75,7 +82,7 @@ Machine look() {
   device::Pool pool(m.cores);
   m.gemm_f32 = device::measure_gemm_rate(pool, tensor::Dtype::F32);
   m.gemm_f64 = device::measure_gemm_rate(pool, tensor::Dtype::F64);
-  look_at_gpu(m);
+  look_at_gpu(m, world);
   return m;
 }
 
@@ -98,7 +105,7 @@ std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const DoctorArg
 
 int show(const DoctorArguments& a, const comm::World& world, const std::string& carrier, int ranks,
          const std::vector<GroupResult>& groups) {
-  const Machine m = look();
+  const Machine m = look(world);
   bool pass = true;
   nlohmann::json out = {{"machine",
                          {{"cores", m.cores},
@@ -107,6 +114,7 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
                           {"gemm_f32_gflops", m.gemm_f32 / 1e9},
                           {"gemm_f64_gflops", m.gemm_f64 / 1e9},
                           {"gpu", m.gpu},
+                          {"gpu_place", m.gpu_place},
                           {"gpu_libraries", m.gpu_libraries},
                           {"gpu_context_bytes", m.gpu_context},
                           {"gpu_copy_tb_per_s", m.gpu_copy / 1e12},
@@ -149,9 +157,11 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
     fmt::print("GPU       {}\n", m.gpu);
     if (m.gpu_gemm > 0)
       fmt::print(
-          "          {}\n          copy {:.2f} TB/s, bf16 products {:.0f} TFLOP/s, measured now\n"
+          "          {}\n          {}\n          copy {:.2f} TB/s, bf16 products {:.0f} TFLOP/s, measured "
+          "now\n"
           "          {:.0f} MiB in use by context and libraries, before anything is allocated\n",
-          m.gpu_libraries, m.gpu_copy / 1e12, m.gpu_gemm / 1e12, double(m.gpu_context) / (1 << 20));
+          m.gpu_place, m.gpu_libraries, m.gpu_copy / 1e12, m.gpu_gemm / 1e12,
+          double(m.gpu_context) / (1 << 20));
     fmt::print("MPI       {}\nNCCL      {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi,
                comm::nccl_description(), world.launcher, ranks, carrier);
     fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",

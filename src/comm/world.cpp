@@ -18,6 +18,9 @@ struct Names {
 constexpr Names kLaunchers[] = {
     {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+     "MV2_COMM_WORLD_LOCAL_SIZE"},
+    {"Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     {"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
 };
@@ -37,6 +40,8 @@ std::optional<World> read(const Environment& environment, const Names& names) {
   const auto rank = number(environment, names.rank), size = number(environment, names.size);
   const auto local_rank = number(environment, names.local_rank),
              local_size = number(environment, names.local_size);
+  // Other launchers speak PMI too, and name the local rank their own way.
+  if (!local_rank && std::strcmp(names.launcher, "Hydra") == 0) return std::nullopt;
   // An allocation sets the size for scripts that are no task of any step.
   if (!rank && std::strcmp(names.launcher, "Slurm") == 0) return std::nullopt;
   if (!rank && !size && !local_rank && !local_size) return std::nullopt;

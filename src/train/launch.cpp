@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "comm/gpu_choice.h"
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/world.h"
+#include "device/cuda/chosen.h"
+#include "device/cuda/cuda.h"
 #include "interpret/run/collectives.h"
 
 namespace pleat::train {
@@ -54,6 +57,9 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     base::fail(
         "processes over MPI move host memory only; on a GPU ranks are threads of one process (--ranks {})",
         size);
+  if (config.device.kind == "cuda")
+    if (const int num_gpus = device::cuda::num_devices(); num_gpus > 0)
+      device::cuda::choose_device(comm::gpu_of(world, num_gpus));
   if (size == 1) {
     runtime::Crew alone(resolved);
     rank_main(config, alone, "alone");

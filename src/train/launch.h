@@ -20,7 +20,8 @@ using RankMain =
 std::string carrier_fault(const config::Config& config, int64_t num_ranks);
 
 // num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), which MPI must carry. The
-// worker threads of device.threads are divided among the ranks of this machine. Throws, before any rank
+// worker threads of device.threads are divided among the ranks of this machine. With device.kind = "cuda" the process
+// takes the GPU of its local rank (comm/gpu_choice.h). Throws, before any rank
 // starts work, when the layout does not fit the ranks or the launcher's world is not whole.
 // `inject`: faults for tests.
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,

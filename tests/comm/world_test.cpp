@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "comm/gpu_choice.h"
 
 namespace pleat {
 namespace {
@@ -43,6 +44,11 @@ TEST(World, EachLauncher) {
        {"OMPI_COMM_WORLD_SIZE", "8"},
        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
        {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}},
+      {{"MV2_COMM_WORLD_RANK", "5"},
+       {"MV2_COMM_WORLD_SIZE", "8"},
+       {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+       {"MV2_COMM_WORLD_LOCAL_SIZE", "4"}},
+      {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}},
       {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}},
       {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_STEP_ID", "0"}},
   };
@@ -52,6 +58,37 @@ TEST(World, EachLauncher) {
     EXPECT_EQ(w.size, 8);
     EXPECT_EQ(w.local_rank, 1);
     EXPECT_NE(w.launcher, "none");
+  }
+}
+
+// Slurm's PMI sets rank and size the same way, but says the local rank in its own words.
+TEST(World, PmiOfAnotherLauncher) {
+  const comm::World w = read({{"PMI_RANK", "5"},
+                              {"PMI_SIZE", "8"},
+                              {"SLURM_PROCID", "5"},
+                              {"SLURM_NTASKS", "8"},
+                              {"SLURM_LOCALID", "1"},
+                              {"SLURM_STEP_ID", "0"}});
+  EXPECT_EQ(w.launcher, "Slurm");
+  EXPECT_EQ(w.local_rank, 1);
+}
+
+TEST(World, TheGpuIsThatOfTheLocalRank) {
+  comm::World w;
+  EXPECT_EQ(comm::gpu_of(w, 1), 0);
+  EXPECT_EQ(comm::gpu_of(w, 8), 0);
+  w.rank = 11, w.size = 16, w.local_rank = 3, w.local_size = 8, w.launcher = "Slurm";
+  EXPECT_EQ(comm::gpu_of(w, 8), 3);
+  EXPECT_EQ(comm::gpu_of(w, 4), 3);
+  for (const auto& [gpus, words] : std::map<int, std::string>{{3, "sees 3 GPUs"}, {1, "sees 1 GPU;"}}) {
+    try {
+      comm::gpu_of(w, gpus);
+      ADD_FAILURE() << "accepted with " << gpus;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::Hardware);
+      for (const std::string& word : {words, std::string("rank 11 of 16 is local rank 3 here (Slurm)")})
+        EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+    }
   }
 }
 
