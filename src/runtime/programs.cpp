@@ -23,7 +23,7 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice) {
   return planned(schedule::apply_passes(schedule::build_training_step(config, table, choice.build), config,
-                                        choice.disabled_passes, nullptr, {}, choice.edit, choice.calls));
+                                        choice.disabled_passes, nullptr, {}, choice.edit, choice.meeting));
 }
 
 // Everything that is known before memory is taken.
@@ -56,7 +56,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
     b.setup = crew->setup();
     choice.build.mesh = b.setup.mesh;
     choice.build.role = b.setup.role;
-    choice.calls = crew->calls(buffers_of(b.options.device));
+    choice.meeting = interpret::meeting_of(crew->calls(buffers_of(b.options.device)));
     b.options.groups = {
         [crew](const auto& lanes, comm::Buffers buffers, const StreamOf& stream_of) {
           crew->open_groups(lanes, buffers, stream_of);
@@ -69,8 +69,8 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));
   }
   const auto passed = [&](program::Program p) {
-    return runtime::planned(
-        schedule::apply_passes(std::move(p), config, choice.disabled_passes, nullptr, {}, {}, choice.calls));
+    return runtime::planned(schedule::apply_passes(std::move(p), config, choice.disabled_passes, nullptr, {},
+                                                   {}, choice.meeting));
   };
   if (choice.evaluate) b.evaluate = b.add(passed(schedule::build_evaluation(config, b.table, choice.build)));
   if (choice.logits) b.logits = b.add(passed(schedule::build_logits(config, b.table)));

@@ -18,9 +18,9 @@ struct ProgramChoice {
   bool train = true, evaluate = true, logits = false;
   schedule::BuildOptions build;
   std::vector<std::string> disabled_passes;
-  bool nan_memory = false;                    // Options::nan_memory
-  schedule::ProgramEdit edit = {};            // of training steps
-  comm::Calls calls = comm::Calls::Blocking;  // of the groups; with a crew it says
+  bool nan_memory = false;                              // Options::nan_memory
+  schedule::ProgramEdit edit = {};                      // of training steps
+  program::Meeting meeting = program::Meeting::OnHost;  // with a crew: as its ranks do
 };
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,

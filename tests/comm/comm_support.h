@@ -31,6 +31,8 @@ std::vector<int> all_of(int size);  // 0, 1, ...
 // Runs every collective and message pattern with known answers, of many sizes, types and both placements.
 // Returns
 // "" or what was wrong first; appends all results to `digest`, which must be the same over every carrier.
-std::string run_cases(comm::Communicator& c, std::string& digest);
+// Native: sums of floats have an order of the carrier's, and lie inside what rounding them may cost.
+enum class Sums : bool { Ordered, Native };
+std::string run_cases(comm::Communicator& c, std::string& digest, Sums sums = Sums::Ordered);
 
 }  // namespace pleat::testing

@@ -12,6 +12,7 @@
 #include "cuda/cuda_support.h"
 #include "cuda/staged_communicator_support.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/query.h"
 #include "tensor/bf16.h"
 
 namespace pleat {
@@ -107,6 +108,99 @@ TEST(CudaComm, NcclAloneDoesEveryCall) {
   std::string host;
   each_rank(1, Buffers::Host, [&](comm::Communicator& c) { EXPECT_EQ(testing::run_cases(c, host), ""); });
   EXPECT_EQ(nccl, host);
+}
+
+// One rank's group on a lane of its own.
+struct NcclAlone {
+  NcclAlone() {
+    flight.start(getpid());
+    group = comm::make_nccl_group("all", {0}, 0, comm::make_nccl_id(), lane.stream(), flight);
+  }
+  device::cuda::Lane lane;
+  comm::RankFlight flight;
+  std::unique_ptr<comm::Communicator> group;
+};
+
+std::span<std::byte> bytes_at(const device::cuda::Memory& m) {
+  return {m.data(), static_cast<size_t>(m.size())};
+}
+
+// The call returns while work before it on the stream still runs; what comes behind it sees its result.
+TEST(CudaComm, NcclCallsTakeTheirPlaceOnTheStream) {
+  PLEAT_NEEDS_GPU();
+  if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
+  NcclAlone nccl;
+  EXPECT_EQ(nccl.group->calls(), comm::Calls::Enqueued);
+  constexpr int64_t kBytes = int64_t{1} << 30;
+  device::cuda::Memory large(kBytes), in(4096), out(4096), behind(4096);
+  nccl.group->barrier("the first call sets up");
+  nccl.lane.synchronize();
+  EXPECT_TRUE(nccl.group->watch());
+  nccl.lane.fill(in.data(), 1, in.size());
+  for (int i = 0; i < 100; ++i) nccl.lane.fill(large.data(), i, kBytes);  // tens of milliseconds
+  nccl.lane.fill(in.data(), 7, in.size());
+  nccl.group->all_reduce("sum", bytes_at(in), bytes_at(out), tensor::Dtype::I32, Reduce::Sum);
+  nccl.group->reduce_scatter("scatter", bytes_at(out), bytes_at(out), tensor::Dtype::I32, Reduce::Sum);
+  nccl.lane.copy(behind.data(), out.data(), out.size());
+  nccl.lane.fill(out.data(), 9, out.size());
+  nccl.group->all_gather("gather", bytes_at(out), bytes_at(in));
+  EXPECT_FALSE(device::cuda::is_done(nccl.lane)) << "the host has waited";
+  EXPECT_FALSE(nccl.group->watch());
+  bool in_flight = false;
+  for (const comm::FlightEntry& e : nccl.flight.entries())
+    in_flight |= e.state == comm::FlightState::InFlight && std::string(e.stage) == "sum";
+  EXPECT_TRUE(in_flight);
+  std::vector<unsigned char> got(4096), last(4096);
+  nccl.lane.copy_out(got.data(), behind.data(), 4096);
+  nccl.lane.copy_out(last.data(), in.data(), 4096);
+  nccl.lane.synchronize();
+  EXPECT_EQ(got, std::vector<unsigned char>(4096, 7));
+  EXPECT_EQ(last, std::vector<unsigned char>(4096, 9));
+  EXPECT_TRUE(nccl.group->watch());
+}
+
+TEST(CudaComm, NcclCallsGoIntoAGraph) {
+  PLEAT_NEEDS_GPU();
+  if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
+  NcclAlone nccl;
+  device::cuda::Memory in(4096), out(4096);
+  nccl.group->barrier("the first call sets up");
+  nccl.lane.synchronize();
+  EXPECT_TRUE(nccl.group->watch());
+  device::cuda::Graph graph;
+  graph.capture(nccl.lane, [&] {
+    nccl.group->all_reduce("sum", bytes_at(in), bytes_at(out), tensor::Dtype::I32, Reduce::Sum);
+    nccl.group->all_gather("gather", bytes_at(out), bytes_at(in));
+  });
+  EXPECT_TRUE(nccl.group->watch()) << "captured is not under way";
+  const int calls = nccl.group->captured();
+  for (int i = 1; i <= 3; ++i) {
+    nccl.lane.fill(in.data(), i, in.size());
+    nccl.group->launched(calls);
+    graph.launch(nccl.lane);
+    std::vector<unsigned char> got(4096);
+    nccl.lane.copy_out(got.data(), out.data(), 4096);
+    nccl.lane.synchronize();
+    EXPECT_EQ(got, std::vector<unsigned char>(4096, static_cast<unsigned char>(i)));
+    EXPECT_TRUE(nccl.group->watch());
+  }
+  EXPECT_EQ(std::string(nccl.flight.entries().front().stage), "gather");
+}
+
+TEST(CudaComm, AnAbortedNcclGroupRefusesCalls) {
+  PLEAT_NEEDS_GPU();
+  if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
+  NcclAlone nccl;
+  nccl.group->barrier("before");
+  nccl.group->abort("another lane failed");
+  try {
+    nccl.group->barrier("after");
+    FAIL() << "not refused";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::Retry);
+    EXPECT_NE(std::string(e.what()).find("barrier #1 of stage 'after' on rank 0"), std::string::npos)
+        << e.what();
+  }
 }
 
 }  // namespace

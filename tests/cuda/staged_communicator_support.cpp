@@ -1,6 +1,7 @@
 #include "cuda/staged_communicator_support.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/error.h"
 #include "device/cuda/cuda.h"
@@ -85,6 +86,7 @@ class Staged final : public comm::Communicator {
         inner_.send_receive(call.stage, call.peer, b.in(), call.from, b.out(), call.tag);
         break;
     }
+    while (!inner_.watch()) std::this_thread::yield();  // enqueued calls are done later
     b.fetch();
   }
 

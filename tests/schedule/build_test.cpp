@@ -316,7 +316,7 @@ TEST(Passes, AFaultNamesThePassThatMadeIt) {
   const config::Config config = make_config();
   const Program plain = train_program(config);
   const Pass breaks{"breaks", Promise::Exact, [](const config::Config&, const Program&) { return true; },
-                    [](Program p, const config::Config&, comm::Calls) {
+                    [](Program p, const config::Config&, program::Meeting) {
                       p.stages.back().uses.pop_back();
                       return p;
                     }};

@@ -83,7 +83,7 @@ program::Program enqueued_step(Words sets, int64_t ranks) {
   sets.push_back("device.kind=\"cuda\"");
   const config::Config c = make_config(sets);
   return apply_passes(ranks_as_built(c, ranks).programs.front(), c, {}, nullptr, {}, {},
-                      comm::Calls::Enqueued);
+                      program::Meeting::OnDevice);
 }
 
 TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {
@@ -94,7 +94,7 @@ TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {
   for (const auto& [sets, counts] : cases) {
     SCOPED_TRACE(joined(sets));
     const program::Program p = enqueued_step(sets, 2);
-    EXPECT_EQ(interpret::check_host_waits(p, comm::Calls::Enqueued).faults, std::vector<std::string>());
+    EXPECT_EQ(interpret::check_host_waits(p, program::Meeting::OnDevice).faults, std::vector<std::string>());
     int exchanges = 0, reading = 0;
     for (const program::Stage& s : p.stages) {
       exchanges += program::is_exchange(s.op);
@@ -117,7 +117,7 @@ TEST(HostWaits, EnqueuedExchangesAreOneChain) {
       ++lanes;
       program::Program broken = p;
       std::erase(broken.stages[s].after, static_cast<program::StageId>(previous));
-      const auto faults = interpret::check_host_waits(broken, comm::Calls::Enqueued).faults;
+      const auto faults = interpret::check_host_waits(broken, program::Meeting::OnDevice).faults;
       if (!faults.empty()) {
         ++cut;
         EXPECT_NE(faults[0].find("ranks could wait in a circle"), std::string::npos) << faults[0];
@@ -135,7 +135,7 @@ TEST(HostWaits, UnreadCountsOfAnEnqueuedExchangeAreNamed) {
   program::StageId wait = 0;
   while (p.stages[static_cast<size_t>(wait)].op != program::Op::host_wait) ++wait;
   edit.erase(wait);
-  const auto faults = interpret::check_host_waits(edit.apply(), comm::Calls::Enqueued).faults;
+  const auto faults = interpret::check_host_waits(edit.apply(), program::Meeting::OnDevice).faults;
   ASSERT_EQ(faults.size(), 1u);
   EXPECT_NE(faults[0].find("at which the host waits"), std::string::npos) << faults[0];
 }

@@ -267,12 +267,12 @@ int counts_on_host(const Stage& stage) {
   return -1;
 }
 
-CheckReport check_host_waits(const Program& program, comm::Calls calls) {
+CheckReport check_host_waits(const Program& program, program::Meeting meeting) {
   CheckReport report;
   if (std::none_of(program.stages.begin(), program.stages.end(),
                    [](const Stage& s) { return is_exchange(s.op); }))
     return report;
-  const bool blocking = calls == comm::Calls::Blocking;
+  const bool blocking = meeting == program::Meeting::OnHost;
   const EdgeList edges = edge_list(program);
   const Order order(program, edges);
   std::vector<StageId> last(program.lanes.size(), -1);  // per lane, the stage before

@@ -377,7 +377,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
-  require_ok(check_host_waits(program, s.calls()), "program " + program.name);
+  require_ok(check_host_waits(program, meeting_of(s.calls())), "program " + program.name);
   for (Lane* lane : s.lanes) lane->may_tune = false;
   // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
   const auto edges = data_edges(program);

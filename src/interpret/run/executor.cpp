@@ -104,6 +104,9 @@ struct Executor::State {
                         scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
+      PLEAT_CHECK(bound.collective.group->calls() == comm::Calls::Blocking,
+                  "the CPU has no streams: calls of group '{}' cannot be enqueued",
+                  bound.collective.group->name());
       return;
     }
     const KernelKind kind = kernel_of(stage.op);

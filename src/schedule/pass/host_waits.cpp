@@ -23,8 +23,8 @@ Stage beside(const Stage& exchange, Op op, int part) {
 
 }  // namespace
 
-Program host_waits(Program program, comm::Calls calls) {
-  const bool blocking = calls == comm::Calls::Blocking;
+Program host_waits(Program program, program::Meeting meeting) {
+  const bool blocking = meeting == program::Meeting::OnHost;
   const EdgeList edges = edge_list(program);
   Edit edit(std::move(program));
   std::map<ValueId, ValueId> on_host;  // counts -> their copy

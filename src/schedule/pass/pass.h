@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/communicator.h"
 #include "config/config.h"
+#include "program/meeting.h"
 #include "program/program.h"
 
 namespace pleat::schedule {
@@ -23,7 +23,7 @@ struct Pass {
   std::string_view name;
   Promise promise;
   bool (*wanted)(const config::Config&, const program::Program&);
-  program::Program (*apply)(program::Program, const config::Config&, comm::Calls);
+  program::Program (*apply)(program::Program, const config::Config&, program::Meeting);
   bool places = false;  // puts a finished step on a machine: copies, waits, buffers. These come last
 };
 
@@ -38,10 +38,10 @@ struct PassReport {
 // Called after every pass with the program it produced (plan it, print it).
 using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 
-// The program after one pass. A program with faults (interpret/check) throws, naming the pass. `calls`: how the ranks of
-// the run meet, which no configuration says (comm::Endpoint::calls).
+// The program after one pass. A program with faults (interpret/check) throws, naming the pass. `meeting`: how the ranks of
+// the run meet, which no configuration says (comm::Endpoint::calls does).
 program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config,
-                            comm::Calls calls = comm::Calls::Blocking);
+                            program::Meeting meeting = program::Meeting::OnHost);
 
 // Applies every wanted pass in table order, except those named in `disabled`. The program is checked as it is
 // given and after every pass. `edit` changes it ahead of the passes that place it: values that shall be kept for
@@ -50,6 +50,7 @@ using ProgramEdit = std::function<program::Program(program::Program)>;
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled = {},
                               std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {},
-                              const ProgramEdit& edit = {}, comm::Calls calls = comm::Calls::Blocking);
+                              const ProgramEdit& edit = {},
+                              program::Meeting meeting = program::Meeting::OnHost);
 
 }  // namespace pleat::schedule

@@ -58,36 +58,36 @@ const std::vector<Pass>& pass_table() {
        [](const config::Config& c, const program::Program& p) {
          return !c.optimizer.freeze.empty() && has_backward(p);
        },
-       [](program::Program p, const config::Config& c, comm::Calls) { return freeze(std::move(p), c); }},
+       [](program::Program p, const config::Config& c, program::Meeting) { return freeze(std::move(p), c); }},
       {"recompute", Promise::Exact,
        [](const config::Config& c, const program::Program& p) {
          return !c.recompute.modules.empty() && has_backward(p);
        },
-       [](program::Program p, const config::Config& c, comm::Calls) {
+       [](program::Program p, const config::Config& c, program::Meeting) {
          return recompute_modules(std::move(p), c);
        }},
       {"fuse", Promise::Bounded,
        [](const config::Config& c, const program::Program&) {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
-       [](program::Program p, const config::Config&, comm::Calls) { return fuse(std::move(p)); }},
+       [](program::Program p, const config::Config&, program::Meeting) { return fuse(std::move(p)); }},
       // What a GPU and its host give each other.
       {"host_copies", Promise::Exact,
        [](const config::Config& c, const program::Program& p) {
          return c.device.kind == "cuda" && has_host_values(p);
        },
-       [](program::Program p, const config::Config&, comm::Calls) { return host_copies(std::move(p)); },
+       [](program::Program p, const config::Config&, program::Meeting) { return host_copies(std::move(p)); },
        true},
       // They bound how far lanes run ahead of each other, whatever stages there are by then.
       {"message_buffers", Promise::Exact,
        [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
-       [](program::Program p, const config::Config&, comm::Calls) {
+       [](program::Program p, const config::Config&, program::Meeting) {
          return bound_message_buffers(std::move(p));
        },
        true},
       {"ring_buffers", Promise::Exact,
        [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
-       [](program::Program p, const config::Config&, comm::Calls) {
+       [](program::Program p, const config::Config&, program::Meeting) {
          return bound_ring_buffers(std::move(p));
        },
        true},
@@ -98,8 +98,8 @@ const std::vector<Pass>& pass_table() {
                 std::any_of(p.stages.begin(), p.stages.end(),
                             [](const program::Stage& s) { return program::is_exchange(s.op); });
        },
-       [](program::Program p, const config::Config&, comm::Calls calls) {
-         return host_waits(std::move(p), calls);
+       [](program::Program p, const config::Config&, program::Meeting meeting) {
+         return host_waits(std::move(p), meeting);
        },
        true},
       // Behind all that makes or copies stages: every one has scratch of its own.
@@ -111,8 +111,8 @@ const std::vector<Pass>& pass_table() {
 }
 
 program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config,
-                            comm::Calls calls) {
-  program = pass.apply(std::move(program), config, calls);
+                            program::Meeting meeting) {
+  program = pass.apply(std::move(program), config, meeting);
   interpret::require_ok(interpret::check(program),
                         fmt::format("program {} after pass {}", program.name, pass.name));
   return program;
@@ -120,7 +120,8 @@ program::Program apply_pass(const Pass& pass, program::Program program, const co
 
 program::Program apply_passes(program::Program program, const config::Config& config,
                               const std::vector<std::string>& disabled, std::vector<PassReport>* reports,
-                              const PassObserver& observe, const ProgramEdit& edit, comm::Calls calls) {
+                              const PassObserver& observe, const ProgramEdit& edit,
+                              program::Meeting meeting) {
   for (const std::string& name : disabled)
     if (std::none_of(pass_table().begin(), pass_table().end(), [&](const Pass& p) { return p.name == name; }))
       base::fail("there is no pass '{}' to disable", name);
@@ -136,7 +137,7 @@ program::Program apply_passes(program::Program program, const config::Config& co
       continue;
     const auto start = std::chrono::steady_clock::now();
     PassReport report{std::string(pass.name), 0, program.stages.size(), 0};
-    program = apply_pass(pass, std::move(program), config, calls);
+    program = apply_pass(pass, std::move(program), config, meeting);
     report.stages_after = program.stages.size();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     if (reports) reports->push_back(report);

@@ -2,10 +2,10 @@
 // captured graph runs, where no event says so.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <cstdint>
 #include <string>
+
+struct CUstream_st;  // cudaStream_t is a pointer to one
 
 namespace pleat::comm::nccl {
 
@@ -16,7 +16,7 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  void put(cudaStream_t stream, const std::string& what);
+  void put(CUstream_st* stream, const std::string& what);
   uint64_t num_passed() const;
   void* token() const { return token_; }  // four bytes of device memory, zero
 

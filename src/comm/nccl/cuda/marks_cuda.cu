@@ -1,3 +1,5 @@
+#include <cuda_runtime.h>
+
 #include "base/error.h"
 #include "comm/nccl/cuda/marks.h"
 
@@ -34,7 +36,7 @@ Marks::~Marks() {
   (void)cudaFreeHost(const_cast<uint64_t*>(seen_));
 }
 
-void Marks::put(cudaStream_t stream, const std::string& what) {
+void Marks::put(CUstream_st* stream, const std::string& what) {
   pass<<<1, 1, 0, stream>>>(count_, seen_);
   check_mark(cudaGetLastError(), what);
 }

@@ -1,0 +1,12 @@
+// How the exchanges of a run meet the other ranks: a fact of what carries them, not of the configuration.
+#pragma once
+
+#include <cstdint>
+
+namespace pleat::program {
+
+// OnHost: a thread makes the call and is held until it is done (threads, MPI). OnDevice: the call takes its place on the
+// lane's stream, like a kernel (NCCL).
+enum class Meeting : uint8_t { OnHost, OnDevice };
+
+}  // namespace pleat::program

@@ -1,0 +1,201 @@
+// NCCL ranks as processes on one GPU: every operation, whole steps beside those of thread ranks, and what is said when a
+// rank does not come. Skipped where the loaded library cannot do it.
+//
+// NcclRank.DISABLED_* is what one rank does; only the tests above them start it.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/posix_vfs.h"
+#include "checkpoint/save.h"
+#include "comm/comm_support.h"
+#include "comm/exercise.h"
+#include "cuda/cuda_support.h"
+#include "cuda/nccl_world_support.h"
+#include "resume/ranks_support.h"
+#include "resume/resume_support.h"
+#include "train/trainer.h"
+
+namespace pleat::train {
+namespace {
+
+using pleat::testing::NcclEnded;
+using pleat::testing::NcclRank;
+using pleat::testing::run_nccl_ranks;
+
+#define PLEAT_NEEDS_NCCL_RANKS() \
+  PLEAT_NEEDS_GPU();             \
+  if (const std::string why = pleat::testing::no_nccl_ranks(); !why.empty()) GTEST_SKIP() << why
+
+void expect_all_well(const NcclEnded& ended) {
+  for (size_t r = 0; r < ended.codes.size(); ++r)
+    EXPECT_EQ(ended.codes[r], 0) << "rank " << r << ":\n" << ended.said[r];
+}
+
+TEST(CudaNcclRanks, DoEveryOperation) {
+  PLEAT_NEEDS_NCCL_RANKS();
+  const testing::TempFolder folder;
+  for (const int size : {2, 4}) {
+    SCOPED_TRACE(size);
+    expect_all_well(run_nccl_ranks(folder.path(), size, "Operations", std::to_string(size)));
+  }
+}
+
+TEST(NcclRank, DISABLED_Operations) {
+  if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
+  NcclRank world(60);
+  const auto group = world.group("all", pleat::testing::all_of(world.size()), comm::Buffers::Host, nullptr);
+  std::string digest;
+  EXPECT_EQ(pleat::testing::run_cases(*group, digest, pleat::testing::Sums::Native), "");
+  for (const comm::Exercised& e : comm::exercise(*group, {4096, 1})) EXPECT_EQ(e.fault, "") << e.operation;
+  world.wait_for_all();
+}
+
+// A rank that never comes to a call ends in the table of who waits where, as with every carrier.
+TEST(CudaNcclRanks, ARankThatDoesNotComeIsNamed) {
+  PLEAT_NEEDS_NCCL_RANKS();
+  const testing::TempFolder folder;
+  const NcclEnded ended = run_nccl_ranks(folder.path(), 2, "Late", "", 60);
+  EXPECT_EQ(ended.codes[0], 75) << ended.said[0];
+  for (const char* words :
+       {"stall: group 'all' all_reduce #1 stage 'second'", "rank 0 has waited", "the time-out is 6 s",
+        "NOT ARRIVED  in no call; last was group 'all' all_reduce #0 stage 'first'"})
+    EXPECT_NE(ended.said[0].find(words), std::string::npos) << "'" << words << "' in:\n" << ended.said[0];
+}
+
+TEST(NcclRank, DISABLED_Late) {
+  if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
+  NcclRank world(6);
+  const auto group = world.group("all", pleat::testing::all_of(world.size()), comm::Buffers::Host, nullptr);
+  float one = 1;
+  group->all_reduce("first", std::span(&one, 1), comm::Reduce::Sum);
+  EXPECT_EQ(one, 2);
+  if (world.rank() == 1) sleep(60);
+  group->all_reduce("second", std::span(&one, 1), comm::Reduce::Sum);
+}
+
+// ---- Whole steps
+
+struct StepCase {
+  const char* name;
+  std::vector<std::string> sets;
+  bool graph;  // no exchange needs the host: steps become graphs
+};
+const std::vector<StepCase>& step_cases() {
+  static const std::vector<StepCase> all = {
+      {"dp2", {}, true},
+      {"ep2", {"parallel.ep=2"}, false},
+      {"ep2gather", {"parallel.ep=2", "parallel.dispatcher=\"allgather\""}, true},
+      {"tp2", {"parallel.tp=2"}, true},
+  };
+  return all;
+}
+constexpr double kRate = 1e-3;
+
+config::Config step_config(const std::string& data, const std::string& run,
+                           const std::vector<std::string>& sets) {
+  std::vector<std::string> all = {"device.kind=\"cuda\"",     "model.dtype=\"float32\"",
+                                  "model.num_kv_heads=4",     "model.vocab_size=272",
+                                  "train.num_microbatches=4", fmt::format("optimizer.lr={}", kRate),
+                                  "optimizer.warmup_steps=0"};
+  all.insert(all.end(), sets.begin(), sets.end());
+  return config::resolve(config::parse(testing::run_toml(data, run, 3), all));
+}
+
+// Losses of three steps, and the state behind the first of them, saved.
+std::vector<double> train_and_save(Trainer& trainer, const std::string& directory) {
+  std::vector<double> losses = {trainer.step().record.loss};
+  base::PosixVfs vfs;
+  std::filesystem::create_directories(directory);
+  trainer.with_state([&](const checkpoint::StateView& view) { checkpoint::save(vfs, directory, view, {}); });
+  for (int i = 0; i < 2; ++i) losses.push_back(trainer.step().record.loss);
+  return losses;
+}
+
+TEST(NcclRank, DISABLED_Steps) {
+  if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
+  NcclRank world(100);
+  for (const StepCase& c : step_cases()) {
+    if (world.argument() != c.name) continue;
+    const config::Config config = step_config(world.folder() + "/../data", world.folder() + "/run", c.sets);
+    runtime::Crew crew(config, world, 1);
+    Trainer trainer(config, {}, {}, &crew);
+    std::string text;
+    for (const double loss : train_and_save(trainer, world.folder() + "/saved"))
+      text += fmt::format("{:a}\n", loss);
+    pleat::testing::write_text(fmt::format("{}/losses{}", world.folder(), world.rank()), text);
+    const auto& executor = dynamic_cast<interpret::CudaExecutor&>(trainer.programs().train());
+    EXPECT_EQ(executor.num_graph_nodes() > 0, c.graph);
+    world.wait_for_all();
+    return;
+  }
+  FAIL() << "no case '" << world.argument() << "'";
+}
+
+// The tensors of a saved state as one rank holds them.
+testing::Tensors loaded(const config::Config& config, const std::string& directory) {
+  base::PosixVfs vfs;
+  Trainer alone(config);
+  alone.restore(checkpoint::open_step(vfs, directory, 1));
+  return testing::tensors_of(alone);
+}
+
+// A sum of two numbers of float32 rounds once, added as they are or in double: native and ordered sums differ by one unit
+// in the last place, u = 2^-23 of the sum, if at all. A gradient differs by u of itself, the factor of the clipping by u
+// of itself, and the step they make by 4 u of the rate at most; moments by 4 u, a weight by the step and one rounding.
+// Sums inside the model (tensor, all-gather) pass through a backward as well: the bound is on norms, with room for 2
+// places more.
+void expect_same_state(const testing::Tensors& got, const testing::Tensors& want) {
+  ASSERT_EQ(got.size(), want.size());
+  constexpr double kBound = 0x1p-19;
+  for (const auto& [name, bytes] : want) {
+    const auto found = got.find(name);
+    ASSERT_TRUE(found != got.end() && found->second.size() == bytes.size()) << name;
+    if (found->second == bytes) continue;
+    ASSERT_EQ(bytes.size() % sizeof(float), 0u) << name;
+    const size_t count = bytes.size() / sizeof(float);
+    std::vector<float> a(count), b(count);
+    std::memcpy(a.data(), found->second.data(), bytes.size());
+    std::memcpy(b.data(), bytes.data(), bytes.size());
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < count; ++i)
+      difference += std::pow(double(a[i]) - double(b[i]), 2), norm += double(b[i]) * double(b[i]);
+    EXPECT_LE(std::sqrt(difference), kBound * (std::sqrt(norm) + kRate * std::sqrt(double(count)))) << name;
+  }
+}
+
+TEST(CudaNcclRanks, StepsAreThoseOfThreadRanks) {
+  PLEAT_NEEDS_NCCL_RANKS();
+  const testing::TempFolder folder;
+  testing::write_dataset(folder.at("data"), 6000, 7);
+  const config::Config one = step_config(folder.at("data"), folder.at("run"), {});
+  for (const StepCase& c : step_cases()) {
+    SCOPED_TRACE(c.name);
+    const NcclEnded ended = run_nccl_ranks(folder.path(), 2, "Steps", c.name, 150);
+    expect_all_well(ended);
+    if (HasFailure()) return;
+    const config::Config config = step_config(folder.at("data"), folder.at("run"), c.sets);
+    std::vector<double> want;
+    const std::string directory = folder.at(fmt::format("threads_{}", c.name));
+    testing::Ranks(config, 2).each([&](runtime::Crew& crew) {
+      Trainer trainer(config, {}, {}, &crew);
+      const std::vector<double> losses = train_and_save(trainer, directory);
+      if (crew.leads()) want = losses;
+    });
+    const std::string room = folder.at(std::string("Steps") + c.name);
+    const std::string said = pleat::testing::read_text(room + "/losses0");
+    EXPECT_EQ(said, pleat::testing::read_text(room + "/losses1")) << "ranks disagree";
+    std::stringstream lines(said);
+    for (size_t i = 0; i < want.size(); ++i) {
+      std::string line;
+      ASSERT_TRUE(std::getline(lines, line));
+      // Losses of the same weights are sums of two halves; later ones see weights that differ in the last places.
+      const double allowed = i == 0 && c.sets.empty() ? 0x1p-22 : 1e-4;
+      EXPECT_NEAR(std::strtod(line.c_str(), nullptr), want[i], allowed * want[i]) << "step " << i + 1;
+    }
+    expect_same_state(loaded(one, room + "/saved"), loaded(one, directory));
+  }
+}
+
+}  // namespace
+}  // namespace pleat::train
