@@ -148,8 +148,8 @@ class Endpoint {
   virtual int size() const = 0;
   // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
   // Two groups of one name must not overlap unless they are the same. May wait for the other members. Throws
-  // where it cannot carry such buffers. `stream`: of the lane whose calls these are (a cudaStream_t), which
-  // outlives the group; carriers whose calls are enqueued put them there, others need none.
+  // where it cannot carry such buffers. `stream`: of the lane whose calls these are (a cudaStream_t), there
+  // as long as calls are made; carriers whose calls are enqueued put them there, others need none.
   virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
                                               Buffers buffers = Buffers::Host, void* stream = nullptr) = 0;
   // Of groups with such buffers: how the ranks of this run meet.

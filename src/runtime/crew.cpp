@@ -25,14 +25,16 @@ Crew::Crew(RankSetup setup, comm::Endpoint& endpoint, int num_threads)
 
 void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                        const std::function<void*(const std::string& lane)>& stream_of) {
+  const bool enqueued = calls(buffers) == comm::Calls::Enqueued;
   for (const Lane& lane : lanes) {
     auto& slot = groups_[lane];
-    if (slot) continue;
+    if (slot && !enqueued) continue;
     PLEAT_CHECK(endpoint_, "a program for one rank talks to nobody");
+    // Whoever ran programs on other streams may still hold it.
+    if (slot) earlier_.push_back(std::move(slot));
     const std::vector<int>& members = setup_.place.members[size_t(lane.first)];
-    slot =
-        endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()), members,
-                         buffers, calls(buffers) == comm::Calls::Enqueued ? stream_of(lane.second) : nullptr);
+    slot = endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()),
+                            members, buffers, enqueued ? stream_of(lane.second) : nullptr);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "runtime/rank_setup.h"
@@ -31,7 +32,8 @@ class Crew {
   int num_threads() const { return num_threads_; }
 
   using Lane = std::pair<program::Group, std::string>;
-  // Makes what is missing, for buffers that lie there and lanes with these streams; then `group` finds it.
+  // Makes what is missing, for buffers that lie there; then `group` finds it. Groups whose calls are enqueued belong to
+  // the streams of these lanes, and are made anew each time.
   void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                    const std::function<void*(const std::string& lane)>& stream_of);
   // How the ranks of this run meet: one answer for all groups with such buffers.
@@ -60,6 +62,7 @@ class Crew {
   int num_threads_ = 1;
   std::unique_ptr<comm::Communicator> world_, pipeline_;
   std::map<Lane, std::unique_ptr<comm::Communicator>> groups_;
+  std::vector<std::unique_ptr<comm::Communicator>> earlier_;  // of streams before
 };
 
 }  // namespace pleat::runtime

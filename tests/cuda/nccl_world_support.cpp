@@ -122,7 +122,9 @@ NcclRank::~NcclRank() {
 std::unique_ptr<comm::Communicator> NcclRank::group(const std::string& name, std::span<const int> ranks,
                                                     comm::Buffers buffers, void* stream) {
   watchdog_->add_group(name, ranks);
-  const std::string path = fmt::format("{}/id{:016x}", folder_, comm::group_hash(name, ranks));
+  // A name may be opened again, by all its ranks.
+  const std::string path =
+      fmt::format("{}/id{:016x}.{}", folder_, comm::group_hash(name, ranks), num_opened_[name]++);
   comm::NcclId id;
   if (ranks.front() == rank_) {
     id = comm::make_nccl_id();

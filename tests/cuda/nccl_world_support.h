@@ -4,6 +4,7 @@
 // Ranks meet over a folder: ids of groups are files, the flight recorders lie in a file that all have mapped.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,7 @@ class NcclRank : public comm::Endpoint {
   std::string folder_, argument_;
   int rank_ = 0, size_ = 1;
   Board* board_ = nullptr;
+  std::map<std::string, int> num_opened_;
   std::vector<std::unique_ptr<device::cuda::Lane>> lanes_;
   std::vector<std::unique_ptr<comm::Communicator>> inner_;
   comm::RankFlight staged_;
