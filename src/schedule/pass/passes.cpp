@@ -105,7 +105,8 @@ const std::vector<Pass>& pass_table() {
       // Behind all that makes or copies stages: every one has scratch of its own.
       {"scratch", Promise::Exact,
        [](const config::Config& c, const program::Program&) { return c.device.kind == "cuda"; },
-       [](program::Program p, const config::Config&, comm::Calls) { return add_scratch(std::move(p)); }, true},
+       [](program::Program p, const config::Config&, program::Meeting) { return add_scratch(std::move(p)); },
+       true},
   };
   return table;
 }
