@@ -180,7 +180,7 @@ class Rank {
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
       for (const model::StateSlot& s : optimizer.states)
-        if (tensor::is_float(s.format)) add(out.states[s.name], assembly, p, p.name + s.name, true);
+        if (tensor::is_float(s.format)) add(out.states.at(s.name), assembly, p, p.name + s.name, true);
     }
   }
 
@@ -373,6 +373,9 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
   const std::vector<model::Parameter> table = model::make_parameters(config);
   LayoutRun out;
   out.steps.resize(static_cast<size_t>(options.num_steps));
+  // Ranks are threads: all of them find the maps that they fill.
+  for (const model::StateSlot& s : model::optimizer_of(config).states)
+    if (tensor::is_float(s.format)) out.states[s.name];
   std::vector<Batch> batches;
   for (int64_t s = 1; s <= options.num_steps; ++s)
     batches.push_back(options.batches.empty() ? random_batch(config, options.seed, s)
@@ -405,6 +408,7 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
   });
   for (const StepResults& s : out.steps) assembly.require_whole(s.gradients, "gradient", false);
   assembly.require_whole(out.weights, "weight", true);
+  for (const auto& [name, of_all] : out.states) assembly.require_whole(of_all, name.c_str(), false);
   return out;
 }
 

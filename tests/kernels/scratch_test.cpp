@@ -107,7 +107,9 @@ TEST(Scratch, OfAttentionCoversWhatTheLibraryAsksFor) {
   EXPECT_EQ(backward(16384, 32, 4, 128, 128, false), (514 + 2) * kMiB + kCudnnSmallBytes);
   EXPECT_EQ(backward(8192, 32, 8, 128, 128, false), (257 + 1) * kMiB + kCudnnSmallBytes);
   const int64_t list = attention::document_list_bytes(attention::max_documents(8192, 4096));
-  EXPECT_EQ(backward(8192, 32, 8, 128, 128, true), 257 * kMiB + list + kCudnnSmallBytes);
+  const int64_t documents = backward(8192, 32, 4, 128, 128, true) - list, asked = 2852885504;
+  EXPECT_GE(documents, asked);
+  EXPECT_LE(documents, asked + asked / 100);
   EXPECT_EQ(backward(8192, 32, 8, 128, 128, true, true), 2 * kMiB + 8192 * 4) << "own kernels";
   // The scores of two sequences are 2 GiB; of two with twice the heads only half are kept at a time.
   EXPECT_EQ(backward(8192, 32, 32, 128, 128, false, true), (2048 + 2) * kMiB + kCudnnSmallBytes);
