@@ -13,7 +13,7 @@ constexpr std::string_view kStepValueNames[] = {
 };
 
 uint64_t packed(StepValueKey key) {
-  const auto part = [](int number) { return static_cast<uint64_t>(number + 1); };
+  const auto part = [](int number) { return static_cast<uint64_t>(int64_t{number} + 1); };
   return static_cast<uint64_t>(key.id) << 56 | part(key.microbatch) << 28 | part(key.layer);
 }
 

@@ -102,13 +102,11 @@ class Rank {
     piece_ = piece;
     now_ = &programs_.train();
     run(batch, step);
-    if (!find("overflow")) return;
-    const std::string fault = model::overflow_fault(
-        {static_cast<const int64_t*>(data("overflow")), size_t(config::num_all_layers(config_))}, config_,
-        setup_.mesh);
+    if (!now_->has(program::step::overflow)) return;
+    const std::string fault = model::overflow_fault(now_->at(program::step::overflow), config_, setup_.mesh);
     if (fault.empty()) return;
     // Nobody wrote a weight: the step never was.
-    if (*static_cast<const int32_t*>(data("commit")) != 0)
+    if (now_->at(program::step::commit)[0] != 0)
       base::fail_with(base::ExitCode::Internal, "step {} was committed: {}", step, fault);
     if (config_.moe.overflow != "rerun") base::fail("step {}: {}", step, fault);
     now_ = programs_.rerun();
@@ -151,24 +149,23 @@ class Rank {
       add(out.gradients, assembly, p, name, shared);
     }
     std::lock_guard lock(mutex);
-    const double* loss = static_cast<const double*>(data("loss"));
-    const double* scale = static_cast<const double*>(data("grad_scale"));
-    out.committed = *static_cast<const int32_t*>(data("commit")) != 0;
+    namespace step = program::step;
+    const std::span<const double> loss = now_->at(step::loss), scale = now_->at(step::grad_scale);
+    out.committed = now_->at(step::commit)[0] != 0;
     out.rerun = now_ == programs_.rerun();
     out.loss = loss[0] / std::max(loss[1], 1.0);
     out.norm = scale[0];
     out.clip = scale[1];
     for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
       collect_rows(out, layer);
-      if (!find(fmt::format("L{}.load", layer)) || options_.gradient) continue;
-      const auto data = [&](const char* what) { return now_->data(fmt::format("L{}.{}", layer, what)); };
+      if (!now_->has(step::load, layer) || options_.gradient) continue;
       LayerResults& r = out.layers[layer];
-      const int64_t* load = static_cast<const int64_t*>(data("load"));
-      r.load.assign(load, load + config_.moe.num_experts);
-      r.dropped = *static_cast<const int64_t*>(data("dropped"));
-      if (find(fmt::format("L{}.aux_losses", layer))) {
-        const double* losses = static_cast<const double*>(data("aux_losses"));
-        r.losses.assign(losses, losses + 4);
+      const std::span<const int64_t> load = now_->at(step::load, layer);
+      r.load.assign(load.begin(), load.end());
+      r.dropped = now_->at(step::dropped, layer)[0];
+      if (now_->has(step::aux_losses, layer)) {
+        const std::span<const double> losses = now_->at(step::aux_losses, layer);
+        r.losses.assign(losses.begin(), losses.end());
       }
     }
   }
@@ -226,7 +223,7 @@ class Rank {
   void run(const Batch& batch, int64_t step) {
     write_batch(*now_, config_, setup_.mesh, setup_.place, batch, step);
     for (int64_t i = 0; i < config_.train.num_microbatches && setup_.mesh.pieces > 1; ++i)
-      std::memcpy(data(fmt::format("mb{}.piece", i)), piece_.data(), piece_.size() * sizeof(int32_t));
+      std::copy(piece_.begin(), piece_.end(), now_->at(program::step::piece, i).begin());
     each_routing([&](const std::string& name, int32_t* to, int64_t row, int64_t t, int64_t k) {
       if (options_.routing == model::RoutingUse::Replay)
         std::copy_n(replay_->at(name).data() + row * k, k, to + t * k);

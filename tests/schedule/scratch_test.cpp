@@ -44,7 +44,8 @@ TEST(ScratchPass, EveryStageHasWhatItsKernelAsksFor) {
     EXPECT_TRUE(kernels.count(kernel)) << kernel;
 }
 
-// All of it costs at most the largest of every lane; what other values have stays where it was.
+// All of it costs at most the largest of every lane, and one place for what is small; what other values have stays
+// where it was.
 TEST(ScratchPass, StagesShareTheRoom) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);

@@ -129,16 +129,17 @@ SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes
     out.arena_bytes = pack_frames(program, order, lives, todo, out.persistent_bytes, offset);
     return out;
   }
-  // Scratch goes into what the others leave free: it moves none of them, and on one lane adds at most the
-  // largest of it to the arena.
+  // Scratch moves no other value, and on one lane adds at most the largest of it to the arena. What is large goes
+  // into what the others leave free; the rest lies behind them in one place, which so stays in a GPU's cache from
+  // stage to stage.
   const std::vector<char> is_scratch = scratch_values(program);
-  const auto begin =
-      std::stable_partition(todo.begin(), todo.end(), [&](size_t i) { return !is_scratch[i]; });
-  const std::vector<size_t> scratch(begin, todo.end());
-  todo.erase(begin, todo.end());
-  out.arena_bytes = pack_values(program, order, lives, todo, out.persistent_bytes, offset);
+  std::vector<size_t> others, large, hot;
+  for (const size_t i : todo)
+    (!is_scratch[i] ? others : padded_bytes(program.values[i]) > kHotScratchBytes ? large : hot).push_back(i);
+  out.arena_bytes = pack_values(program, order, lives, others, out.persistent_bytes, offset);
   out.arena_bytes = std::max(out.arena_bytes,
-                             pack_values(program, order, lives, scratch, out.persistent_bytes, offset, todo));
+                             pack_values(program, order, lives, large, out.persistent_bytes, offset, others));
+  out.arena_bytes = pack_values(program, order, lives, hot, out.arena_bytes, offset);
   return out;
 }
 

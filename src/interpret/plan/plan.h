@@ -73,6 +73,8 @@ Plan plan(const program::Program& program);
 // one: every value against every other, the tightest, with time that grows with the square of their number. In
 // frames: what is kept from one turn to another together, what lives inside a turn packed once per kind of turn.
 constexpr size_t kMostValuesOneByOne = 4096;
+// Scratch up to this size (a library's for matrix products) has a place of its own, packed one by one.
+constexpr int64_t kHotScratchBytes = int64_t{64} << 20;
 enum class Packing : uint8_t { OneByOne, Frames };
 Plan plan(const program::Program& program, Packing packing);
 // The same where the order is known already.
