@@ -2,7 +2,9 @@
 
 #include <atomic>
 
+#include "base/error.h"
 #include "device/cuda/check.h"
+#include "device/cuda/cuda.h"
 
 namespace pleat::device::cuda {
 namespace {
@@ -20,6 +22,10 @@ void enter_device() {
   thread_local int entered = -1;
   const int device = chosen;
   if (entered == device) return;
+  std::string why;
+  if (num_devices(&why) == 0)
+    base::fail_with(base::ExitCode::Hardware, "no GPU can be used here: {}; device.kind = \"cpu\" needs none",
+                    why);
   PLEAT_CUDA(cudaSetDevice(device));
   entered = device;
 }

@@ -21,10 +21,10 @@ struct CheckReport {
 // their microbatch and layer; views lie inside what they view; declared waits are for earlier stages.
 CheckReport check(const program::Program& program);
 
-// For a device beside the host. Ranks that meet on the host: peers touch the arguments of an exchange as soon as this rank has come
-// to it, so the stage before it on its lane must be one at which the host waits, for all that the exchange waits for.
-// On the device: the host must have waited for the counts it reads, no more; every exchange comes behind the one before
-// it in the list, whatever their lanes.
+// For a device beside the host. Ranks that meet on the host: peers touch the arguments of an exchange as soon as
+// this rank has come to it, so the stage before it on its lane must be one at which the host waits, for all that
+// the exchange waits for. On the device: the host must have waited for the counts it reads, no more; every
+// exchange comes behind the one before it in the list, whatever their lanes.
 CheckReport check_host_waits(const program::Program& program,
                              program::Meeting meeting = program::Meeting::OnHost);
 // Where the counts that the host reads stand among the uses of an exchange; -1: it reads none.
