@@ -48,9 +48,10 @@ std::vector<Row> rows_of(const config::Config& config) {
   };
   program::Program program = schedule::build_training_step(config, table);
   note("as built", program);
-  schedule::apply_passes(
-      std::move(program), config, {}, nullptr,
-      [&](const schedule::Pass& pass, const program::Program& p) { note(std::string(pass.name), p); });
+  schedule::apply_passes(std::move(program), config,
+                         {.observe = [&](const schedule::Pass& pass, const program::Program& p) {
+                           note(std::string(pass.name), p);
+                         }});
   return rows;
 }
 

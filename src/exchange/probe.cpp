@@ -207,7 +207,9 @@ ProbeResult probe(const ProbeOptions& o) {
   };
   const runtime::Device device = runtime::device_of(c.device.kind);
   // As the kernels are, one by one: what is compared with other libraries is each of them.
-  const auto passed = [&](program::Program p) { return schedule::apply_passes(std::move(p), c, {"fuse"}); };
+  const auto passed = [&](program::Program p) {
+    return schedule::apply_passes(std::move(p), c, {.disabled = {"fuse"}});
+  };
   Runtime forward(
       passed(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted)),
       threads, device);

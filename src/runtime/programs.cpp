@@ -22,8 +22,9 @@ bool may_rerun(const config::Config& config, const program::Program& program) {
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice) {
-  return planned(schedule::apply_passes(schedule::build_training_step(config, table, choice.build), config,
-                                        choice.disabled_passes, nullptr, {}, choice.edit, choice.meeting));
+  return planned(schedule::apply_passes(
+      schedule::build_training_step(config, table, choice.build), config,
+      {.disabled = choice.disabled_passes, .edit = choice.edit, .meeting = choice.meeting}));
 }
 
 // Everything that is known before memory is taken.
@@ -69,8 +70,8 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));
   }
   const auto passed = [&](program::Program p) {
-    return runtime::planned(schedule::apply_passes(std::move(p), config, choice.disabled_passes, nullptr, {},
-                                                   {}, choice.meeting));
+    return runtime::planned(schedule::apply_passes(
+        std::move(p), config, {.disabled = choice.disabled_passes, .meeting = choice.meeting}));
   };
   if (choice.evaluate) b.evaluate = b.add(passed(schedule::build_evaluation(config, b.table, choice.build)));
   if (choice.logits) b.logits = b.add(passed(schedule::build_logits(config, b.table)));

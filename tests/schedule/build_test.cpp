@@ -255,12 +255,12 @@ TEST(Passes, AppliesDisablesObservesReports) {
   std::vector<PassReport> reports;
   std::vector<std::string> observed;
   Program seen;
-  const Program with =
-      apply_passes(plain, config, {}, &reports, [&](const Pass& pass, const Program& program) {
-        observed.emplace_back(pass.name);
-        EXPECT_EQ(pass.promise, Promise::Exact);
-        seen = program;
-      });
+  const Program with = apply_passes(
+      plain, config, {.reports = &reports, .observe = [&](const Pass& pass, const Program& program) {
+                        observed.emplace_back(pass.name);
+                        EXPECT_EQ(pass.promise, Promise::Exact);
+                        seen = program;
+                      }});
   EXPECT_EQ(observed, Words{"recompute"});
   EXPECT_TRUE(seen == with);
   EXPECT_FALSE(with == plain);
@@ -273,7 +273,7 @@ TEST(Passes, AppliesDisablesObservesReports) {
   EXPECT_GE(reports[0].seconds, 0);
 
   reports.clear();
-  EXPECT_TRUE(apply_passes(plain, config, {"recompute"}, &reports) == plain);
+  EXPECT_TRUE(apply_passes(plain, config, {.disabled = {"recompute"}, .reports = &reports}) == plain);
   EXPECT_TRUE(reports.empty());
   EXPECT_TRUE(apply_passes(plain, make_config()) == plain) << "nothing is asked for";
 }
@@ -285,7 +285,7 @@ TEST(Passes, WaitsForBuffersAreInTheTable) {
   const RankPrograms built = ranks_as_built(config, 8);
   for (const Program& plain : built.programs) {
     std::vector<PassReport> reports;
-    const Program both = apply_passes(plain, config, {}, &reports);
+    const Program both = apply_passes(plain, config, {.reports = &reports});
     ASSERT_EQ(reports.size(), 2u);
     EXPECT_EQ(reports[0].name, "message_buffers");
     EXPECT_EQ(reports[1].name, "ring_buffers");
@@ -297,9 +297,9 @@ TEST(Passes, WaitsForBuffersAreInTheTable) {
     };
     EXPECT_GT(waits(both, true), 0);
     EXPECT_GT(waits(both, false), 0);
-    EXPECT_EQ(waits(apply_passes(plain, config, {"ring_buffers"}), true), 0);
-    EXPECT_EQ(waits(apply_passes(plain, config, {"message_buffers"}), false), 0);
-    EXPECT_TRUE(apply_passes(plain, config, {"message_buffers", "ring_buffers"}) == plain);
+    EXPECT_EQ(waits(apply_passes(plain, config, {.disabled = {"ring_buffers"}}), true), 0);
+    EXPECT_EQ(waits(apply_passes(plain, config, {.disabled = {"message_buffers"}}), false), 0);
+    EXPECT_TRUE(apply_passes(plain, config, {.disabled = {"message_buffers", "ring_buffers"}}) == plain);
   }
 }
 
@@ -331,7 +331,7 @@ TEST(Passes, AFaultNamesThePassThatMadeIt) {
 TEST(Passes, UnknownNameIsRefused) {
   const config::Config config = make_config();
   try {
-    apply_passes(train_program(config), config, {"recompete"});
+    apply_passes(train_program(config), config, {.disabled = {"recompete"}});
     FAIL();
   } catch (const base::Error& error) {
     EXPECT_NE(std::string(error.what()).find("'recompete'"), std::string::npos) << error.what();

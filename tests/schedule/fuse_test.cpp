@@ -21,7 +21,7 @@ Program training_step(const std::vector<std::string>& disabled, const std::strin
                                        "moe.shared_ffn_hidden_size=32"};
   if (!more.empty()) settings.push_back(more);
   const config::Config c = make_config(settings);
-  return apply_passes(build_training_step(c, model::make_parameters(c)), c, disabled);
+  return apply_passes(build_training_step(c, model::make_parameters(c)), c, {.disabled = disabled});
 }
 
 int64_t count(const Program& p, Op op) {
@@ -65,7 +65,7 @@ TEST(Fuse, LeavesAProgramThatChecksAndPlans) {
 TEST(Fuse, IsForNarrowWeightsOnAGpu) {
   const config::Config c = make_config({});
   std::vector<PassReport> reports;
-  apply_passes(build_training_step(c, model::make_parameters(c)), c, {}, &reports);
+  apply_passes(build_training_step(c, model::make_parameters(c)), c, {.reports = &reports});
   for (const PassReport& r : reports) EXPECT_NE(r.name, "fuse");
 }
 

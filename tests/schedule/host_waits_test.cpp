@@ -82,8 +82,7 @@ TEST(HostWaits, AnExchangeMayNotWaitForMoreThanTheHostDid) {
 program::Program enqueued_step(Words sets, int64_t ranks) {
   sets.push_back("device.kind=\"cuda\"");
   const config::Config c = make_config(sets);
-  return apply_passes(ranks_as_built(c, ranks).programs.front(), c, {}, nullptr, {}, {},
-                      program::Meeting::OnDevice);
+  return apply_passes(ranks_as_built(c, ranks).programs.front(), c, {.meeting = program::Meeting::OnDevice});
 }
 
 TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {

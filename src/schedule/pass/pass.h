@@ -43,14 +43,19 @@ using PassObserver = std::function<void(const Pass&, const program::Program&)>;
 program::Program apply_pass(const Pass& pass, program::Program program, const config::Config& config,
                             program::Meeting meeting = program::Meeting::OnHost);
 
-// Applies every wanted pass in table order, except those named in `disabled`. The program is checked as it is
-// given and after every pass. `edit` changes it ahead of the passes that place it: values that shall be kept for
-// a look, faults for a test.
+// Changes a program ahead of the passes that place it: values that shall be kept for a look, faults for a test.
 using ProgramEdit = std::function<program::Program(program::Program)>;
+
+struct PassOptions {
+  std::vector<std::string> disabled = {};      // passes that are left out, by name
+  std::vector<PassReport>* reports = nullptr;  // gets one per pass that was applied
+  PassObserver observe = {};
+  ProgramEdit edit = {};
+  program::Meeting meeting = program::Meeting::OnHost;
+};
+
+// Applies every wanted pass in table order. The program is checked as it is given and after every pass.
 program::Program apply_passes(program::Program program, const config::Config& config,
-                              const std::vector<std::string>& disabled = {},
-                              std::vector<PassReport>* reports = nullptr, const PassObserver& observe = {},
-                              const ProgramEdit& edit = {},
-                              program::Meeting meeting = program::Meeting::OnHost);
+                              const PassOptions& options = {});
 
 }  // namespace pleat::schedule

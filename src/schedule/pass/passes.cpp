@@ -120,29 +120,27 @@ program::Program apply_pass(const Pass& pass, program::Program program, const co
 }
 
 program::Program apply_passes(program::Program program, const config::Config& config,
-                              const std::vector<std::string>& disabled, std::vector<PassReport>* reports,
-                              const PassObserver& observe, const ProgramEdit& edit,
-                              program::Meeting meeting) {
-  for (const std::string& name : disabled)
+                              const PassOptions& options) {
+  for (const std::string& name : options.disabled)
     if (std::none_of(pass_table().begin(), pass_table().end(), [&](const Pass& p) { return p.name == name; }))
       base::fail("there is no pass '{}' to disable", name);
   interpret::require_ok(interpret::check(program), fmt::format("program {} as built", program.name));
-  bool edited = !edit;  // the table ends with passes that place
+  bool edited = !options.edit;  // the table ends with passes that place
   const auto edit_once = [&] {
-    if (!std::exchange(edited, true)) program = edit(std::move(program));
+    if (!std::exchange(edited, true)) program = options.edit(std::move(program));
   };
   for (const Pass& pass : pass_table()) {
     if (pass.places) edit_once();
     if (!pass.wanted(config, program) ||
-        std::find(disabled.begin(), disabled.end(), pass.name) != disabled.end())
+        std::find(options.disabled.begin(), options.disabled.end(), pass.name) != options.disabled.end())
       continue;
     const auto start = std::chrono::steady_clock::now();
     PassReport report{std::string(pass.name), 0, program.stages.size(), 0};
-    program = apply_pass(pass, std::move(program), config, meeting);
+    program = apply_pass(pass, std::move(program), config, options.meeting);
     report.stages_after = program.stages.size();
     report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (reports) reports->push_back(report);
-    if (observe) observe(pass, program);
+    if (options.reports) options.reports->push_back(report);
+    if (options.observe) options.observe(pass, program);
   }
   return program;
 }
