@@ -20,6 +20,7 @@ using Action = std::function<int()>;
 // Each adds options, example and callback to its row of the table (command_table.h); the callback stores its
 // action in `chosen`.
 void add_train(CLI::App& command, Action& chosen);
+void add_launch(CLI::App& command, Action& chosen);
 void add_plan(CLI::App& command, Action& chosen);
 void add_flops(CLI::App& command, Action& chosen);
 void add_explain(CLI::App& command, Action& chosen);
@@ -58,7 +59,7 @@ struct ConfigArgument {
 void add_config_argument(CLI::App& command, ConfigArgument& argument);
 
 // Ranks that cannot run here (train::carrier_fault) may be planned and simulated: says so on standard error.
-void note_carrier(const config::Config& config, int64_t num_ranks);
+void note_carrier(int64_t num_ranks);
 
 // SOURCE, --tokenizer, --dtype and --threads, shared by the commands that use a model.
 struct ModelArgument {

@@ -8,6 +8,8 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "Train a model. The same command again resumes from the newest checkpoint", add_train},
+    {"launch", "Start a command on several ranks, one process each: 'launch --gpus 8 train CONFIG'",
+     add_launch},
     {"plan", "Exact memory of a training step by owner, without allocating it", add_plan},
     {"flops", "Parameters and FLOPs per trained token of a model, by part", add_flops},
     {"explain", "Print the program a run would execute, stage by stage", add_explain},

@@ -23,8 +23,8 @@ void add_config_argument(CLI::App& command, ConfigArgument& argument) {
       ->allow_extra_args(false);
 }
 
-void note_carrier(const config::Config& config, int64_t num_ranks) {
-  if (const std::string fault = train::carrier_fault(config, num_ranks); !fault.empty())
+void note_carrier(int64_t num_ranks) {
+  if (const std::string fault = train::carrier_fault(num_ranks); !fault.empty())
     fmt::print(stderr, "note: `pleat train` would refuse this many ranks: {}\n", fault);
 }
 

@@ -13,6 +13,7 @@
 #include "comm/local/local_world.h"
 #include "comm/mpi/mpi_world.h"
 #include "comm/nccl/nccl_group.h"
+#include "comm/process/run_rank.h"
 #include "command.h"
 #include "device/cpu/blas.h"
 #include "device/cpu/gemm_rate.h"
@@ -178,13 +179,14 @@ int run_doctor(const DoctorArguments& a) {
       base::fail("--ranks {} asks for thread ranks, but {} started {} processes; leave one out", a.ranks,
                  world.launcher, world.size);
     int code = 0;
-    comm::run_mpi_rank(a.options, [&](comm::Endpoint& endpoint) {
+    comm::run_process_rank(world, a.options, [&](comm::Endpoint& endpoint, int) {
       groups = exercise_rank(endpoint, a);
       // The others wait for the verdict, so that all processes end with the same code.
       std::vector<int> all(static_cast<size_t>(endpoint.size()));
       std::iota(all.begin(), all.end(), 0);
       const auto verdict = endpoint.group("verdict", all);
-      if (endpoint.rank() == 0) code = show(a, world, "MPI", endpoint.size(), groups);
+      if (endpoint.rank() == 0)
+        code = show(a, world, name_of(comm::carrier_of(world)), endpoint.size(), groups);
       verdict->all_reduce("doctor verdict", std::span(&code, 1), comm::Reduce::Max);
     });
     return code;
@@ -206,7 +208,7 @@ void add_doctor(CLI::App& command, Action& chosen) {
   a->options.timeout_seconds = 60;
   a->options.check = true;
   c->add_option("--ranks", a->ranks,
-                "Thread ranks (default 4); under mpirun or srun the processes are the ranks")
+                "Thread ranks (default 4); under 'pleat launch', mpirun or srun the processes are the ranks")
       ->check(CLI::Range(1, 256));
   c->add_option("--bytes", a->size.bytes, "Bytes per rank of the large calls, a multiple of 4")
       ->capture_default_str();

@@ -63,7 +63,7 @@ void add_explain(CLI::App& command, Action& chosen) {
         const int64_t least = layout::least_ranks(config);
         if (least > 1 || a->grid || a->ledger) a->ranks = least;
       }
-      if (a->ranks > 0) note_carrier(config, a->ranks);
+      if (a->ranks > 0) note_carrier(a->ranks);
       if (a->json && !a->ledger) base::fail("--json is a form of --ledger: give both");
       if (a->ledger) {
         if (a->which != "train") base::fail("--ledger reads the training step, got --program {}", a->which);

@@ -294,7 +294,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
 }
 
 int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
-  note_carrier(config, num_ranks);
+  note_carrier(num_ranks);
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   const RanksReport step = report_ranks(config, ranks, tensors_of);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);

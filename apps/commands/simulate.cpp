@@ -81,7 +81,7 @@ int simulate_ranks(const SimulateArguments& a) {
   if (a.near_gb > 0) machine.near.bytes_per_ns = a.near_gb;
   if (a.far_gb > 0) machine.far.bytes_per_ns = a.far_gb;
 
-  note_carrier(config, a.ranks);
+  note_carrier(a.ranks);
   Stopwatch watch;
   const schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
   const double build_s = watch.lap();

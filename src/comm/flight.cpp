@@ -61,6 +61,12 @@ void RankFlight::end(int slot_idx, FlightState state) {
   slot.busy.store(0, std::memory_order_release);
 }
 
+void RankFlight::mirror(RankState state, const std::string& why, std::span<const FlightEntry> entries) {
+  for (size_t i = 0; i < std::min<size_t>(entries.size(), kNumEntries); ++i) store(slots_[i], entries[i]);
+  if (state == RankState::Failed) fail(why);
+  if (state == RankState::Left) leave();
+}
+
 std::vector<FlightEntry> RankFlight::entries() const {
   std::vector<FlightEntry> found;
   for (const Slot& slot : slots_) {

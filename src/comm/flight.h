@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ class RankFlight {
   // Returns the slot to end; slots of calls still in flight are never reused.
   int begin(FlightEntry entry);
   void end(int slot, FlightState state);
+
+  // Takes over what a rank of another machine has told of its last calls. One thread.
+  void mirror(RankState state, const std::string& why, std::span<const FlightEntry> entries);
 
   // Entries that were not being written, newest first.
   std::vector<FlightEntry> entries() const;

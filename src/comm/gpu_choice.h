@@ -5,8 +5,13 @@
 
 namespace pleat::comm {
 
+// Whether ranks may share a GPU: NCCL takes several processes on one from version 2.30 on, when the environment says
+// NCCL_MULTI_RANK_GPU_ENABLE=1. For tests of layouts: each is slower than alone.
+bool gpus_are_shared();
+const char* how_to_share_gpus();  // words to put behind an error
+
 // Of `num_gpus` that this process sees. Alone, or with ranks that are threads, the first. Throws when there is
-// none for the local rank, saying what was got.
+// none for the local rank and they are not shared, saying what was got.
 int gpu_of(const World& world, int num_gpus);
 
 }  // namespace pleat::comm

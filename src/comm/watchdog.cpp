@@ -91,23 +91,33 @@ Arrival arrival(const std::vector<FlightEntry>& entries, int rank, const FlightE
   return found;
 }
 
-// Dead, but its parent has not looked yet.
-bool is_zombie(int32_t process) {
+// As the system says it: R, S, T (stopped), Z (dead, but its parent has not looked yet) ...; 0: there is none.
+char state_of(int32_t process) {
   char path[32], text[512] = {};
   std::snprintf(path, sizeof path, "/proc/%d/stat", process);
   FILE* file = std::fopen(path, "r");
-  if (!file) return false;
+  if (!file) return 0;
   const size_t length = std::fread(text, 1, sizeof text - 1, file);
   std::fclose(file);
   // The name before the state may hold anything, so its end is looked for from behind.
   const char* end = static_cast<const char*>(memrchr(text, ')', length));
-  return end && end[1] == ' ' && (end[2] == 'Z' || end[2] == 'X');
+  return end && end[1] == ' ' ? end[2] : '\0';
+}
+
+bool is_zombie(int32_t process) {
+  const char state = state_of(process);
+  return state == 'Z' || state == 'X';
 }
 
 // Whether the process of a rank that has not said goodbye is there, as far as this process can see.
 bool is_there(const RankFlight& flight) {
   if (flight.state() != RankState::Running) return true;
   return (kill(flight.process(), 0) == 0 || errno != ESRCH) && !is_zombie(flight.process());
+}
+
+std::string how_gone(const RankFlight& flight) {
+  return flight.process() != 0 ? fmt::format("process {} has ended", flight.process())
+                               : "its connection was closed";
 }
 
 const char* state_words(const RankFlight& flight) {
@@ -131,7 +141,9 @@ Watchdog::Watchdog(View view, Options options) : view_(std::move(view)), options
     base::fail("the communication time-out is {} seconds, needed 0 (never) or more",
                options_.timeout_seconds);
   for (const RankFlight* flight : view_.flights)
-    seen_alive_.push_back(view_.processes && flight != nullptr && is_there(*flight) ? 1 : 0);
+    seen_alive_.push_back(
+        view_.processes && flight != nullptr && flight->process() != 0 && is_there(*flight) ? 1 : 0);
+  lost_ = std::make_unique<std::atomic<bool>[]>(view_.flights.size());
   if (options_.timeout_seconds > 0 || view_.processes) thread_ = std::thread([this] { watch(); });
 }
 
@@ -171,8 +183,11 @@ void Watchdog::watch() {
   }
 }
 
+void Watchdog::lose(int rank) { lost_[static_cast<size_t>(rank)] = true; }
+
 bool Watchdog::is_gone(int rank) const {
   const auto r = static_cast<size_t>(rank);
+  if (lost_[r] && view_.flights[r]->state() == RankState::Running) return true;
   return seen_alive_[r] != 0 && !is_there(*view_.flights[r]);
 }
 
@@ -195,8 +210,7 @@ std::string Watchdog::find_lost() {
       return fmt::format("pleat: rank {} failed: {}\n{}", r, flight->why_failed(), table_without(r));
     }
     if (is_gone(static_cast<int>(r)))
-      return fmt::format("pleat: rank {} is gone (process {} has ended)\n{}", r, flight->process(),
-                         table_without(r));
+      return fmt::format("pleat: rank {} is gone ({})\n{}", r, how_gone(*flight), table_without(r));
   }
   return "";
 }
@@ -333,7 +347,14 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
     std::string at = where(entries);
     if (flight->state() == RankState::Failed) at = fmt::format("{}; {}", flight->why_failed(), at);
     if (stuck && flight->state() != RankState::Running) at = fmt::format("{}; {}", state_words(*flight), at);
-    if (is_gone(rank)) at = fmt::format("process {} has ended; {}", flight->process(), at);
+    if (is_gone(rank)) {
+      at = fmt::format("{}; {}", how_gone(*flight), at);
+    } else {
+      if (view_.processes && flight->process() != 0 && state_of(flight->process()) == 'T')
+        at = fmt::format("process {} is stopped; {}", flight->process(), at);
+      if (const std::string more = view_.remark ? view_.remark(rank) : ""; !more.empty())
+        at = fmt::format("{}; {}", more, at);
+    }
     const char* state = "NOT ARRIVED";
     if (!stuck)
       state = is_gone(rank) ? "gone" : state_words(*flight);
@@ -358,6 +379,9 @@ void Watchdog::report(const std::string& table) {
     std::fputs(table.c_str(), stderr);
     std::fflush(stderr);
   } else {
+    // Another rank of this machine writes the table; this one says what it knows itself.
+    std::fputs(table.substr(0, table.find("  rank  ")).c_str(), stderr);
+    std::fflush(stderr);
     // Ending at once could take the machine's launcher, and with it the writer of the table, down too early.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   }

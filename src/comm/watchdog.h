@@ -10,7 +10,9 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -27,6 +29,7 @@ class Watchdog {
     std::vector<int> own;                    // ranks whose calls this process answers for
     bool processes = false;                  // ranks are processes: look whether the others live
     std::atomic<uint32_t>* claim = nullptr;  // shared; whoever takes it first writes the table
+    std::function<std::string(int rank)> remark = {};  // more about a rank, for the table; may be empty
   };
   Watchdog(View view, Options options);
   ~Watchdog();
@@ -35,6 +38,9 @@ class Watchdog {
 
   // Members by world rank, so that the table can tell who is missing.
   void add_group(const std::string& name, std::span<const int> world_ranks);
+
+  // The connection to this rank has ended before its run did. Any thread.
+  void lose(int rank);
 
   // The table when a call of `own` has lasted longer than the time-out, "" when there is none.
   std::string find_stall(double timeout_seconds) const;
@@ -71,6 +77,7 @@ class Watchdog {
   int64_t failed_seen_ns_ = 0, own_failed_seen_ns_ = 0;
   std::atomic<int64_t> continued_ns_{0};  // when this process last went on after having been stopped
   std::vector<char> seen_alive_;  // by world rank; a process in another container may not be seen at all
+  std::unique_ptr<std::atomic<bool>[]> lost_;  // by world rank
   std::map<uint64_t, std::vector<int>> groups_;
   std::thread thread_;
 };

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "comm/gpu_choice.h"
 #include "comm/local/local_world.h"
-#include "comm/mpi/mpi_world.h"
+#include "comm/process/run_rank.h"
 #include "comm/world.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
@@ -29,13 +29,9 @@ int threads_for(const config::Config& resolved, int ranks_here) {
 
 }  // namespace
 
-std::string carrier_fault(const config::Config& c, int64_t num_ranks) {
+std::string carrier_fault(int64_t num_ranks) {
   if (num_ranks > interpret::kMaxGroupRanks)
     return fmt::format("{} ranks: up to {} can run together", num_ranks, interpret::kMaxGroupRanks);
-  if (c.device.kind == "cuda" && num_ranks > comm::kMaxGpuRanks)
-    return fmt::format(
-        "{} ranks with device.kind = \"cuda\": they are threads that share one GPU, up to {} of them",
-        num_ranks, comm::kMaxGpuRanks);
   return "";
 }
 
@@ -48,15 +44,17 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
                num_ranks, world.launcher, world.rank, world.size);
   const int size = num_ranks > 0 ? num_ranks : world.size;
   runtime::rank_setup(resolved, size, num_ranks > 0 ? 0 : world.rank);  // throws what does not fit
-  if (const std::string fault = carrier_fault(config, size); !fault.empty()) base::fail("{}", fault);
-  if (config.comm.mpi_native && (num_ranks > 0 || size == 1))
+  if (const std::string fault = carrier_fault(size); !fault.empty()) base::fail("{}", fault);
+  if (config.device.kind == "cuda" && num_ranks > comm::kMaxGpuRanks)
     base::fail(
-        "comm.mpi_native = true has no effect here: the ranks are threads and do not talk over MPI; remove "
-        "it");
-  if (config.device.kind == "cuda" && num_ranks == 0 && size > 1)
-    base::fail(
-        "processes over MPI move host memory only; on a GPU ranks are threads of one process (--ranks {})",
-        size);
+        "--ranks {} with device.kind = \"cuda\": threads share one GPU, up to {} of them; processes have one "
+        "each "
+        "(pleat launch --gpus N)",
+        num_ranks, comm::kMaxGpuRanks);
+  const bool processes = num_ranks == 0 && size > 1;
+  if (config.comm.mpi_native && !(processes && comm::carrier_of(world) == comm::Carrier::Mpi))
+    base::fail("comm.mpi_native = true has no effect here: the ranks {} and do not talk over MPI; remove it",
+               processes ? "are processes over TCP" : "are threads");
   if (config.device.kind == "cuda")
     if (const int num_gpus = device::cuda::num_devices(); num_gpus > 0)
       device::cuda::choose_device(comm::gpu_of(world, num_gpus));
@@ -74,15 +72,10 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     });
     return;
   }
-  if (world.launcher == "torchrun-style variables" || !comm::mpi_is_built_in())
-    base::fail(
-        "{} says this is rank {} of {}, but processes talk over MPI here{}; start with mpirun -n {} (or srun "
-        "--mpi=pmix), or use one process with --ranks {}",
-        world.launcher, world.rank, world.size,
-        comm::mpi_is_built_in() ? "" : ", and this program was built without it", world.size, world.size);
-  comm::run_mpi_rank(comm_options(config, inject), [&](comm::Endpoint& endpoint) {
-    runtime::Crew crew(resolved, endpoint, threads_for(resolved, world.local_size));
-    rank_main(config, crew, "processes over MPI, started by " + world.launcher);
+  comm::run_process_rank(world, comm_options(config, inject), [&](comm::Endpoint& endpoint, int num_here) {
+    runtime::Crew crew(resolved, endpoint, threads_for(resolved, num_here));
+    const char* carrier = config.device.kind == "cuda" ? "NCCL" : name_of(comm::carrier_of(world));
+    rank_main(config, crew, fmt::format("processes over {}, started by {}", carrier, world.launcher));
   });
 }
 

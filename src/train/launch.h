@@ -17,9 +17,10 @@ using RankMain =
 
 // What keeps this many ranks from running, beyond what the model and the layout say: empty, or words for people.
 // It depends on what carries the ranks, not on the configuration, so that it may be planned and simulated.
-std::string carrier_fault(const config::Config& config, int64_t num_ranks);
+std::string carrier_fault(int64_t num_ranks);
 
-// num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), which MPI must carry. The
+// num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), whose processes talk over MPI or TCP
+// (comm/process/run_rank.h), and over NCCL where they compute on GPUs. The
 // worker threads of device.threads are divided among the ranks of this machine. With device.kind = "cuda" the process
 // takes the GPU of its local rank (comm/gpu_choice.h). Throws, before any rank
 // starts work, when the layout does not fit the ranks or the launcher's world is not whole.

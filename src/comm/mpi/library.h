@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/messages/exchange.h"
+
 namespace pleat::comm::mpi {
 
 class Library {
@@ -39,19 +41,18 @@ class Library {
 // Throws base::Error (Retry) with MPI's own words; `what` says what was tried.
 void require(int code, const std::string& what);
 
-// Messages under way together. Sizes must agree on both sides.
-class Exchange {
+class Exchange final : public comm::Exchange {
  public:
   // `ranks` names the members of `comm` to people, by their place in the world.
   Exchange(Library& library, MPI_Comm comm, std::span<const int> ranks, std::string here)
       : library_(library), comm_(comm), ranks_(ranks), here_(std::move(here)) {}
 
-  void send(std::span<const std::byte> data, int to, int tag);
-  void receive(std::span<std::byte> data, int from, int tag);
+  void send(std::span<const std::byte> data, int to, int tag) override;
+  void receive(std::span<std::byte> data, int from, int tag) override;
   void add(MPI_Request request);  // a collective of the library
-  // Until all are done; the memory is free then, also when it throws. Of an exchange that was called off or
-  // went wrong it is only given up: the process has to end without another call of the library.
-  void wait();
+  // Of an exchange that was called off or went wrong the memory is only given up: the process has to end without
+  // another call of the library.
+  void wait() override;
 
  private:
   struct Pending {

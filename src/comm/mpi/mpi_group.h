@@ -1,13 +1,12 @@
 // One process's end of a group over MPI.
 #pragma once
 
-#include "comm/communicator.h"
+#include "comm/messages/message_group.h"
 #include "comm/mpi/library.h"
-#include "comm/options.h"
 
 namespace pleat::comm::mpi {
 
-class GroupEnd : public Communicator {
+class GroupEnd : public MessageGroup {
  public:
   // Takes `comm` over. Library and flight outlive this.
   GroupEnd(Library& library, MPI_Comm comm, std::string name, std::vector<int> world_ranks, int rank,
@@ -18,17 +17,12 @@ class GroupEnd : public Communicator {
 
  private:
   void execute(const Call& call) override;
-  void compare(const Call& call);
-  void all_reduce(const Call& call);
-  void reduce_scatter(const Call& call);
+  std::unique_ptr<comm::Exchange> exchange(std::string here) override;
   void native_reduction(const Call& call);
-  // Part `rank` of every member's `in`, in rank order in scratch_; own part is read where it is.
-  std::vector<const std::byte*> collect(const Call& call, Parts parts);
-  Exchange exchange(const Call& call);
 
   Library& library_;
   MPI_Comm comm_;
-  bool check_, native_;
+  bool native_;  // MPI's own reductions
   std::vector<std::byte> scratch_;
 };
 

@@ -1,11 +1,11 @@
-#include "comm/mpi/signature_bytes.h"
+#include "comm/messages/signature_bytes.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
 
-namespace pleat::comm::mpi {
+namespace pleat::comm {
 namespace {
 
 struct Header {
@@ -58,4 +58,4 @@ Signature from_bytes(const std::vector<std::byte>& bytes) {
   return s;
 }
 
-}  // namespace pleat::comm::mpi
+}  // namespace pleat::comm

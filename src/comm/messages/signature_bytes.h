@@ -7,9 +7,9 @@
 
 #include "comm/call.h"
 
-namespace pleat::comm::mpi {
+namespace pleat::comm {
 
 std::vector<std::byte> to_bytes(const Signature& signature, int group_size);
 Signature from_bytes(const std::vector<std::byte>& bytes);
 
-}  // namespace pleat::comm::mpi
+}  // namespace pleat::comm

@@ -1,4 +1,5 @@
-// One process of an MPI world that mpi_test.cpp starts: `comm_ranks CASE`. Prints what rank 0 has to say.
+// One process of a world that process_test.cpp starts: `comm_ranks CASE` under mpirun, or `comm_ranks launch N CASE`,
+// which starts N of them that meet over TCP. Prints what rank 0 has to say.
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -10,7 +11,8 @@
 
 #include "base/error.h"
 #include "comm/comm_support.h"
-#include "comm/mpi/mpi_world.h"
+#include "comm/process/launcher.h"
+#include "comm/process/run_rank.h"
 
 namespace pleat {
 namespace {
@@ -137,13 +139,19 @@ void run_case(const std::string& name, Endpoint& e) {
 int main(int argc, char** argv) {
   using namespace pleat;
   const std::string name = argc > 1 ? argv[1] : "";
+  if (name == "launch" && argc > 3) {
+    comm::LaunchOptions how;
+    how.num_ranks = std::atoi(argv[2]);
+    how.grace_seconds = 4;
+    return comm::launch_ranks({argv[0], argv[3]}, how);
+  }
   comm::Options options;
   options.timeout_seconds =
       name == "skip" || name == "stop" || name == "never" || name == "unopened" ? 1 : 60;
   options.check = name == "checked" || name == "mismatch" || name == "order";
   options.mpi_native = name == "native";
   try {
-    comm::run_mpi_rank(options, [&](Endpoint& e) { run_case(name, e); });
+    comm::run_process_rank(comm::read_world(), options, [&](Endpoint& e, int) { run_case(name, e); });
   } catch (const base::Error& e) {
     fmt::print(stderr, "error: {}\n", e.what());
     return static_cast<int>(e.code());

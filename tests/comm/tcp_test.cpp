@@ -1,0 +1,279 @@
+// How ranks find each other over TCP, and what they say when one cannot: each rank is a thread with a door of its own.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/comm_support.h"
+#include "comm/door.h"
+#include "comm/tcp/handshake.h"
+#include "comm/tcp/mesh.h"
+#include "comm/tcp/tcp_world.h"
+
+namespace pleat::comm {
+namespace {
+
+using tcp::Clock;
+using tcp::Door;
+using tcp::Socket;
+
+Clock::time_point in(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// A port that listens already, so that no test waits for another's.
+struct Place {
+  Socket listening = tcp::listen_at(0);
+  int port = tcp::port_of(listening);
+
+  Door door(int rank, int size, const std::string& token = "token") {
+    Door d{rank, size, "127.0.0.1", port, token, -1};
+    if (rank == 0) d.listening = listening.release();
+    return d;
+  }
+};
+
+// What each door's rank says: "" where it has met the others, else its error.
+std::vector<std::string> meet_all(const std::vector<Door>& doors, double seconds) {
+  std::vector<std::string> said(doors.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < doors.size(); ++i)
+    threads.emplace_back([&, i] {
+      try {
+        const tcp::Met met = tcp::meet(doors[i], seconds);
+        for (int r = 0; r < doors[i].size; ++r)
+          if (static_cast<bool>(met.peers[static_cast<size_t>(r)]) == (r == doors[i].rank))
+            said[i] = "wrong peers";
+      } catch (const base::Error& e) {
+        EXPECT_EQ(e.code(), base::ExitCode::Retry);
+        said[i] = e.what();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  return said;
+}
+
+void expect_in(const std::string& words, const std::string& text) {
+  EXPECT_NE(text.find(words), std::string::npos) << "'" << words << "' in: " << text;
+}
+
+TEST(Rendezvous, AllMeetInAnyOrder) {
+  for (const int size : {2, 3, 7}) {
+    Place place;
+    std::vector<Door> doors;
+    for (int r = size - 1; r >= 0; --r) doors.push_back(place.door(r, size));
+    for (const std::string& said : meet_all(doors, 20)) EXPECT_EQ(said, "");
+  }
+}
+
+TEST(Rendezvous, WhoIsMissingIsNamed) {
+  Place place;
+  const auto said = meet_all({place.door(0, 4), place.door(2, 4)}, 0.5);
+  expect_in("these ranks have not come: 1, 3", said[0]);
+  expect_in("rank 2 waited at rank 0 for the others to come", said[1]);
+}
+
+TEST(Rendezvous, NobodyListens) {
+  Place place;
+  const Door alone = place.door(1, 2);
+  place.listening.close();
+  const auto said = meet_all({alone}, 0.3);
+  expect_in("rank 1 cannot reach rank 0 at 127.0.0.1:" + std::to_string(alone.port), said[0]);
+  expect_in("refused", said[0]);
+}
+
+// None of them keeps the ranks of the job from meeting.
+TEST(Rendezvous, StrangersAreTurnedAway) {
+  Place place;
+  const int port = place.port;
+  std::vector<std::thread> strangers;
+  std::atomic<int> turned_away{0};
+  const auto stranger = [&](std::function<void(const Socket&)> talk) {
+    strangers.emplace_back([&turned_away, talk, port] {
+      const Socket socket = tcp::connect_to("127.0.0.1", port, in(5));
+      talk(socket);
+      std::byte rest[256];
+      for (;;) {  // until the other side closes
+        if (!tcp::wait_for(socket.descriptor(), POLLIN, in(10))) return;
+        if (::recv(socket.descriptor(), rest, sizeof rest, 0) <= 0) break;
+      }
+      ++turned_away;
+    });
+  };
+  stranger([&](const Socket& s) {
+    const std::string web = "GET / HTTP/1.1\r\nHost: here\r\n\r\n";
+    std::string ignored;
+    tcp::write_all(s, std::as_bytes(std::span(web)), in(1), ignored);
+  });
+  stranger([&](const Socket& s) {  // half a word, then nothing
+    std::string ignored;
+    tcp::write_all(s, std::as_bytes(std::span(tcp::kMagic)).first(3), in(1), ignored);
+    ::shutdown(s.descriptor(), SHUT_WR);
+  });
+  stranger([&](const Socket& s) {  // the right words without the token
+    tcp::Hello hello;
+    hello.rank = 1;
+    hello.size = 2;
+    std::string ignored;
+    tcp::write_all(s, std::as_bytes(std::span(&hello, 1)), in(1), ignored);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  for (const std::string& said : meet_all({place.door(0, 2), place.door(1, 2)}, 20)) EXPECT_EQ(said, "");
+  for (std::thread& t : strangers) t.join();
+  EXPECT_EQ(turned_away, 3);
+}
+
+TEST(Rendezvous, AWrongTokenIsRefusedAndSaidSo) {
+  Place place;
+  const auto said = meet_all({place.door(0, 2), place.door(1, 2, "another job's")}, 0.8);
+  expect_in("these ranks have not come: 1; turned away: 127.0.0.1 (has another job's token)", said[0]);
+  expect_in("another job listens here: the tokens differ", said[1]);
+}
+
+TEST(Rendezvous, AnotherSizeAndARankTwiceAreRefused) {
+  Place place;
+  Door other = place.door(1, 3);
+  const auto sizes = meet_all({place.door(0, 2), other}, 0.8);
+  expect_in("says the world has 3 ranks", sizes[0]);
+  expect_in("the world has 2 ranks, not 3", sizes[1]);
+  Place again;
+  const auto twice = meet_all({again.door(0, 3), again.door(1, 3), again.door(1, 3)}, 0.8);
+  expect_in("two processes were given one rank", twice[1] + twice[2]);
+}
+
+TEST(Rendezvous, AnotherVersionIsRefused) {
+  Place place;
+  std::string heard;
+  std::thread stranger([&, port = place.port] {
+    const Socket s = tcp::connect_to("127.0.0.1", port, in(5));
+    tcp::Hello hello;
+    hello.version = 99;
+    std::string why;
+    tcp::write_all(s, std::as_bytes(std::span(&hello, 1)), in(1), why);
+    tcp::Greeting greeting;
+    tcp::Answer answer;
+    EXPECT_TRUE(tcp::read_all(s, std::as_writable_bytes(std::span(&greeting, 1)), in(5), why)) << why;
+    EXPECT_TRUE(tcp::read_all(s, std::as_writable_bytes(std::span(&answer, 1)), in(5), why)) << why;
+    heard = answer.why;
+  });
+  const auto said = meet_all({place.door(0, 2)}, 0.8);
+  stranger.join();
+  expect_in("speaks version 99", said[0]);
+  expect_in("all ranks need one build", heard);
+}
+
+// ---- Whole worlds
+
+// Each rank of a world as a thread: connections, groups and the end are those of processes.
+std::string run_as_threads(int size, const std::function<void(Endpoint&)>& fn) {
+  Place place;
+  std::vector<Door> doors;
+  for (int r = 0; r < size; ++r) doors.push_back(place.door(r, size));
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::string faults;
+  for (const Door& door : doors)
+    threads.emplace_back([&] {
+      Options options;
+      options.timeout_seconds = 60;
+      try {
+        run_tcp_rank(door, options, [&](Endpoint& e, int num_here) {
+          EXPECT_EQ(num_here, size);
+          fn(e);
+        });
+      } catch (const std::exception& e) {
+        const std::lock_guard lock(mutex);
+        faults += fmt::format("rank {}: {}\n", door.rank, e.what());
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  return faults;
+}
+
+TEST(TcpWorld, EveryOperationOnTwoAndFiveRanks) {
+  for (const int size : {2, 5}) {
+    EXPECT_EQ(run_as_threads(size,
+                             [](Endpoint& e) {
+                               std::string digest;
+                               const auto c = e.group("all", testing::all_of(e.size()));
+                               EXPECT_EQ(testing::run_cases(*c, digest), "");
+                             }),
+              "");
+  }
+}
+
+// Both send before either receives, more than connections hold.
+TEST(TcpWorld, LargeMessagesInBothDirectionsDoNotBlock) {
+  EXPECT_EQ(run_as_threads(2,
+                           [](Endpoint& e) {
+                             const auto c = e.group("all", testing::all_of(2));
+                             const int other = 1 - e.rank();
+                             std::vector<int64_t> out(4 << 20, e.rank()), in(out.size());
+                             for (int tag = 0; tag < 2; ++tag)
+                               c->send("there", other, tag, std::as_bytes(std::span(out)));
+                             for (int tag = 1; tag >= 0; --tag)
+                               c->receive("here", other, tag, std::as_writable_bytes(std::span(in)));
+                             EXPECT_EQ(in, std::vector<int64_t>(in.size(), other));
+                           }),
+            "");
+}
+
+TEST(TcpWorld, ADeviceGroupNeedsNccl) {
+  const std::string faults = run_as_threads(2, [](Endpoint& e) {
+    EXPECT_EQ(e.calls(Buffers::Device), Calls::Enqueued);
+    if (e.calls(Buffers::Host) != Calls::Blocking) ADD_FAILURE();
+  });
+  EXPECT_EQ(faults, "");
+}
+
+// ---- Where they meet
+
+Environment environment(std::map<std::string, std::string> values) {
+  return [values = std::move(values)](const char* name) {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
+  };
+}
+
+TEST(DoorOfARun, TorchrunsVariables) {
+  World world{1, 4, 1, 4, "torchrun-style variables"};
+  const Door door = read_door(
+      world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "x"}}));
+  EXPECT_EQ(door.address, "node7");
+  EXPECT_EQ(door.port, 29500);
+  EXPECT_EQ(door.token, "run x");
+  EXPECT_EQ(door.listening, -1);
+  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}})), base::Error);
+  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "0"}})), base::Error);
+  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500x"}})),
+               base::Error);
+}
+
+TEST(DoorOfARun, SlurmNeedsNothing) {
+  World world{3, 4, 1, 2, "Slurm"};
+  const auto of = [&](const std::string& step) {
+    return read_door(world, environment({{"SLURM_STEP_NODELIST", "gpu[03-04]"},
+                                         {"SLURM_JOB_ID", "812"},
+                                         {"SLURM_STEP_ID", step}}));
+  };
+  EXPECT_EQ(of("0").address, "gpu03");
+  EXPECT_GE(of("0").port, 15000);
+  EXPECT_LT(of("0").port, 31000);
+  EXPECT_NE(of("0").port, of("1").port);
+  EXPECT_NE(of("0").token, of("1").token);
+}
+
+TEST(DoorOfARun, TheFirstMachineOfAList) {
+  EXPECT_EQ(first_host("login"), "login");
+  EXPECT_EQ(first_host("a,b"), "a");
+  EXPECT_EQ(first_host("gpu[01-04,7],login"), "gpu01");
+  EXPECT_EQ(first_host("rack[2,5]-ib,x"), "rack2-ib");
+  EXPECT_EQ(first_host("x,gpu[01-04]"), "x");
+  EXPECT_THROW(first_host("gpu["), base::Error);
+}
+
+}  // namespace
+}  // namespace pleat::comm
