@@ -315,24 +315,20 @@ struct CudaExecutor::State {
 
   void look(size_t s) {
     const Stage& stage = program.stages[s];
-    int64_t used_rows = -1;
-    const auto& arguments = arguments_of(stage.op, stage.phase);
-    for (size_t i = 0; i < arguments.size(); ++i)
-      if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
-        const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
-        int32_t last = 0;
-        stages[s].lane->copy_out(&last, address(stage.uses[i].value) + 4 * (v.shape[0] - 1), 4);
-        stages[s].lane->synchronize();
-        used_rows = last;
-      }
+    int32_t used_rows = 0;
+    if (const int at = rows_use(stage); at >= 0) {
+      const ValueId offsets = stage.uses[static_cast<size_t>(at)].value;
+      const Value& v = program.values[static_cast<size_t>(offsets)];
+      stages[s].lane->copy_out(&used_rows, address(offsets) + 4 * (v.shape[0] - 1), 4);
+      stages[s].lane->synchronize();
+    }
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue || use.access == Access::Read) continue;
       const Value& v = program.values[static_cast<size_t>(use.value)];
       if (!tensor::is_float(v.dtype)) continue;
       int64_t n = num_elements(v);
       // Rows past the last expert's end are never written.
-      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0)
-        n = std::max<int64_t>(used_rows, 0) * (n / v.shape[0]);
+      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0) n = used_rows * (n / v.shape[0]);
       const int64_t width = tensor::size_of(v.dtype);
       std::vector<std::byte> bytes(static_cast<size_t>(n * width));
       stages[s].lane->copy_out(bytes.data(), address(use.value), n * width);
