@@ -191,7 +191,7 @@ struct CudaExecutor::State {
   }
 
   void note_group(const Stage& stage, comm::Communicator& group) {
-    if (group.calls() == comm::Calls::Blocking) {
+    if (group.meeting() == program::Meeting::OnHost) {
       meets_on_host = true;
     } else {
       // Both ends of a message lie on different lanes, and the group has one stream.
@@ -204,7 +204,9 @@ struct CudaExecutor::State {
       base::fail_with(base::ExitCode::Internal, "program {}: some groups block, others are enqueued",
                       program.name);
   }
-  comm::Calls calls() const { return enqueued.empty() ? comm::Calls::Blocking : comm::Calls::Enqueued; }
+  program::Meeting meeting() const {
+    return enqueued.empty() ? program::Meeting::OnHost : program::Meeting::OnDevice;
+  }
 
   // Until the lane has done what is on it. With calls among it that wait for other ranks, these are watched.
   void wait_for(Lane& lane) {
@@ -373,7 +375,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
-  require_ok(check_host_waits(program, meeting_of(s.calls())), "program " + program.name);
+  require_ok(check_host_waits(program, s.meeting()), "program " + program.name);
   for (Lane* lane : s.lanes) lane->may_tune = false;
   // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
   const auto edges = data_edges(program);

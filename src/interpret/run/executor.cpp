@@ -104,7 +104,7 @@ struct Executor::State {
                         scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
-      PLEAT_CHECK(bound.collective.group->calls() == comm::Calls::Blocking,
+      PLEAT_CHECK(bound.collective.group->meeting() == program::Meeting::OnHost,
                   "the CPU has no streams: calls of group '{}' cannot be enqueued",
                   bound.collective.group->name());
       return;
