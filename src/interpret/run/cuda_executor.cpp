@@ -278,7 +278,10 @@ struct CudaExecutor::State {
     if (lanes_need_threads(how)) {
       run_lane_threads(how.delay_seed, before, after);
     } else {
-      for (size_t s = 0; s < stages.size(); ++s) run_stage(s, before, after);
+      for (size_t s = 0; s < stages.size(); ++s) {
+        run_stage(s, before, after);
+        if (how.in_order) wait_for(*stages[s].lane);  // streams would overlap
+      }
     }
     for (size_t l = 1; l < lanes.size(); ++l) {
       lanes[l]->record(joins[l]);
