@@ -15,7 +15,7 @@ void add_probe(CLI::App& command, Action& chosen) {
   c->add_flag("--grads", o->gradients, "Also write the gradient of every parameter");
   c->add_flag("--aux-grads", o->aux_gradients,
               "Gradients include the auxiliary losses with their coefficients");
-  c->add_flag("--routing", o->routing, "Also write the experts every token went to");
+  c->add_flag("--routing", o->routing, "Also write the experts every token went to, and the router's logits");
   c->add_option("--routing-from", o->routing_from,
                 "Send tokens to the experts of this file, which a probe with --routing wrote");
   c->add_option("--dtype", o->dtype, "f32, f64, or bf16 (on a GPU)")

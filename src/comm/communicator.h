@@ -1,6 +1,7 @@
 // The communication contract: what the ranks of a group say to each other, whatever carries it.
 //
-// A Communicator is one rank's end of one group. Its calls are blocking or enqueued, all alike (Calls).
+// A Communicator is one rank's end of one group. Its calls are blocking or enqueued, all alike: the ranks meet on the
+// host or on the device (program/meeting.h).
 //
 // A blocking call (threads, MPI) holds the calling thread until this rank's part is done: its output is
 // complete and its input may be overwritten. Asynchrony comes from running lanes as threads:
@@ -39,13 +40,12 @@
 
 #include "comm/flight.h"
 #include "comm/options.h"
+#include "program/meeting.h"
 
 namespace pleat::comm {
 
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
-
-enum class Calls : uint8_t { Blocking, Enqueued };
 
 class Communicator {
  public:
@@ -93,7 +93,7 @@ class Communicator {
   // other ranks are told. Of the whole world, not of this group alone; the first reason counts. Any thread.
   virtual void abort(const std::string& why);
 
-  virtual Calls calls() const { return Calls::Blocking; }
+  virtual program::Meeting meeting() const { return program::Meeting::OnHost; }
   // How far the enqueued calls are, without waiting; true: all are done. Throws when the group has failed (Retry,
   // naming rank, call and stage). Any thread.
   virtual bool watch() { return true; }
@@ -153,7 +153,7 @@ class Endpoint {
   virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
                                               Buffers buffers = Buffers::Host, void* stream = nullptr) = 0;
   // Of groups with such buffers: how the ranks of this run meet.
-  virtual Calls calls(Buffers) const { return Calls::Blocking; }
+  virtual program::Meeting meeting(Buffers) const { return program::Meeting::OnHost; }
 };
 
 uint64_t group_hash(std::string_view name, std::span<const int> world_ranks);

@@ -14,7 +14,7 @@ namespace pleat::comm {
 
 class EnqueuedCommunicator : public Communicator {
  public:
-  Calls calls() const final { return Calls::Enqueued; }
+  program::Meeting meeting() const final { return program::Meeting::OnDevice; }
   bool watch() final;
   int captured() final;
   void launched(int captured) final;

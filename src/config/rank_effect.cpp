@@ -18,7 +18,8 @@ void require_rank_effects(const Config& config, int64_t num_ranks) {
   for (const Key& key : schema()) {
     if (!key.present(config) || key.get(config) == key.default_value()) continue;
     for (const Condition& condition : key.conditions)
-      if (condition.ranks != RankCount::Any && condition.ranks != now)
+      if (condition.ranks != RankCount::Any && condition.ranks != now &&
+          !(condition.anyway && condition.anyway(config)))
         base::fail("{} = {} has no effect here: it applies when {} (now {}); change that or remove {}",
                    key.path, printable(to_text(key.get(config))), condition.text, num_ranks, key.path);
   }

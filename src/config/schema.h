@@ -23,13 +23,14 @@ using Value = std::variant<bool, int64_t, double, std::string, std::vector<int64
 // A reason for a key to matter: `text` completes "applies when ...", `decided_by` names the keys looked at.
 // `holds` must be safe on configs that have passed the range checks only.
 // A configuration does not say how many ranks it will have: where that decides, `holds` is true and `ranks`
-// names the number (rank_effect.h judges it once it is known).
+// names the number (rank_effect.h judges it once it is known); `anyway` says where the key matters on any number.
 enum class RankCount : uint8_t { Any, One, Several };
 struct Condition {
   std::string text;
   std::vector<std::string> decided_by;
   std::function<bool(const Config&)> holds;
   RankCount ranks = RankCount::Any;
+  std::function<bool(const Config&)> anyway = {};
 };
 
 // What a run that goes on from its checkpoint may do with a key. SameModel keys make the model: a run started

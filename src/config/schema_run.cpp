@@ -5,6 +5,16 @@ namespace pleat::config {
 
 namespace {
 
+// Lanes beside the one that computes: of shared experts, of a GPU's copies, of what several ranks exchange for their
+// gradients and weights.
+Condition a_step_has_lanes() {
+  Condition out = on_ranks(RankCount::Several);
+  out.text = "device.kind is \"cuda\", moe.shared_ffn_hidden_size > 0 or the run has several ranks";
+  out.decided_by = {"device.kind", "moe.shared_ffn_hidden_size"};
+  out.anyway = [](const Config& c) { return c.device.kind == "cuda" || c.moe.shared_ffn_hidden_size > 0; };
+  return out;
+}
+
 void add_train_keys(std::vector<Key>& keys) {
   using T = TrainConfig;
   const auto key = [](const char* name, auto T::*field, std::string meaning) {
@@ -167,6 +177,7 @@ void add_device_keys(std::vector<Key>& keys) {
                      "For debugging: run the stages of a step one after the other, as `pleat explain` lists "
                      "them, instead of lanes "
                      "side by side. Slower where lanes overlap; the bits are the same.")
+                     .when(a_step_has_lanes())
                      .see({"device.graph"}));
   keys.push_back(
       key("threads", &D::threads,

@@ -200,7 +200,7 @@ ProbeResult probe(const ProbeOptions& o) {
     if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
     if (v.microbatch != 0 || v.layer < 0) return false;
     const std::string_view what = program::what_of(v);
-    return what == "x_out" || (o.routing && what == "expert_idx");
+    return what == "x_out" || (o.routing && (what == "expert_idx" || what == "router_logits"));
   };
   const auto routed = [&](program::Program p) {
     return o.routing_from.empty() ? p : with_given_routing(std::move(p));
@@ -233,9 +233,14 @@ ProbeResult probe(const ProbeOptions& o) {
                   i + 1 < L ? fmt::format("mb0.L{}.x_out", i) : "mb0.final_normed");
 
   for (int64_t i = 0; o.routing && i < L; ++i)
-    if (config::is_moe_layer(c, i))
+    if (config::is_moe_layer(c, i)) {
       out.add(routing_name(i), {tokens.batch, tokens.length, c.moe.top_k},
               forward.executor().data(choice_of(i)), safetensors::ElementType::I32);
+      const program::ValueId logits = forward.executor().find(fmt::format("mb0.L{}.router_logits", i));
+      out.add(fmt::format("router_logits.{}", i), {tokens.batch, tokens.length, c.moe.num_experts},
+              forward.executor().data(logits),
+              safetensors::element_type_of(forward.program().values[static_cast<size_t>(logits)].dtype));
+    }
 
   Runtime backward(passed(routed(gradient_program(c, table))), threads, device);
   load_weights(folder, model, table, backward.targets());

@@ -12,7 +12,9 @@ struct ProbeOptions {
   bool gradients = false;
   bool aux_gradients =
       false;  // gradients of loss + auxiliary losses with their coefficients, instead of the loss alone
-  bool routing = false;           // also write routing.N of every MoE layer N: the experts each token went to
+  // also write of every MoE layer N routing.N, the experts each token went to, and router_logits.N, what they were
+  // chosen by
+  bool routing = false;
   std::string routing_from;       // a file with routing.N: tokens go there; probabilities are the model's own
   std::string dtype = "float32";  // float32 | float64 | bfloat16 (on a GPU)
   std::string device = "cpu";     // cpu | cuda
@@ -32,7 +34,7 @@ struct ProbeResult {
 // input_ids, shifted by one, mean over predicted tokens), hidden.0 (embedding) to hidden.L (the last one
 // after the final norm), aux_loss_hf [1] where the routers have an auxiliary loss, and with gradients
 // grad.NAME for every parameter under the name it has inside the loaded model. routing.N is I32 [B,S,k], the
-// experts of a token ascending. Replayed routing tells rounding apart from its echo: near a tie, a rounded
+// experts of a token ascending, router_logits.N [B,S,E]. Replayed routing tells rounding apart from its echo: near a tie, a rounded
 // number sends a token to another expert, and everything after it differs. Layers of multi-token
 // prediction are left out, as transformers does, unless `sets` has model.num_mtp_layers: then mtp_loss.D is
 // written for every depth D, and gradients are those of the loss with these added.

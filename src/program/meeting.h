@@ -1,4 +1,5 @@
 // How the exchanges of a run meet the other ranks: a fact of what carries them, not of the configuration.
+// Communicators say it, passes place waits by it.
 #pragma once
 
 #include <cstdint>

@@ -45,6 +45,9 @@ std::vector<PhaseRow> phase_rows() {
 #define CHANGE(x) Argument{.name = #x, .output = true, .may_update = true, .in_place = true},
 #define CHANGE_LIST(x) \
   Argument{.name = #x, .output = true, .may_update = true, .in_place = true, .repeated = true},
+#define HOST(x) Argument{.name = #x, .on_host = true},
+#define ROWS(x) Argument{.name = #x, .rows = true},
+#define ROWS_IF(x) Argument{.name = #x, .optional = true, .rows = true},
 #define PLEAT_PHASE(kernel, phase, arguments) {KernelKind::kernel, Phase::phase, {arguments}},
 #include "program/ops.def"
 #undef IN
@@ -56,6 +59,9 @@ std::vector<PhaseRow> phase_rows() {
 #undef SUM_IF
 #undef CHANGE
 #undef CHANGE_LIST
+#undef HOST
+#undef ROWS
+#undef ROWS_IF
   };
 }
 
@@ -190,6 +196,22 @@ const Argument& argument_of(const std::vector<Argument>& arguments, size_t num_u
   const size_t behind = arguments.size() - list - 1;  // arguments behind the list
   return use_idx + behind < num_uses ? arguments[list] : arguments[use_idx + arguments.size() - num_uses];
 }
+
+namespace {
+
+int use_marked(const Stage& stage, bool Argument::*mark) {
+  const std::vector<Argument>& arguments = arguments_of(stage.op, stage.phase);
+  if (!takes(arguments, stage.uses.size())) return -1;
+  for (size_t i = 0; i < stage.uses.size(); ++i)
+    if (argument_of(arguments, stage.uses.size(), i).*mark && stage.uses[i].value != kNoValue)
+      return static_cast<int>(i);
+  return -1;
+}
+
+}  // namespace
+
+int host_use(const Stage& stage) { return use_marked(stage, &Argument::on_host); }
+int rows_use(const Stage& stage) { return use_marked(stage, &Argument::rows); }
 
 std::string stage_name(const Stage& stage) {
   std::string out{name_of(stage.phase)};

@@ -179,6 +179,8 @@ struct Argument {
   std::string_view name;
   bool output = false, optional = false, may_update = false, in_place = false;
   bool repeated = false;  // stands for one value or more, one after the other
+  bool on_host = false;   // an input that the host reads
+  bool rows = false;      // an input whose last number says how many rows of routed values are in use
 };
 std::string_view name_of(Op op);
 std::string_view name_of(Phase phase);  // fwd, dgrad, wgrad, update
@@ -203,6 +205,10 @@ const std::vector<Argument>& arguments_of(KernelKind kind, Phase phase);
 // them is.
 bool takes(const std::vector<Argument>& arguments, size_t num_uses);
 const Argument& argument_of(const std::vector<Argument>& arguments, size_t num_uses, size_t use_idx);
+// Where, among the uses of a stage, the one stands that the host reads, and the one that says how many rows are in
+// use; -1: it has none.
+int host_use(const Stage& stage);
+int rows_use(const Stage& stage);
 
 // "fwd mb0 L3 attn_norm", "wgrad mb1 head.2", "fwd mb0 L3 expert_up (replay)": unique in a program and the
 // same in text form, traces, logs and errors.

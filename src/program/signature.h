@@ -53,6 +53,9 @@ struct Row {
 #define SUM_IF(x) const Item& x = this->cursor.next();
 #define CHANGE(x) const Item& x = this->cursor.next();
 #define CHANGE_LIST(x) std::span<const Item> x = this->cursor.next_list();
+#define HOST(x) const Item& x = this->cursor.next();
+#define ROWS(x) const Item& x = this->cursor.next();
+#define ROWS_IF(x) const Item& x = this->cursor.next();
 #define PLEAT_PHASE(kernel, phase, fields)                                                              \
   namespace kernel {                                                                                    \
   template <class Item>                                                                                 \
@@ -71,5 +74,8 @@ struct Row {
 #undef SUM_IF
 #undef CHANGE
 #undef CHANGE_LIST
+#undef HOST
+#undef ROWS
+#undef ROWS_IF
 
 }  // namespace pleat::program::signature

@@ -25,7 +25,7 @@ Crew::Crew(RankSetup setup, comm::Endpoint& endpoint, int num_threads)
 
 void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                        const std::function<void*(const std::string& lane)>& stream_of) {
-  const bool enqueued = calls(buffers) == comm::Calls::Enqueued;
+  const bool enqueued = meeting(buffers) == program::Meeting::OnDevice;
   for (const Lane& lane : lanes) {
     auto& slot = groups_[lane];
     if (slot && !enqueued) continue;

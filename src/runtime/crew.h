@@ -37,8 +37,8 @@ class Crew {
   void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                    const std::function<void*(const std::string& lane)>& stream_of);
   // How the ranks of this run meet: one answer for all groups with such buffers.
-  comm::Calls calls(comm::Buffers buffers) const {
-    return endpoint_ ? endpoint_->calls(buffers) : comm::Calls::Blocking;
+  program::Meeting meeting(comm::Buffers buffers) const {
+    return endpoint_ ? endpoint_->meeting(buffers) : program::Meeting::OnHost;
   }
   comm::Communicator* group(program::Group group, const std::string& lane) const;
 

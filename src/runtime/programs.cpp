@@ -57,7 +57,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
     b.setup = crew->setup();
     choice.build.mesh = b.setup.mesh;
     choice.build.role = b.setup.role;
-    choice.meeting = interpret::meeting_of(crew->calls(buffers_of(b.options.device)));
+    choice.meeting = crew->meeting(buffers_of(b.options.device));
     b.options.groups = {
         [crew](const auto& lanes, comm::Buffers buffers, const StreamOf& stream_of) {
           crew->open_groups(lanes, buffers, stream_of);

@@ -87,6 +87,7 @@ Comparison compare(const LayoutRun& reference, const LayoutRun& run,
       const auto y = b.layers.find(layer);
       if (y == b.layers.end()) continue;
       out.load_equal &= x.load == y->second.load && x.dropped == y->second.dropped;
+      out.bias_equal &= x.bias == y->second.bias;
       for (size_t i = 0; i < x.losses.size(); ++i)
         out.aux = std::max(out.aux, relative(x.losses[i], y->second.losses[i]));
     }
@@ -98,7 +99,7 @@ Comparison compare(const LayoutRun& reference, const LayoutRun& run,
 double Comparison::worst() const {
   double w = std::max({loss, norm, clip, aux, moments});
   for (const ClassRow& r : classes) w = std::max({w, r.gradient, r.weight});
-  return load_equal ? w : INFINITY;
+  return load_equal && bias_equal ? w : INFINITY;
 }
 
 std::string Comparison::verdict(double bound) const {
@@ -127,6 +128,7 @@ std::string Comparison::verdict(double bound) const {
   if (loss > bound) say(fmt::format("the loss differs by {:.2g}", loss));
   if (aux > bound) say(fmt::format("auxiliary losses differ by {:.2g}", aux));
   if (!load_equal) say("expert loads differ");
+  if (!bias_equal) say("biases that balance experts differ");
   for (const ClassRow& r : classes)
     if (r.weight > bound)
       say(fmt::format("updated weights of {} differ by {:.2g} ({})", r.parameter_class, r.weight,

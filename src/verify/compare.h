@@ -20,7 +20,8 @@ struct Comparison {
   double loss = 0, norm = 0, clip = 0, aux = 0, moments = 0;  // largest relative differences
   double first_loss = 0, first_norm = 0, first_aux = 0;       // of the first step
   bool load_equal = true;
-  bool bitwise = true;  // gradients, weights, moments, loss and norm
+  bool bias_equal = true;  // of the experts, bit for bit: what moves it are integers
+  bool bitwise = true;     // gradients, weights, moments, loss and norm
 
   double worst() const;
   // Empty when every difference is at most `bound`; else what is wrong in the first step that shows it.

@@ -67,6 +67,14 @@ void drop_expert(Edit& edit, int part) {
   }
 }
 
+// Every layer's counts, zeroed where the sums over ranks begin.
+void drop_counts(Edit& edit, int part) {
+  const StageId end = edit.num_stages();
+  for (StageId s = 0; s < end; ++s)
+    if (edit[s].op == Op::load_reduce && edit.value(edit[s].uses[0].value).name.ends_with(".load"))
+      edit.insert_before(s, planted(Op::zero, edit[s].phase, part++, {w(edit[s].uses[0].value)}));
+}
+
 StageId last_stage(const Edit& edit, Op op) {
   StageId s = edit.num_stages();
   while (s-- > 0 && edit[s].op != op) {
@@ -85,6 +93,7 @@ Program with_fault(Program program, Fault fault, const runtime::RankPlace& place
   if (fault == Fault::DropExpert && mesh.edp == 1)
     base::fail("no expert's gradients are summed here: every expert is on one rank (edp = 1)");
   if (fault == Fault::DropExpert && is_last_rank) drop_expert(edit, free_part);
+  if (fault == Fault::DropCounts && is_last_rank) drop_counts(edit, free_part);
   if (fault == Fault::SkipNorm && is_last_rank)
     if (const StageId norm = last_stage(edit, Op::grad_norm); norm >= 0) edit.erase(norm);
   if (fault == Fault::DropReduction && is_last_rank)

@@ -14,8 +14,17 @@ namespace pleat::verify {
 // ScaleExpertGradients: expert gradients times ep, as if each expert rank had counted the tokens of all.
 // DropReduction: the last rank adds nothing to the last bucket. SkipNorm: the last rank leaves one parameter
 // out of the norm. DropExpert: the last rank adds nothing to the sums of one expert's gradients, its first one in
-// its last expert layer; needs replicas of experts. Drift is planted in the weights, between steps.
-enum class Fault : uint8_t { None, ScaleExpertGradients, DropReduction, SkipNorm, DropExpert, Drift };
+// its last expert layer; needs replicas of experts. DropCounts: the last rank adds nothing to the counts of tokens per
+// expert. Drift is planted in the weights, between steps.
+enum class Fault : uint8_t {
+  None,
+  ScaleExpertGradients,
+  DropReduction,
+  SkipNorm,
+  DropExpert,
+  DropCounts,
+  Drift
+};
 
 // As the rank at `place` would run it.
 program::Program with_fault(program::Program program, Fault fault, const runtime::RankPlace& place,

@@ -163,6 +163,7 @@ class Rank {
       const std::span<const int64_t> load = now_->at(step::load, layer);
       r.load.assign(load.begin(), load.end());
       r.dropped = now_->at(step::dropped, layer)[0];
+      collect_bias(r, layer);
       if (now_->has(step::aux_losses, layer)) {
         const std::span<const double> losses = now_->at(step::aux_losses, layer);
         r.losses.assign(losses.begin(), losses.end());
@@ -275,6 +276,16 @@ class Rank {
           fn(fmt::format("mb{}.L{}", mb * setup_.mesh.dp + setup_.place.at(Group::Data), layer), value,
              int64_t{rows[size_t(first + t)]}, t);
       }
+  }
+
+  void collect_bias(LayerResults& out, int layer) const {
+    const std::string name = fmt::format("layers.{}.router.expert_bias", layer);
+    if (!find(name)) return;
+    const auto* mine = static_cast<const float*>(data(name));
+    const std::vector<float> bias(mine, mine + config_.moe.num_experts);
+    if (!out.bias.empty() && out.bias != bias)
+      base::fail("{}: rank {} has another one than the ranks before it", name, setup_.place.rank);
+    out.bias = bias;
   }
 
   void collect_rows(StepResults& out, int layer) {

@@ -23,6 +23,7 @@ using Routing = std::map<std::string, std::vector<int32_t>>;
 
 struct LayerResults {
   std::vector<int64_t> load;
+  std::vector<float> bias;  // of the experts behind the step, where it balances them; the same on all ranks
   std::vector<double> losses;
   int64_t dropped = 0;
 };

@@ -67,6 +67,7 @@ std::string verdict_of(const PrecisionReport& report) {
   const auto say = [&](std::string text) { out += (out.empty() ? "" : "; ") + text; };
   if (!report.alone.fault.empty()) say("one rank against float64: " + report.alone.fault);
   if (!report.loads_equal) say("expert loads differ though the routing is given");
+  if (!report.biases_equal) say("biases that balance experts differ though the routing is given");
   for (const PrecisionRow& r : report.rows)
     if (!r.passed())
       say(fmt::format("{} differ by {:.2g}, allowed {:.2g} ({})", r.what, r.difference, r.bound, r.worst));
@@ -195,7 +196,8 @@ PrecisionReport OneRank::verify(config::Config config, const model::Mesh& mesh,
   options.fault = fault;
   const LayoutRun layout = run_layout(config, mesh, roles, options);
   const std::vector<model::Parameter> table = model::make_parameters(config_);
-  out.loads_equal = compare(one_, layout, table).load_equal;
+  const Comparison exact = compare(one_, layout, table);
+  out.loads_equal = exact.load_equal, out.biases_equal = exact.bias_equal;
   out.factor = Noise::factor(mesh.world());
   const Runs runs{wide_, one_, layout, kappa_, weights_apart(one_, layout, table, config.model.init_std)};
   Noise noise(runs);

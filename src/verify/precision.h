@@ -18,8 +18,8 @@ struct PrecisionReport {
   double factor = 0;  // bound / noise
   BoundReport alone;  // one rank against float64
   std::vector<PrecisionRow> rows;
-  bool loads_equal = true;
-  std::string budget;    // what fit_budget says
+  bool loads_equal = true, biases_equal = true;  // of experts, exactly
+  std::string budget;                            // what fit_budget says
   std::string left_out;  // what of the model was not compared, and why; empty: nothing
   std::string verdict;   // empty: all is inside
 };

@@ -109,7 +109,11 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
   c.optimizer.lr = 1e-3;
   c.recompute.layers = "all";
   Shrunk out;
-  out.changes = config::differences(asked, c);
+  // The layout is not changed: mesh and roles have it, but for the order of its axes.
+  config::Config laid_out = c;
+  laid_out.parallel = asked.parallel;
+  laid_out.parallel.order = c.parallel.order;
+  out.changes = config::differences(asked, laid_out);
   out.config = config::resolve(c);
   out.roles = small_roles(out.config, asked, mesh);
   return out;

@@ -162,6 +162,42 @@ TEST_F(PlanCli, ALayoutIsVerifiedInThePrecisionOfTheConfiguration) {
             "pleat: --cpu needs --precision config: float64 runs on the CPU in any case\n");
 }
 
+// What the small copy takes from the configuration and what it changes is what it says.
+TEST_F(PlanCli, VerifyLayoutOnceForgotThePipelineLayoutAndTheTokenBudget) {
+  const auto verify = [&](Words more) {
+    more.insert(more.begin(), {"verify-layout", config_, "--ranks", "2", "--set", "model.num_layers=8"});
+    const Ended ended = run(more);
+    EXPECT_EQ(ended.code, 0) << ended.err << ended.out;
+    return ended.out;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  EXPECT_TRUE(has(verify({"--set", "parallel.pp=2"}), "model.num_layers: 8 -> 2"));
+  // It names every layer, so all eight are there.
+  const std::string uneven =
+      verify({"--set", "parallel.pp=2", "--set", "parallel.pipeline_layout=Et|tttttttL"});
+  EXPECT_FALSE(has(uneven, "model.num_layers:")) << uneven;
+  EXPECT_FALSE(has(uneven, "pipeline_layout")) << uneven;
+  // A budget that is too small for the copy's few tokens is raised, and one that is run again is met as it is.
+  const Words budget = {"--set", "parallel.ep=2", "--set", "moe.token_budget=1.01"};
+  EXPECT_TRUE(has(verify(budget), "moe.token_budget: 1.01 -> ")) << verify(budget);
+  Words rerun = budget;
+  rerun.insert(rerun.end(), {"--set", "moe.overflow=rerun"});
+  EXPECT_FALSE(has(verify(rerun), "moe.token_budget: ")) << verify(rerun);
+}
+
+TEST_F(PlanCli, InOrderWithoutLanesIsRefusedByPlanAndTrainInTheSameWords) {
+  const Words set = {"--set", "device.in_order=true"};
+  const Ended planned = plan(set), trained = train(set);
+  EXPECT_EQ(planned.code, 65);
+  EXPECT_EQ(trained.code, 65);
+  EXPECT_EQ(planned.err, trained.err);
+  EXPECT_EQ(planned.err.find("pleat: device.in_order = true has no effect here: it applies when"), 0u)
+      << planned.err;
+  EXPECT_EQ(train({"--set", "device.in_order=true", "--set", "moe.shared_ffn_hidden_size=16"}).code, 0);
+}
+
 TEST_F(PlanCli, TheLedgerAddsUp) {
   const Words words = {"explain",       config_, "--ledger",
                        "--ranks",       "4",     "--set",

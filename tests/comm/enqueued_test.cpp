@@ -47,7 +47,7 @@ using Stages = std::vector<std::string>;
 
 TEST(EnqueuedCalls, TheOldestNotDoneIsInFlight) {
   Rank r;
-  EXPECT_EQ(r.group.calls(), comm::Calls::Enqueued);
+  EXPECT_EQ(r.group.meeting(), program::Meeting::OnDevice);
   EXPECT_TRUE(r.group.watch());
   for (const char* stage : {"a", "b", "c"}) r.call(stage);
   EXPECT_FALSE(r.group.watch());
@@ -155,7 +155,7 @@ TEST(EnqueuedCalls, BlockingCallsAreNeverUnderWay) {
   comm::RankFlight flight;
   Blocking group(flight);
   group.barrier("x");
-  EXPECT_EQ(group.calls(), comm::Calls::Blocking);
+  EXPECT_EQ(group.meeting(), program::Meeting::OnHost);
   EXPECT_TRUE(group.watch());
   EXPECT_THROW(group.captured(), base::Error);
 }

@@ -38,6 +38,21 @@ TEST(ConfigRankEffect, ADefaultWrittenDownIsNoSetting) {
   EXPECT_NO_THROW(require_rank_effects(parse(to_toml(resolve(parse(kMoe)))), 1));
 }
 
+// A step of one lane is in order already.
+TEST(ConfigRankEffect, InOrderOfOneLaneWasTakenWithoutEffect) {
+  const char* set = "device.in_order=true";
+  EXPECT_EQ(refused_on(1, {set}),
+            "device.in_order = true has no effect here: it applies when device.kind is \"cuda\", "
+            "moe.shared_ffn_hidden_size > 0 or the run has several ranks (now 1); change that or remove "
+            "device.in_order");
+  EXPECT_EQ(refused_on(2, {set}), "");
+  EXPECT_EQ(refused_on(1, {set, "device.kind=cuda"}), "");
+  EXPECT_EQ(refused_on(1, {set, "moe.shared_ffn_hidden_size=8"}), "");
+  EXPECT_EQ(refused_on(1, {"device.in_order=false"}), "");
+  EXPECT_EQ(refusal(kMoe, {set}), "") << "a file may be meant for several ranks";
+  EXPECT_TRUE(holds(explain("device.in_order"), "the run has several ranks"));
+}
+
 TEST(ConfigRankEffect, AGraphIsOfOneRank) {
   const Words off = {"device.kind=cuda", "device.graph=false"};
   EXPECT_EQ(refused_on(1, off), "");

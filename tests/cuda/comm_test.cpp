@@ -130,7 +130,7 @@ TEST(CudaComm, NcclCallsTakeTheirPlaceOnTheStream) {
   PLEAT_NEEDS_GPU();
   if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
   NcclAlone nccl;
-  EXPECT_EQ(nccl.group->calls(), comm::Calls::Enqueued);
+  EXPECT_EQ(nccl.group->meeting(), program::Meeting::OnDevice);
   constexpr int64_t kBytes = int64_t{1} << 30;
   device::cuda::Memory large(kBytes), in(4096), out(4096), behind(4096);
   nccl.group->barrier("the first call sets up");

@@ -9,8 +9,15 @@
 namespace pleat::exchange::testing {
 namespace {
 
+// Norm-wise. A number stored in bf16 is off by at most u = 2^-8 of itself, evenly spread: u / sqrt(3) in the mean.
+// A branch (attention, experts) stores at most five numbers for each of its two products and takes two rounded
+// weights: 12 roundings, which reach the residual stream as they are, whatever the number of layers: each is as large
+// a part of it as its branch is. The stream is stored twice a layer, and half of such errors were made when it was
+// shorter: 1 for each layer. Final norm, head and its weight: 3. All logits together, twice what is to be expected:
+// 2 sqrt(12 + 3 + 3) u / sqrt(3) for the three layers of the deepest of these models.
 constexpr double kNarrowLogits = 2e-2;
-constexpr double kNarrowGradients = 0.1;  // norm-wise, the worst of all parameters
+// docs/numerics.md section 9: 3 sqrt(36) u for each unit of conditioning, 0.07; the worst of all parameters.
+constexpr double kNarrowGradients = 0.1;
 
 class CudaGolden : public ::testing::TestWithParam<std::string> {
  protected:
@@ -37,17 +44,25 @@ class CudaGolden : public ::testing::TestWithParam<std::string> {
   }
 
   void compare(const safetensors::File& ours, double logits, double gradients) const {
-    const safetensors::File golden = theirs();
+    compare(ours, theirs(), logits, gradients);
+  }
+
+  // All positions, all gradients.
+  void compare(const safetensors::File& ours, const safetensors::File& golden, double logits,
+               double gradients) const {
     const double off = relative_difference(numbers(ours, "logits"), numbers(golden, "logits"));
     EXPECT_LE(off, logits);
     double worst = 0;
+    int num_gradients = 0;
     std::string where;
     for (const safetensors::TensorInfo& info : golden.tensors())
       if (info.name.starts_with("grad.")) {
         const double d = relative_difference(numbers(ours, info.name), numbers(golden, info.name));
-        if (d > worst) worst = d, where = info.name;
+        ++num_gradients;
+        if (!(d <= worst)) worst = d, where = info.name;  // a NaN stays
       }
     EXPECT_LE(worst, gradients) << where;
+    EXPECT_GT(num_gradients, 10);
     show(fmt::format("logits {:.2e}, worst gradient {:.2e} {}", off, worst, where));
   }
 
@@ -71,55 +86,19 @@ TEST_P(CudaGolden, Bfloat16WithTheRoutingOfFloat32) {
   compare(probed("replayed", "bfloat16", path("wide")), kNarrowLogits, kNarrowGradients);
 }
 
-// Near a tie a rounded logit sends a token to another expert. A position is compared unless such a token can
-// have reached it: itself, in any layer; an earlier one of its sequence, in any layer but the last, whose
-// outputs no attention reads.
-TEST_P(CudaGolden, Bfloat16WhereverRoutingAgrees) {
+// The experts bf16 chose itself, given to float32: nothing is left out, every position and every gradient is compared.
+// And where the two would have chosen differently, the logits are so close that their roundings explain it.
+TEST_P(CudaGolden, Bfloat16WithItsOwnRouting) {
   PLEAT_NEEDS_GPU();
-  const safetensors::File wide = probed("wide", "float32"), narrow = probed("narrow", "bfloat16"),
-                          golden = theirs();
-  const std::vector<int64_t> shape = golden.at("logits").shape;  // [B, S, V]
-  const int64_t batch = shape[0], length = shape[1], vocab = shape[2], rows = batch * length;
-  int64_t num_layers = -1;  // hidden.0 is the embedding
-  for (const safetensors::TensorInfo& info : golden.tensors()) num_layers += info.name.starts_with("hidden.");
-  std::vector<bool> differs(static_cast<size_t>(rows)), reaches_later(static_cast<size_t>(rows));
-  int64_t num_choices = 0, num_other = 0;
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
-    const std::string name = fmt::format("routing.{}", layer);
-    if (!wide.find(name)) continue;  // a dense layer
-    const std::vector<int32_t> a = integers(wide, name), b = integers(narrow, name);
-    ASSERT_EQ(a.size(), b.size());
-    const int64_t top_k = wide.at(name).shape[2];
-    for (int64_t t = 0; t < rows; ++t) {
-      const bool other =
-          !std::equal(a.begin() + t * top_k, a.begin() + (t + 1) * top_k, b.begin() + t * top_k);
-      ++num_choices, num_other += other;
-      if (other) differs[size_t(t)] = true;
-      if (other && layer + 1 < num_layers) reaches_later[size_t(t)] = true;
-    }
-  }
-  const std::vector<double> ours = numbers(narrow, "logits"), meant = numbers(golden, "logits");
-  std::vector<double> ours_kept, meant_kept;
-  int64_t num_kept = 0;
-  for (int64_t b = 0; b < batch; ++b) {
-    bool reached = false;
-    for (int64_t t = b * length; t < (b + 1) * length; ++t) {
-      if (!reached && !differs[size_t(t)]) {
-        ours_kept.insert(ours_kept.end(), ours.begin() + t * vocab, ours.begin() + (t + 1) * vocab);
-        meant_kept.insert(meant_kept.end(), meant.begin() + t * vocab, meant.begin() + (t + 1) * vocab);
-        ++num_kept;
-      }
-      reached = reached || reaches_later[size_t(t)];
-    }
-  }
-  const double off = relative_difference(ours_kept, meant_kept);
-  show(fmt::format(
-      "{} of {} choices differ ({:.2f} %); {} of {} positions out of reach: logits {:.2e}; all: {:.2e}",
-      num_other, num_choices,
-      100.0 * static_cast<double>(num_other) / static_cast<double>(std::max<int64_t>(num_choices, 1)),
-      num_kept, rows, off, relative_difference(ours, meant)));
-  EXPECT_GT(num_kept, 0) << "nothing is left to compare";
-  EXPECT_LE(off, kNarrowLogits);
+  const safetensors::File narrow = probed("narrow", "bfloat16"),
+                          wide = probed("following", "float32", path("narrow"));
+  compare(narrow, wide, kNarrowLogits, kNarrowGradients);
+  const JudgedRouting judged = judge_routing(golden_folder(GetParam()), narrow, wide);
+  show(fmt::format("router logits {:.2e}; {} of {} choices differ, {} are close", judged.logits,
+                   judged.num_other, judged.num_choices, judged.num_close));
+  EXPECT_EQ(judged.fault, "");
+  EXPECT_LE(judged.logits, kNarrowLogits) << "the way to a router is shorter than that to the logits";
+  EXPECT_LE(judged.num_other, judged.num_close);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, CudaGolden, ::testing::ValuesIn(golden_families()),

@@ -44,8 +44,8 @@ class NcclRank : public comm::Endpoint {
   // Host buffers are staged on the device.
   std::unique_ptr<comm::Communicator> group(const std::string& name, std::span<const int> ranks,
                                             comm::Buffers buffers, void* stream) override;
-  comm::Calls calls(comm::Buffers buffers) const override {
-    return buffers == comm::Buffers::Device ? comm::Calls::Enqueued : comm::Calls::Blocking;
+  program::Meeting meeting(comm::Buffers buffers) const override {
+    return buffers == comm::Buffers::Device ? program::Meeting::OnDevice : program::Meeting::OnHost;
   }
 
  private:

@@ -136,6 +136,30 @@ TEST(CudaStep, GraphAndStagesAndRepetitionGiveTheSameBits) {
     }
 }
 
+// Lanes are streams, which overlap by themselves whatever the order in which stages are put on them.
+TEST(CudaStep, InOrderLeftStreamsSideBySide) {
+  PLEAT_NEEDS_GPU();
+  const config::Config c = on(small_model("qk_norm, shared experts"), "cuda", "bfloat16");
+  runtime::ProgramChoice choice;
+  choice.evaluate = false;
+  runtime::Programs programs(c, choice);
+  programs.initialize();
+  for (int step = 1; step <= 2; ++step) {
+    write_random_batch(programs.train(), c, step);
+    interpret::RunOptions options;
+    options.in_order = true;
+    options.timing = true;
+    programs.train().run(options);
+    const std::vector<interpret::Span>& spans = programs.train().timeline().spans;
+    ASSERT_GT(spans.size(), 100u);
+    // Clocks of a device tell half microseconds apart.
+    for (size_t s = 1; s < spans.size(); ++s)
+      ASSERT_GE(spans[s].start_ns, spans[s - 1].end_ns - 1000)
+          << stage_name(programs.train().program().stages[s])
+          << " began before the stage before it had ended";
+  }
+}
+
 // What a resume does: a process that has measured nothing gets the choices of one that has.
 TEST(CudaStep, KeptChoicesGiveTheSameBitsAndNothingIsMeasured) {
   PLEAT_NEEDS_GPU();

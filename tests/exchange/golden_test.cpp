@@ -2,6 +2,7 @@
 // states, loss and gradients in float32, and our own float32 against our float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <span>
 
@@ -103,6 +104,48 @@ TEST_P(Golden, ReplayedRoutingIsFollowed) {
   const safetensors::File forced = safetensors::File::open(probed("float32", true, other));
   for (const auto& [name, chosen] : first_experts) EXPECT_EQ(integers(forced, name), chosen) << name;
   EXPECT_GT(relative_difference(numbers(forced, "logits"), numbers(free, "logits")), 1e-3);
+}
+
+// What bf16 is held to on a GPU (tests/cuda/golden_test.cpp): a run's own choices are those of its logits, up to what
+// the logits are off. And the judge sees choices that are not.
+TEST_P(Golden, ChoicesAreThoseOfTheLogits) {
+  const std::string chosen = probed("float32", true);
+  const safetensors::File single = safetensors::File::open(chosen),
+                          wide = safetensors::File::open(probed("float64", true, chosen));
+  const JudgedRouting judged = judge_routing(golden_folder(GetParam()), single, wide);
+  EXPECT_EQ(judged.fault, "");
+  EXPECT_LE(judged.logits, 1e-6);
+  EXPECT_LE(judged.num_other, judged.num_close);
+  if (GetParam() == "llama" || GetParam() == "qwen3") return;
+  EXPECT_GT(judged.num_choices, 30);
+  EXPECT_LT(judged.num_close, judged.num_choices / 10);
+
+  // One token of the last layer goes where its logits are least.
+  std::vector<safetensors::TensorSpec> specs;
+  for (const safetensors::TensorInfo& info : single.tensors())
+    if (info.name.starts_with("routing."))
+      specs.push_back({std::string(info.name), safetensors::ElementType::I32, info.shape});
+  const int64_t k = specs.back().shape[2];
+  const std::string wrong = folder_.path() + "/wrong.safetensors";
+  safetensors::Writer writer(wrong, specs);
+  for (const safetensors::TensorSpec& spec : specs) {
+    std::vector<int32_t> experts = integers(single, spec.name);
+    if (spec.name == specs.back().name) {
+      const std::vector<double> logits = numbers(single, "router_logits" + spec.name.substr(7));
+      const auto num_experts = static_cast<int64_t>(logits.size()) * k / static_cast<int64_t>(experts.size());
+      const auto least = std::min_element(logits.begin(), logits.begin() + num_experts) - logits.begin();
+      experts[0] = static_cast<int32_t>(least);
+      std::sort(experts.begin(), experts.begin() + k);
+      ASSERT_TRUE(std::unique(experts.begin(), experts.begin() + k) == experts.begin() + k);
+    }
+    writer.append(spec.name, std::as_bytes(std::span(experts)));
+  }
+  writer.finish();
+  const std::string followed = probed("float32", true, wrong);
+  const JudgedRouting found = judge_routing(golden_folder(GetParam()), safetensors::File::open(followed),
+                                            safetensors::File::open(probed("float64", true, wrong)));
+  EXPECT_NE(found.fault.find("token 0"), std::string::npos) << found.fault;
+  EXPECT_EQ(found.num_other, judged.num_other + 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Golden, ::testing::ValuesIn(golden_families()),

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/posix_vfs.h"
+#include "base/sim_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
 #include "exchange/exchange_support.h"
@@ -39,6 +41,9 @@ top_k = 2
 ffn_hidden_size = 8
 load_balancing = ["aux"]
 aux_coef = [0.01]
+
+[optimizer]
+lr = 1e-2
 
 [train]
 seq_len = 16
@@ -108,7 +113,8 @@ class NarrowRun : public ::testing::Test {
       t.bytes.resize(static_cast<size_t>(e.length));
       found.newest->read_tensor(e.name, t.bytes);
     }
-    State narrow, rounded;
+    State& narrow = narrow_;
+    State rounded;
     for (const auto& [name, t] : wide_) {
       narrow[name] = rounded[name] = t;
       if (is_moment(name)) narrow[name] = in_type(t, Dtype::BF16);
@@ -128,13 +134,28 @@ class NarrowRun : public ::testing::Test {
     sets.push_back("checkpoint.dir=\"" + at(name) + "/checkpoints\"");
     const std::string toml = config::to_toml(config::parse(like.text("config"), sets, name));
     std::ofstream(at(name) + "/config.toml") << toml;
+    checkpoint::StateView view = view_of(like, state);
+    view.texts["config"] = toml;
+    checkpoint::save(vfs_, at(name) + "/checkpoints", view, {});
+  }
+
+  static checkpoint::StateView view_of(const checkpoint::Loaded& like, const State& state) {
     checkpoint::StateView view;
     view.step = like.step();
     view.integers = like.manifest().integers;
     view.texts = like.manifest().texts;
-    view.texts["config"] = toml;
     for (const auto& [tensor, t] : state) view.tensors.push_back({tensor, t.dtype, t.shape, t.bytes});
-    checkpoint::save(vfs_, at(name) + "/checkpoints", view, {});
+    return view;
+  }
+
+  checkpoint::Loaded narrow_checkpoint() {
+    const checkpoint::Found found = checkpoint::find_newest(vfs_, at("narrow") + "/checkpoints");
+    PLEAT_CHECK(found.newest, "no checkpoint");
+    return *found.newest;
+  }
+  train::Trainer trainer_in_float32() {
+    return train::Trainer(config::resolve(config::load(
+        at("narrow") + "/config.toml", {"device.kind=cpu", "model.dtype=float32", "device.threads=1"})));
   }
 
   std::string at(const std::string& name) const { return folder_.path() + "/" + name; }
@@ -142,7 +163,7 @@ class NarrowRun : public ::testing::Test {
   TemporaryFolder folder_;
   base::PosixVfs vfs_;
   std::string data_;
-  State wide_;
+  State wide_, narrow_;
 };
 
 ModelSourceOptions one_thread(const std::string& dtype = "") {
@@ -213,12 +234,8 @@ TEST_F(NarrowRun, ExportWritesItsWeights) {
 }
 
 TEST_F(NarrowRun, ResumesInFloat32FromTheWideWeights) {
-  const config::Config config = config::resolve(config::load(
-      at("narrow") + "/config.toml", {"device.kind=cpu", "model.dtype=float32", "device.threads=1"}));
-  train::Trainer trainer(config);
-  const checkpoint::Found found = checkpoint::find_newest(vfs_, at("narrow") + "/checkpoints");
-  ASSERT_TRUE(found.newest);
-  const std::vector<std::string> differences = trainer.restore(*found.newest);
+  train::Trainer trainer = trainer_in_float32();
+  const std::vector<std::string> differences = trainer.restore(narrow_checkpoint());
   EXPECT_NE(std::find(differences.begin(), differences.end(), "model.dtype: \"bfloat16\" -> \"float32\""),
             differences.end());
   EXPECT_EQ(trainer.run_state().step, 3);
@@ -231,6 +248,72 @@ TEST_F(NarrowRun, ResumesInFloat32FromTheWideWeights) {
   }
   EXPECT_EQ(num_tensors, static_cast<int>(wide_.size()));
   EXPECT_TRUE(trainer.step().committed);
+}
+
+// No bit of a weight, of its rest or of a moment can change, in any tensor, without another digest, and another state
+// behind a resume.
+TEST_F(NarrowRun, EveryBitOfEveryTensorIsNoticed) {
+  const checkpoint::Loaded like = narrow_checkpoint();
+  train::Trainer trainer = trainer_in_float32();
+  base::SimVfs memory;
+  std::set<std::string> digests, states;
+  const auto add = [&](bool resume) {
+    const checkpoint::StateView view = view_of(like, narrow_);
+    EXPECT_TRUE(digests.insert(checkpoint::state_sha256(view)).second);
+    if (!resume) return;
+    const std::string folder = fmt::format("run{}", states.size());
+    trainer.restore(checkpoint::open(memory, checkpoint::save(memory, folder, view, {}).path));
+    EXPECT_TRUE(states.insert(trainer.state_sha256()).second);
+  };
+  add(true);
+  std::map<Dtype, int> num_tensors;
+  for (auto& [name, t] : narrow_) {
+    SCOPED_TRACE(name);
+    ++num_tensors[t.dtype];
+    // Every bit of 16, each in an element of its own; the least and the sign are resumed from too.
+    ASSERT_GE(t.bytes.size(), 32u);
+    for (size_t bit = 0; bit < 16; ++bit) {
+      std::byte& at = t.bytes[t.bytes.size() * bit / 16 / 2 * 2 + bit / 8];
+      at ^= std::byte{1} << (bit % 8);
+      add(bit == 0 || bit == 15);
+      at ^= std::byte{1} << (bit % 8);
+    }
+  }
+  const int num_weights = num_tensors[Dtype::I16];
+  EXPECT_GT(num_weights, 10);
+  EXPECT_EQ(num_tensors[Dtype::BF16], 3 * num_weights) << "weights and two moments";
+  EXPECT_EQ(num_tensors.size(), 2u);
+}
+
+// As Resume.EverySingleTensorAndCounterMatters for state in bf16: one tensor put back to its first value, and the
+// future changes.
+TEST_F(NarrowRun, EverySingleTensorMatters) {
+  const checkpoint::Loaded like = narrow_checkpoint();
+  train::Trainer trainer = trainer_in_float32();
+  State initial;
+  for (const checkpoint::TensorRef& t : trainer.state().tensors) {
+    const Tensor wide{t.dtype, t.shape, {t.bytes.begin(), t.bytes.end()}};
+    initial[t.name] = is_weight(t.name) ? half(wide, Dtype::BF16) : in_type(wide, Dtype::BF16);
+    if (is_weight(t.name)) initial[t.name + model::kRest] = half(wide, Dtype::I16);
+  }
+  base::SimVfs memory;
+  int num_saved = 0;
+  const auto future = [&](const State& state) {
+    const std::string folder = fmt::format("run{}", num_saved++);
+    trainer.restore(
+        checkpoint::open(memory, checkpoint::save(memory, folder, view_of(like, state), {}).path));
+    for (int i = 0; i < 2; ++i) trainer.step();
+    return trainer.state_sha256();
+  };
+  const std::string expected = future(narrow_);
+  ASSERT_EQ(future(narrow_), expected) << "the control: nothing dropped, nothing changed";
+  for (const auto& [name, t] : narrow_) {
+    ASSERT_FALSE(t.bytes == initial.at(name).bytes) << name << " did not move";
+    State mutant = narrow_;
+    mutant.at(name).bytes = initial.at(name).bytes;
+    EXPECT_NE(future(mutant), expected) << name << " could be left out of the checkpoint";
+  }
+  EXPECT_EQ(narrow_.size(), initial.size());
 }
 
 // What a GPU in bf16 would ask for, from a checkpoint in float32.

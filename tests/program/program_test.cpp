@@ -73,6 +73,38 @@ TEST(OpTable, MarkersAreRead) {
   EXPECT_TRUE(arguments_of(Op::qk_rope, Phase::Update).empty());
 }
 
+// What code asks of an argument is a mark in the table, never its name.
+TEST(OpTable, MarksNameTheUsesTheyAreOf) {
+  Stage exchange;
+  exchange.op = Op::dispatch_exchange;
+  exchange.uses = {r(0), r(1), w(2)};
+  EXPECT_EQ(host_use(exchange), 1);
+  EXPECT_EQ(rows_use(exchange), -1);
+  Stage up;
+  up.op = Op::expert_up;
+  up.uses = {r(0), r(1), r(2), none(), none(), w(3)};
+  EXPECT_EQ(host_use(up), -1);
+  EXPECT_EQ(rows_use(up), 2);
+  Stage taken;  // where every row is in use the argument is absent
+  taken.op = Op::dispatch_sort;
+  taken.uses = {r(0), r(1), none(), w(2)};
+  EXPECT_EQ(rows_use(taken), -1);
+  taken.uses[2] = r(3);
+  EXPECT_EQ(rows_use(taken), 2);
+
+  // The host reads counts of exchanges only; no row has two arguments of one mark.
+  for (int i = 0; i < num_ops(); ++i)
+    for (const Phase phase : kPhases) {
+      int on_host = 0, rows = 0;
+      for (const Argument& a : arguments_of(static_cast<Op>(i), phase)) {
+        on_host += a.on_host, rows += a.rows;
+        EXPECT_FALSE((a.on_host || a.rows) && (a.output || a.repeated)) << a.name;
+      }
+      EXPECT_LE(on_host, is_exchange(static_cast<Op>(i)) ? 1 : 0) << name_of(static_cast<Op>(i));
+      EXPECT_LE(rows, 1) << name_of(static_cast<Op>(i));
+    }
+}
+
 TEST(OpTable, DecisionsBelongToNoRecomputeModule) {
   const std::set<std::string_view> decisions = {
       "router_gate",  "router_force",    "router_choose", "router_count", "router_record", "dispatch_plan",

@@ -10,33 +10,34 @@ namespace {
 
 class SilentGroup final : public comm::Communicator {
  public:
-  SilentGroup(std::string name, std::span<const int> ranks, comm::RankFlight& flight, comm::Calls calls)
-      : Communicator(std::move(name), {ranks.begin(), ranks.end()}, 0, flight), calls_(calls) {}
-  comm::Calls calls() const override { return calls_; }
+  SilentGroup(std::string name, std::span<const int> ranks, comm::RankFlight& flight,
+              program::Meeting meeting)
+      : Communicator(std::move(name), {ranks.begin(), ranks.end()}, 0, flight), meeting_(meeting) {}
+  program::Meeting meeting() const override { return meeting_; }
   void execute(const comm::Call&) override {}
 
  private:
-  comm::Calls calls_;
+  program::Meeting meeting_;
 };
 
-// Two ranks of which one is here; device buffers meet as `device_calls` says.
+// Two ranks of which one is here; device buffers meet as `on_device` says.
 class SilentEndpoint final : public comm::Endpoint {
  public:
-  explicit SilentEndpoint(comm::Calls device_calls) : device_calls_(device_calls) {}
+  explicit SilentEndpoint(program::Meeting on_device) : on_device_(on_device) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
   std::unique_ptr<comm::Communicator> group(const std::string& name, std::span<const int> ranks,
                                             comm::Buffers buffers, void* stream) override {
     if (buffers == comm::Buffers::Device) streams.push_back(stream);
-    return std::make_unique<SilentGroup>(name, ranks, flight_, calls(buffers));
+    return std::make_unique<SilentGroup>(name, ranks, flight_, meeting(buffers));
   }
-  comm::Calls calls(comm::Buffers buffers) const override {
-    return buffers == comm::Buffers::Device ? device_calls_ : comm::Calls::Blocking;
+  program::Meeting meeting(comm::Buffers buffers) const override {
+    return buffers == comm::Buffers::Device ? on_device_ : program::Meeting::OnHost;
   }
   std::vector<void*> streams;  // of the groups opened for a device
 
  private:
-  comm::Calls device_calls_;
+  program::Meeting on_device_;
   comm::RankFlight flight_;
 };
 
@@ -48,9 +49,9 @@ config::Config two_replicas() {
 }
 
 TEST(Crew, GroupsThatBlockAreKeptAndNeedNoStream) {
-  SilentEndpoint endpoint(comm::Calls::Blocking);
+  SilentEndpoint endpoint(program::Meeting::OnHost);
   Crew crew(two_replicas(), endpoint, 1);
-  EXPECT_EQ(crew.calls(comm::Buffers::Device), comm::Calls::Blocking);
+  EXPECT_EQ(crew.meeting(comm::Buffers::Device), program::Meeting::OnHost);
   const auto no_stream = [](const std::string&) -> void* {
     ADD_FAILURE() << "asked for a stream";
     return nullptr;
@@ -63,10 +64,10 @@ TEST(Crew, GroupsThatBlockAreKeptAndNeedNoStream) {
 }
 
 TEST(Crew, EnqueuedGroupsBelongToTheStreamsTheyAreOpenedFor) {
-  SilentEndpoint endpoint(comm::Calls::Enqueued);
+  SilentEndpoint endpoint(program::Meeting::OnDevice);
   Crew crew(two_replicas(), endpoint, 1);
-  EXPECT_EQ(crew.calls(comm::Buffers::Device), comm::Calls::Enqueued);
-  EXPECT_EQ(crew.calls(comm::Buffers::Host), comm::Calls::Blocking);
+  EXPECT_EQ(crew.meeting(comm::Buffers::Device), program::Meeting::OnDevice);
+  EXPECT_EQ(crew.meeting(comm::Buffers::Host), program::Meeting::OnHost);
   int stream[2][2];
   const auto streams = [&](int which) {
     return [&stream, which](const std::string& lane) -> void* { return &stream[which][lane == "reduce"]; };

@@ -97,7 +97,7 @@ TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {
     int exchanges = 0, reading = 0;
     for (const program::Stage& s : p.stages) {
       exchanges += program::is_exchange(s.op);
-      reading += program::is_exchange(s.op) && interpret::counts_on_host(s) >= 0;
+      reading += program::host_use(s) >= 0;
     }
     EXPECT_GT(exchanges, 0);
     EXPECT_EQ(reading > 0, counts);

@@ -218,13 +218,33 @@ TEST(DeepSeekV3, MemoryOfThePublishedCase) {
                 plan.at_peak[static_cast<size_t>(Owner::Routing)] - alive["router.expert_bias"].bytes);
 }
 
+#ifdef PLEAT_SANITIZED
+constexpr bool kTimesMeanSomething = false;
+#else
+constexpr bool kTimesMeanSomething = true;
+#endif
+
+// Of this process: bytes in memory now (VmRSS), or at most since `forget_peak` (VmHWM).
+int64_t resident_bytes(const std::string& what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(what + ":")) return std::stoll(line.substr(what.size() + 1)) * 1024;
+  return -1;
+}
+void forget_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+// To build, check, plan and simulate a step takes what a laptop has: the limits are the promise, not a measurement.
 TEST(DeepSeekV3, OnAThousandRanks) {
+  const int64_t before = resident_bytes("VmRSS");
+  ASSERT_GT(before, 0);
+  forget_peak();
+  const std::clock_t start = std::clock();
   const config::Config c =
       deepseek_v3({"parallel.tp=2", "parallel.pp=8", "parallel.vpp=4", "parallel.ep=64",
                    "parallel.pipeline_layout=\"Et|(tt|)*30mL\"", "train.num_microbatches=8192"});
   const RankPrograms r = build_ranks(c, 1024);
   ASSERT_EQ(r.programs.size(), 8u);
-  const std::clock_t start = std::clock();
+  const std::clock_t built = std::clock();
   const interpret::Network network = interpret::network_of_roles(r.programs);
   EXPECT_GT(network.num_stages(), 700000u);
   EXPECT_EQ(joined(interpret::check_network(network).faults), "");
@@ -238,10 +258,14 @@ TEST(DeepSeekV3, OnAThousandRanks) {
   }
   const auto s = interpret::simulate(network, [](const Program&, const Stage&) { return 1000; });
   EXPECT_GT(s.step_ns, 0);
-  [[maybe_unused]] const double seconds = double(std::clock() - start) / CLOCKS_PER_SEC;
-#ifdef NDEBUG
-  EXPECT_LT(seconds, 2.0);
-#endif
+  if (!kTimesMeanSomething) return;
+  const std::clock_t end = std::clock();
+  // Processor time, on a machine that may be busy with something else.
+  EXPECT_LT(double(built - start) / CLOCKS_PER_SEC, 5.0);
+  EXPECT_LT(double(end - built) / CLOCKS_PER_SEC, 5.0);
+  const int64_t peak = resident_bytes("VmHWM");
+  ASSERT_GE(peak, before) << "the peak is not known";
+  EXPECT_LT(double(peak - before) / kGiB, 1.0);
 }
 
 }  // namespace

@@ -59,6 +59,22 @@ TEST(Shrink, LayersStayWhereThePipelineLayoutPutsThem) {
   EXPECT_TRUE(compare(one, under, model::make_parameters(l.small.config)).bitwise);
 }
 
+TEST(Shrink, TheLayoutWasListedAmongTheChangesThoughItIsKept) {
+  const auto parallel_changes = [](const Laid& l) {
+    std::vector<std::string> out;
+    for (const std::string& change : l.small.changes)
+      if (change.starts_with("parallel.")) out.push_back(change);
+    return out;
+  };
+  EXPECT_EQ(parallel_changes(laid_out(2, {"parallel.pp=2", "parallel.pipeline_layout=\"Ett|tttttL\""})),
+            std::vector<std::string>());
+  EXPECT_EQ(parallel_changes(laid_out(4, {"parallel.tp=2", "parallel.ep=2", "parallel.bucket_mib=0",
+                                          "parallel.dispatcher=\"allgather\""})),
+            std::vector<std::string>());
+  // What is not kept is said.
+  EXPECT_EQ(parallel_changes(laid_out(4, {"parallel.tp=2", "parallel.order=\"tp-cp-ep-pp-dp\""})).size(), 1u);
+}
+
 TEST(Shrink, WithoutOneLayersAreFewAndEven) {
   const Laid l = laid_out(2, {"model.num_layers=8", "parallel.pp=2"});
   EXPECT_EQ(l.small.config.model.num_layers, 2);

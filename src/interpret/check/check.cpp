@@ -154,7 +154,7 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
     const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
     const Argument& a = argument_of(arguments, stage.uses.size(), i);
     const bool pinned = in ? !a.output : out ? a.output : false;
-    if (class_of(stage.op) == OpClass::Host || (is_exchange(stage.op) && a.name == "all_offsets")) continue;
+    if (class_of(stage.op) == OpClass::Host || a.on_host) continue;
     if (v.space != (pinned ? Space::Pinned : Space::Device))
       report.faults.push_back(
           fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}", stage_name(stage), a.name,
@@ -260,13 +260,6 @@ CheckReport check(const Program& program) {
   return report;
 }
 
-int counts_on_host(const Stage& stage) {
-  const auto& arguments = arguments_of(stage.op, stage.phase);
-  for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name == "all_offsets") return static_cast<int>(i);
-  return -1;
-}
-
 CheckReport check_host_waits(const Program& program, program::Meeting meeting) {
   CheckReport report;
   if (std::none_of(program.stages.begin(), program.stages.end(),
@@ -286,7 +279,7 @@ CheckReport check_host_waits(const Program& program, program::Meeting meeting) {
           fmt::format("{}: not ordered behind {}, the exchange before it; ranks could wait in a circle",
                       stage_name(stage), stage_name(program.stages[static_cast<size_t>(previous)])));
     previous = static_cast<StageId>(s);
-    const int counts = counts_on_host(stage);
+    const int counts = host_use(stage);
     if (!blocking && counts < 0) continue;
     if (wait < 0 || class_of(program.stages[static_cast<size_t>(wait)].op) != OpClass::Host) {
       report.faults.push_back(

@@ -27,8 +27,6 @@ CheckReport check(const program::Program& program);
 // exchange comes behind the one before it in the list, whatever their lanes.
 CheckReport check_host_waits(const program::Program& program,
                              program::Meeting meeting = program::Meeting::OnHost);
-// Where the counts that the host reads stand among the uses of an exchange; -1: it reads none.
-int counts_on_host(const program::Stage& stage);
 
 // After planning: values that share bytes are ordered by data or lane, everything lies inside the arena,
 // persistent values share with nobody. Knows nothing of how the planner chose its offsets.

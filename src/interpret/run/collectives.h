@@ -7,7 +7,6 @@
 
 #include "comm/communicator.h"
 #include "kernels/invocation.h"
-#include "program/meeting.h"
 #include "program/program.h"
 
 namespace pleat::interpret {
@@ -18,10 +17,6 @@ constexpr int kMaxGroupRanks = 1024;
 // This rank's end of a group for the stages of one lane; lanes must not share one, because each runs its
 // collectives in an order of its own. The result outlives the executor. Called once per (group, lane).
 using FindGroup = std::function<comm::Communicator*(program::Group group, const std::string& lane)>;
-
-inline program::Meeting meeting_of(comm::Calls calls) {
-  return calls == comm::Calls::Enqueued ? program::Meeting::OnDevice : program::Meeting::OnHost;
-}
 
 // What a collective does itself with the memory its arguments lie in; the rest is the communicator's work.
 class ArgumentMemory {

@@ -191,7 +191,7 @@ struct CudaExecutor::State {
   }
 
   void note_group(const Stage& stage, comm::Communicator& group) {
-    if (group.calls() == comm::Calls::Blocking) {
+    if (group.meeting() == program::Meeting::OnHost) {
       meets_on_host = true;
     } else {
       // Both ends of a message lie on different lanes, and the group has one stream.
@@ -204,7 +204,9 @@ struct CudaExecutor::State {
       base::fail_with(base::ExitCode::Internal, "program {}: some groups block, others are enqueued",
                       program.name);
   }
-  comm::Calls calls() const { return enqueued.empty() ? comm::Calls::Blocking : comm::Calls::Enqueued; }
+  program::Meeting meeting() const {
+    return enqueued.empty() ? program::Meeting::OnHost : program::Meeting::OnDevice;
+  }
 
   // Until the lane has done what is on it. With calls among it that wait for other ranks, these are watched.
   void wait_for(Lane& lane) {
@@ -276,7 +278,10 @@ struct CudaExecutor::State {
     if (lanes_need_threads(how)) {
       run_lane_threads(how.delay_seed, before, after);
     } else {
-      for (size_t s = 0; s < stages.size(); ++s) run_stage(s, before, after);
+      for (size_t s = 0; s < stages.size(); ++s) {
+        run_stage(s, before, after);
+        if (how.in_order) wait_for(*stages[s].lane);  // streams would overlap
+      }
     }
     for (size_t l = 1; l < lanes.size(); ++l) {
       lanes[l]->record(joins[l]);
@@ -315,24 +320,20 @@ struct CudaExecutor::State {
 
   void look(size_t s) {
     const Stage& stage = program.stages[s];
-    int64_t used_rows = -1;
-    const auto& arguments = arguments_of(stage.op, stage.phase);
-    for (size_t i = 0; i < arguments.size(); ++i)
-      if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
-        const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
-        int32_t last = 0;
-        stages[s].lane->copy_out(&last, address(stage.uses[i].value) + 4 * (v.shape[0] - 1), 4);
-        stages[s].lane->synchronize();
-        used_rows = last;
-      }
+    int32_t used_rows = 0;
+    if (const int at = rows_use(stage); at >= 0) {
+      const ValueId offsets = stage.uses[static_cast<size_t>(at)].value;
+      const Value& v = program.values[static_cast<size_t>(offsets)];
+      stages[s].lane->copy_out(&used_rows, address(offsets) + 4 * (v.shape[0] - 1), 4);
+      stages[s].lane->synchronize();
+    }
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue || use.access == Access::Read) continue;
       const Value& v = program.values[static_cast<size_t>(use.value)];
       if (!tensor::is_float(v.dtype)) continue;
       int64_t n = num_elements(v);
       // Rows past the last expert's end are never written.
-      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0)
-        n = std::max<int64_t>(used_rows, 0) * (n / v.shape[0]);
+      if (v.maximum_rows > 0 && !v.shape.empty() && v.shape[0] > 0) n = used_rows * (n / v.shape[0]);
       const int64_t width = tensor::size_of(v.dtype);
       std::vector<std::byte> bytes(static_cast<size_t>(n * width));
       stages[s].lane->copy_out(bytes.data(), address(use.value), n * width);
@@ -377,7 +378,7 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
     s.names.emplace(program.values[i].name, static_cast<ValueId>(i));
   s.stages.resize(program.stages.size());
   for (size_t i = 0; i < s.stages.size(); ++i) s.bind(i);
-  require_ok(check_host_waits(program, meeting_of(s.calls())), "program " + program.name);
+  require_ok(check_host_waits(program, s.meeting()), "program " + program.name);
   for (Lane* lane : s.lanes) lane->may_tune = false;
   // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
   const auto edges = data_edges(program);

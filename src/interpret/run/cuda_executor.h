@@ -8,7 +8,7 @@
 // What the host writes and reads lies in pinned memory (program::Space::Pinned), which data() returns; the copies to the
 // device and back are stages of the program.
 //
-// Ranks that are threads share the GPU, each with a machine of its own. Their calls block (comm::Calls): a stage of class
+// Ranks that are threads share the GPU, each with a machine of its own. They meet on the host (program/meeting.h): a stage of class
 // host waits for its lane's stream; at the collective or transfer behind it the communicator (of comm::Buffers::Device)
 // moves the data between the ranks' arenas, and the lane goes on when they are there. Such a program is never a graph.
 //

@@ -104,7 +104,7 @@ struct Executor::State {
                         scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
-      PLEAT_CHECK(bound.collective.group->calls() == comm::Calls::Blocking,
+      PLEAT_CHECK(bound.collective.group->meeting() == program::Meeting::OnHost,
                   "the CPU has no streams: calls of group '{}' cannot be enqueued",
                   bound.collective.group->name());
       return;
@@ -176,13 +176,11 @@ struct Executor::State {
 
   // Rows of routed values past the last expert's end are never written: only what the step used counts.
   int64_t used_rows(const Stage& stage) const {
-    const auto& arguments = arguments_of(stage.op, stage.phase);
-    for (size_t i = 0; i < arguments.size(); ++i)
-      if (arguments[i].name == "offsets" && stage.uses[i].value != kNoValue) {
-        const Value& v = program.values[static_cast<size_t>(stage.uses[i].value)];
-        return reinterpret_cast<const int32_t*>(address(stage.uses[i].value))[v.shape[0] - 1];
-      }
-    return 0;
+    const int at = rows_use(stage);
+    if (at < 0) return 0;
+    const ValueId offsets = stage.uses[static_cast<size_t>(at)].value;
+    const Value& v = program.values[static_cast<size_t>(offsets)];
+    return reinterpret_cast<const int32_t*>(address(offsets))[v.shape[0] - 1];
   }
 
   void run_stage(StageId id, const RunOptions& options) {

@@ -2,7 +2,6 @@
 
 #include <map>
 
-#include "interpret/check/check.h"
 #include "program/builder.h"
 #include "program/edit.h"
 #include "program/order.h"
@@ -35,7 +34,7 @@ Program host_waits(Program program, program::Meeting meeting) {
     if (!is_exchange(edit[s].op)) continue;
     if (!blocking && previous >= 0 && edit[previous].lane != edit[s].lane) edit.wait(s, previous);
     previous = s;
-    const int at = interpret::counts_on_host(edit[s]);
+    const int at = host_use(edit[s]);
     if (!blocking && at < 0) continue;
     Stage wait = beside(edit[s], Op::host_wait, part);
     if (blocking)
