@@ -18,8 +18,8 @@ class ProcessEndpoint : public Endpoint {
   int size() const final { return size_; }
   std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, Buffers buffers,
                                       void* stream) final;
-  Calls calls(Buffers buffers) const final {
-    return buffers == Buffers::Device ? Calls::Enqueued : Calls::Blocking;
+  program::Meeting meeting(Buffers buffers) const final {
+    return buffers == Buffers::Device ? program::Meeting::OnDevice : program::Meeting::OnHost;
   }
 
   // Calls fn, then waits until all ranks have come to the end of their work. When fn throws, this rank has failed: the
