@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "cost/stage_work.h"
 
 namespace pleat::cost {
@@ -45,8 +46,25 @@ double sent_bytes(const model::Mesh& mesh, const Program& program, const Stage& 
   const double n = static_cast<double>(mesh.size(stage.group));
   if (class_of(stage.op) == OpClass::Transfer) return kind == KernelKind::send ? largest : 0;
   if (class_of(stage.op) != OpClass::Collective || n == 1) return 0;
-  if (kind == KernelKind::ring_shift) return largest;
-  return (kind == KernelKind::all_reduce ? 2 : 1) * largest * (n - 1) / n;
+  const double others = largest * (n - 1) / n;  // all but this rank's part of the larger side
+  switch (kind) {
+    case KernelKind::all_gather:
+    case KernelKind::gather_shards:
+    case KernelKind::reduce_scatter:
+    case KernelKind::reduce_shards:
+    case KernelKind::all_to_all:
+    case KernelKind::rows_to_experts:
+    case KernelKind::rows_to_tokens:
+      return others;
+    case KernelKind::all_reduce:  // reduce_scatter and all_gather
+      return 2 * others;
+    case KernelKind::ring_shift:
+      return largest;
+    default:
+      base::fail_with(base::ExitCode::Internal,
+                      "{}: nothing says how many bytes a rank sends in collective {}", stage_name(stage),
+                      name_of(kind));
+  }
 }
 
 int64_t stage_ns(const Machine& m, const model::Mesh& mesh, const Program& program, const Stage& stage) {

@@ -28,7 +28,7 @@ Machine toy_machine();
 
 // Bytes a rank sends to others in this stage; 0 where it is none of theirs to give. Routed values count with
 // the rows of balanced routing. A collective of n ranks moves (n - 1) / n of its largest value, an
-// all-reduce twice that, a shift round the ring all of it.
+// all-reduce twice that, a shift round the ring all of it; of one that is not listed nothing is assumed.
 double sent_bytes(const model::Mesh& mesh, const program::Program& program, const program::Stage& stage);
 
 // An exchange takes what it sends at the speed of its link; any other stage what its kernel says it computes

@@ -24,6 +24,39 @@
 namespace pleat::kernels {
 namespace {
 
+template <class Row>
+concept HasContract = requires(const Row& args, const Invocation& call, const Gpu& gpu) {
+  check(args, call);
+  work(args, call);
+  scratch_bytes(args, call, gpu);
+};
+// A row without them is told by its name; the compiler's own answer to a call is the list of all others.
+#define PLEAT_PHASE(kernel, phase, arguments)                   \
+  static_assert(HasContract<signature::kernel::phase<Arg>>,     \
+                "phase " #phase " of kernel " #kernel           \
+                " has no check, work or scratch_bytes, or the " \
+                "contract.h that holds them is not included above");
+#include "program/ops.def"
+
+template <class Row>
+void check_row(const Invocation& call) {
+  if constexpr (HasContract<Row>) check(Row(call.args), call);
+}
+template <class Row>
+Work work_row(const Invocation& call) {
+  if constexpr (HasContract<Row>)
+    return work(Row(call.args), call);
+  else
+    return {};
+}
+template <class Row>
+int64_t scratch_row(const Invocation& call, const Gpu& gpu) {
+  if constexpr (HasContract<Row>)
+    return scratch_bytes(Row(call.args), call, gpu);
+  else
+    return {};
+}
+
 constexpr int row_of(program::KernelKind kind, program::Phase phase) {
   return static_cast<int>(kind) * 4 + static_cast<int>(phase);
 }
@@ -57,7 +90,7 @@ void check_contract(program::KernelKind kind, program::Phase phase, const Invoca
   switch (row_of(kind, phase)) {
 #define PLEAT_PHASE(kernel, phase_, arguments)    \
   case row_of(KernelKind::kernel, Phase::phase_): \
-    return check(signature::kernel::phase_<Arg>(call.args), call);
+    return check_row<signature::kernel::phase_<Arg>>(call);
 #include "program/ops.def"
     default:
       no_such_row(kind, phase);
@@ -70,7 +103,7 @@ Work work_of(program::KernelKind kind, program::Phase phase, const Invocation& c
   switch (row_of(kind, phase)) {
 #define PLEAT_PHASE(kernel, phase_, arguments)    \
   case row_of(KernelKind::kernel, Phase::phase_): \
-    return work(signature::kernel::phase_<Arg>(call.args), call);
+    return work_row<signature::kernel::phase_<Arg>>(call);
 #include "program/ops.def"
     default:
       no_such_row(kind, phase);
@@ -83,7 +116,7 @@ int64_t scratch_of(program::KernelKind kind, program::Phase phase, const Invocat
   switch (row_of(kind, phase)) {
 #define PLEAT_PHASE(kernel, phase_, arguments)    \
   case row_of(KernelKind::kernel, Phase::phase_): \
-    return scratch_bytes(signature::kernel::phase_<Arg>(call.args), call, gpu);
+    return scratch_row<signature::kernel::phase_<Arg>>(call, gpu);
 #include "program/ops.def"
     default:
       no_such_row(kind, phase);

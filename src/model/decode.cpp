@@ -143,7 +143,7 @@ void decode(Decoder& d, const DecodeShape& shape) {
   }
   const ValueId logits =
       d.b.value(program::step::logits.name(0), d.compute, {rows, m.vocab_size}, Owner::Results, Life::Result);
-  d.b.forward(Op::head, {r(normed), r(d.head), none(), none(), w(logits)});
+  project_logits(d, normed, logits);
 }
 
 void score(Decoder& d) {
@@ -160,7 +160,7 @@ void score(Decoder& d) {
     d.b.at({0, -1, static_cast<int>(part)});
     const ValueId logits =
         d.activation("logits" + tag, d.compute, {rows, d.config.model.vocab_size}, Owner::Workspace);
-    d.b.forward(Op::head, {r(piece(normed)), r(d.head), none(), none(), w(logits)});
+    project_logits(d, piece(normed), logits);
     d.b.forward(Op::token_score,
                 {r(logits), r(piece(labels)), r(piece(mask)), w(piece(log_prob)), w(piece(best))});
   }

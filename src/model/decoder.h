@@ -235,6 +235,8 @@ ValueId layer_backward(Decoder& d, int mb, int layer, ValueId dy);
 ValueId embed(Decoder& d, ValueId tokens, const std::string& name);
 void embed_backward(Decoder& d, ValueId tokens, ValueId dx, const std::string& name);
 void head_forward(Decoder& d, int mb, ValueId x);
+// What every use of the model takes as its logits: of training and evaluation, of decoding, of scoring.
+void project_logits(Decoder& d, ValueId normed, ValueId logits);
 // The vocabulary projection of `normed` and its loss, in chunks of rows; in training gives d_normed.
 struct LossValues {
   ValueId labels = kNoValue, mask = kNoValue, norm = kNoValue, loss = kNoValue;

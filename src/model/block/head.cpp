@@ -41,6 +41,10 @@ ValueId all_stats(Decoder& d, ValueId logits, ValueId labels, ValueId mask, int6
 
 }  // namespace
 
+void project_logits(Decoder& d, ValueId normed, ValueId logits) {
+  d.b.forward(Op::head, {r(normed), r(d.head), none(), none(), w(logits)});
+}
+
 ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossValues& values) {
   const int64_t rows_all = d.attention_tokens, h = d.config.model.hidden_size;
   const int64_t V = base::ceil_div(d.config.model.vocab_size, d.mesh.tp);
@@ -56,7 +60,7 @@ ValueId head_loss(Decoder& d, program::Place place, ValueId normed, const LossVa
     const ValueId mask = d.b.rows(values.mask, begin, rows, tag);
     const ValueId logits = d.activation("logits" + tag, d.compute, {rows, V}, program::Owner::Workspace);
     d.b.at({place.microbatch, place.layer, static_cast<int>(part)});
-    d.b.forward(Op::head, {r(x), r(d.head), none(), none(), w(logits)});
+    project_logits(d, x, logits);
     const ValueId stats = cut ? all_stats(d, logits, labels, mask, rows, tag) : kNoValue;
     if (!training) {
       if (cut) {
@@ -104,7 +108,7 @@ void head_forward(Decoder& d, int mb, ValueId x) {
     PLEAT_CHECK(d.mesh.tp == 1, "logits of a vocabulary cut over ranks");
     d.logits_out.push_back(d.b.value(program::step::logits.name(mb), d.compute, {T, m.vocab_size},
                                      program::Owner::Results, program::Life::Result));
-    d.b.forward(Op::head, {r(d.final_normed[i]), r(d.head), none(), none(), w(d.logits_out.back())});
+    project_logits(d, d.final_normed[i], d.logits_out.back());
     return;
   }
   d.d_final_normed[i] = head_loss(d, {mb, -1}, d.final_normed[i],
