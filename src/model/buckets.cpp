@@ -10,16 +10,12 @@
 
 #include "base/error.h"
 #include "model/decoder.h"
+#include "model/words.h"
 #include "program/shares.h"
 
 namespace pleat::model {
 
-using program::Op;
-using program::Phase;
-using program::r;
-using program::u;
 using program::Use;
-using program::w;
 
 namespace {
 

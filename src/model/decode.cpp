@@ -5,16 +5,11 @@
 #include "base/checked.h"
 #include "model/block/attention_attrs.h"
 #include "model/block/attention_parts.h"
+#include "model/words.h"
 
 namespace pleat::model {
 
 using program::Life;
-using program::none;
-using program::Op;
-using program::Owner;
-using program::r;
-using program::u;
-using program::w;
 using tensor::Dtype;
 
 namespace {

@@ -1,14 +1,8 @@
 #include "model/exchange.h"
 
+#include "model/words.h"
+
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 
 program::ValueId with_rows(Decoder& d, ValueId like, int64_t rows, const std::string& what) {

@@ -78,7 +78,7 @@ void check_contract(Vfs& vfs, const std::string& root) {
 
 TEST(Vfs, PosixKeepsTheContract) {
   PosixVfs vfs;
-  const std::string root = testing::TempDir() + fmt::format("pleat_vfs_{}", ::getpid());
+  const std::string root = ::testing::TempDir() + fmt::format("pleat_vfs_{}", ::getpid());
   vfs.remove_all(root);
   check_contract(vfs, root);
 }
@@ -113,7 +113,7 @@ TEST(Vfs, ErrorsNameOperationAndPath) {
 
 TEST(Vfs, PosixRefusesLinksPipesAndDirectories) {
   PosixVfs vfs;
-  const std::string root = testing::TempDir() + fmt::format("pleat_vfs_odd_{}", ::getpid());
+  const std::string root = ::testing::TempDir() + fmt::format("pleat_vfs_odd_{}", ::getpid());
   vfs.remove_all(root);
   vfs.mkdir(root);
   put(vfs, root + "/real", "x");
@@ -154,7 +154,7 @@ class HaltingVfs : public PosixVfs {
 
 TEST(Vfs, PosixFinishesShortAndInterruptedCalls) {
   HaltingVfs vfs;
-  const std::string root = testing::TempDir() + fmt::format("pleat_vfs_short_{}", ::getpid());
+  const std::string root = ::testing::TempDir() + fmt::format("pleat_vfs_short_{}", ::getpid());
   vfs.remove_all(root);
   vfs.mkdir(root);
   put(vfs, root + "/a", "0123456789abcdef");

@@ -5,17 +5,13 @@
 
 #include "base/error.h"
 #include "bench/grouped_request.h"
+#include "support/refusal.h"
 
 namespace pleat::bench {
 namespace {
 
 std::string refusal(const std::string& line) {
-  try {
-    parse_grouped_request(line);
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
+  return testing::message_of([&] { parse_grouped_request(line); });
 }
 
 TEST(GroupedRequest, ProductsAndRuns) {

@@ -11,7 +11,7 @@
 #include "checkpoint/choose.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/retain.h"
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat::checkpoint {
 namespace {
@@ -32,7 +32,7 @@ class Choose : public ::testing::Test {
   }
   int64_t chosen(const std::string& which) { return choose(vfs_, at(), parse_which(which)).loaded.step(); }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   base::PosixVfs vfs_;
 };
 
@@ -55,7 +55,7 @@ TEST_F(Choose, NewestStepAndBest) {
 TEST_F(Choose, WithoutEvaluationsThereIsNoBest) {
   save_step(1), save_step(2);
   EXPECT_NE(thrown_by([&] { chosen("best"); }).message.find("names no best checkpoint"), std::string::npos);
-  testing::write_text(at() + "/BEST", "step-2 not-a-number\n");
+  testing::write_file(at() + "/BEST", "step-2 not-a-number\n");
   EXPECT_FALSE(read_best(vfs_, at())) << "a damaged one counts as none";
 }
 
@@ -96,8 +96,8 @@ TEST_F(Choose, WhatIsReadIsNotPruned) {
 TEST_F(Choose, LeftoversOfTheLastSaveAreCleaned) {
   save_step(1), save_step(2);
   std::filesystem::copy(at() + "/step-1", at() + "/step-0", std::filesystem::copy_options::recursive);
-  testing::write_text(at() + "/LATEST.tmp-0", "step-2\n");
-  testing::write_text(at() + "/BEST.tmp-3", "x");
+  testing::write_file(at() + "/LATEST.tmp-0", "step-2\n");
+  testing::write_file(at() + "/BEST.tmp-3", "x");
   std::filesystem::create_directory(at() + "/step-9.tmp-1");
   std::vector<std::string> warnings;
   tidy(vfs_, at(), 2, 2, warnings);

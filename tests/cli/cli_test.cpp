@@ -3,37 +3,28 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/process.h"
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
+#include "support/process.h"
+#include "support/small_models.h"
 
 namespace pleat {
 namespace {
 
 using testing::Ended;
-using testing::read_text;
-using testing::write_text;
+using testing::read_file;
+using testing::write_file;
 
-constexpr char kModel[] = R"(
-[model]
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 2
-[moe]
-num_experts = 4
-top_k = 2
-ffn_hidden_size = 16
-shared_ffn_hidden_size = 16
-[train]
-steps = 6
-micro_batch = 2
-seq_len = 32
+const std::string kModel = testing::kRunModel + R"(
+moe.num_experts = 4
+moe.shared_ffn_hidden_size = 16
+train.steps = 6
 )";
 
 // The format of the peers' benchmark.
@@ -46,7 +37,7 @@ constexpr char kPeer[] =
 
 class Cli : public ::testing::Test {
  protected:
-  Cli() { write_text(config_, kModel); }
+  Cli() { write_file(config_, kModel); }
 
   Ended run(const std::vector<std::string>& arguments) {
     return testing::run_pleat(folder_.path(), arguments);
@@ -68,7 +59,7 @@ class Cli : public ::testing::Test {
     return out;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   const std::string config_ = folder_.at("model.toml");
 };
 
@@ -183,9 +174,9 @@ TEST_F(Cli, BadConfigurationsAreRefusedByName) {
     expect_refused({command, config_, "--set", "moe.top_k=9"}, {"moe.top_k", "9"});
     expect_refused({command, config_, "--set", "moe.top_k=many"}, {"moe.top_k", "many"});
   }
-  write_text(folder_.at("broken.toml"), "[model\n");
+  write_file(folder_.at("broken.toml"), "[model\n");
   expect_refused({"plan", folder_.at("broken.toml")}, {"broken.toml"});
-  write_text(folder_.at("unknown.toml"), std::string(kModel) + "[optimiser]\nlr = 1\n");
+  write_file(folder_.at("unknown.toml"), kModel + "[optimiser]\nlr = 1\n");
   expect_refused({"plan", folder_.at("unknown.toml")}, {"optimiser", "optimizer"});
   expect_refused({"train", config_}, {"data.train"});
   expect_refused({"train", config_, "--set", "data.train=" + folder_.at("none.txt")}, {"none.txt"});
@@ -284,7 +275,7 @@ TEST_F(Cli, ExplainConfig) {
 }
 
 TEST_F(Cli, DataTokenizeAndInspect) {
-  write_text(folder_.at("lines.jsonl"), "{\"body\": \"first \\u0007 one\"}\n{\"body\": \"second\"}\n");
+  write_file(folder_.at("lines.jsonl"), "{\"body\": \"first \\u0007 one\"}\n{\"body\": \"second\"}\n");
   const Ended made = run({"data", "tokenize", folder_.at("lines.jsonl"), "--tokenizer", "byte", "--out",
                           folder_.at("set"), "--key", "body"});
   ASSERT_EQ(made.code, 0) << made.err;
@@ -302,7 +293,7 @@ TEST_F(Cli, DataTokenizeAndInspect) {
   EXPECT_NE(sample.out.find("12..12      -    \"s\""), std::string::npos) << sample.out;
   EXPECT_NE(sample.out.find("13..18     loss  \"econd<|endoftext|>\""), std::string::npos) << sample.out;
 
-  write_text(folder_.at("text.txt"), text());
+  write_file(folder_.at("text.txt"), text());
   const Ended split = run({"data", "tokenize", folder_.at("text.txt"), "--tokenizer", "byte", "--out",
                            folder_.at("both"), "--split", "0.8", "--separator", "\\n\\n", "--json"});
   ASSERT_EQ(split.code, 0) << split.err;
@@ -360,8 +351,8 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
         "\"content\": \"sentence {} is a short one.\"}}]}}\n",
         i, i);
   }
-  write_text(folder_.at("words.txt"), words);
-  write_text(folder_.at("chat.jsonl"), chat);
+  write_file(folder_.at("words.txt"), words);
+  write_file(folder_.at("chat.jsonl"), chat);
   const Ended tokenizer = run({"data", "train-tokenizer", folder_.at("words.txt"), "--vocab-size", "300",
                                "--out", folder_.at("tok/tokenizer.json"), "--special", "<|im_start|>",
                                "--special", "<|im_end|>", "--pattern", "llama3", "--json"});
@@ -411,19 +402,19 @@ TEST_F(Cli, TrainTokenizerThenTrainOnChat) {
 }
 
 TEST_F(Cli, AParquetFileIsNoTrainingData) {
-  write_text(folder_.at("table.parquet"), "PAR1" + std::string(100, '\0') + "PAR1");
+  write_file(folder_.at("table.parquet"), "PAR1" + std::string(100, '\0') + "PAR1");
   expect_refused({"train", config_, "--set", "data.train=" + folder_.at("table.parquet")},
                  {"a Parquet file", "pyarrow", "table.jsonl"});
   expect_refused(
       {"data", "tokenize", folder_.at("table.parquet"), "--tokenizer", "byte", "--out", folder_.at("t")},
       {"a Parquet file"});
-  write_text(folder_.at("notes.md"), "some text");
+  write_file(folder_.at("notes.md"), "some text");
   expect_refused({"train", config_, "--set", "data.train=" + folder_.at("notes.md")},
                  {"notes.md", "rename it"});
 }
 
 TEST_F(Cli, TrainReportGenerate) {
-  write_text(folder_.at("text.txt"), text());
+  write_file(folder_.at("text.txt"), text());
   const std::string run_dir = folder_.at("run");
   const std::vector<std::string> command = {"train", config_,
                                             "--set", "data.train=" + folder_.at("text.txt"),
@@ -435,12 +426,12 @@ TEST_F(Cli, TrainReportGenerate) {
   for (const char* word :
        {"parameters", "every setting", "planned", "measured", "bits per byte", "state sha256"})
     EXPECT_NE(trained.err.find(word), std::string::npos) << word << "\n" << trained.err;
-  const nlohmann::json summary = nlohmann::json::parse(read_text(run_dir + "/summary.json"));
+  const nlohmann::json summary = nlohmann::json::parse(read_file(run_dir + "/summary.json"));
   EXPECT_EQ(summary.at("steps"), 6);
   EXPECT_EQ(summary.at("exit_code"), 0);
   EXPECT_EQ(summary.at("state_sha256").get<std::string>().size(), 64u);
   EXPECT_LE(summary.at("measured_peak_bytes"), summary.at("planned_peak_bytes"));
-  EXPECT_TRUE(nlohmann::json::accept(read_text(run_dir + "/trace.json")));
+  EXPECT_TRUE(nlohmann::json::accept(read_file(run_dir + "/trace.json")));
 
   std::vector<std::string> quiet = command;
   quiet.push_back("--quiet");
@@ -451,7 +442,7 @@ TEST_F(Cli, TrainReportGenerate) {
   const Ended report = run({"report", run_dir});
   ASSERT_EQ(report.code, 0) << report.err;
   EXPECT_EQ(report.out, run_dir + "/report.html\n");
-  const std::string page = read_text(run_dir + "/report.html");
+  const std::string page = read_file(run_dir + "/report.html");
   EXPECT_NE(page.find("<svg"), std::string::npos);
   EXPECT_NE(page.find("</html>"), std::string::npos);
   EXPECT_EQ(page.find("src=\"http"), std::string::npos) << "the page must need nothing from outside";
@@ -475,7 +466,7 @@ TEST_F(Cli, TrainReportGenerate) {
   expect_refused({"generate", folder_.at("no-run")}, {"no-run"});
 
   // Several prompts, with and without the cache, together and one by one: the same text.
-  write_text(folder_.at("prompts.txt"), "sentence \n\nThe \n");
+  write_file(folder_.at("prompts.txt"), "sentence \n\nThe \n");
   const auto several = [&](std::vector<std::string> more) {
     std::vector<std::string> command = {"generate",     run_dir,
                                         "--prompts",    folder_.at("prompts.txt"),
@@ -535,13 +526,13 @@ TEST_F(Cli, TrainReportGenerate) {
   expect_refused({"eval", std::string(PLEAT_SOURCE_DIR) + "/tests/golden/llama"}, {"--data", "--requests"});
   expect_refused({"eval", run_dir, "--data", folder_.at("text.txt"), "--stride", "9999"}, {"9999"});
 
-  write_text(
+  write_file(
       folder_.at("requests.jsonl"),
       "{\"context\": \"sen\", \"continuation\": \"tence\", \"id\": 3}\n{\"arguments\": [\"\", \"x\"]}\n");
   const Ended scored = run(
       {"eval", run_dir, "--requests", folder_.at("requests.jsonl"), "--out", folder_.at("answers.jsonl")});
   ASSERT_EQ(scored.code, 0) << scored.err;
-  std::istringstream answers(read_text(folder_.at("answers.jsonl")));
+  std::istringstream answers(read_file(folder_.at("answers.jsonl")));
   std::string line;
   ASSERT_TRUE(std::getline(answers, line));
   const nlohmann::json answer = nlohmann::json::parse(line);
@@ -551,14 +542,14 @@ TEST_F(Cli, TrainReportGenerate) {
   EXPECT_TRUE(answer.at("is_greedy").is_boolean());
   ASSERT_TRUE(std::getline(answers, line));
   EXPECT_EQ(nlohmann::json::parse(line).at("num_tokens"), 1);
-  write_text(folder_.at("bad.jsonl"), "{\"context\": \"sen\"}\n");
+  write_file(folder_.at("bad.jsonl"), "{\"context\": \"sen\"}\n");
   expect_refused({"eval", run_dir, "--requests", folder_.at("bad.jsonl"), "--out", folder_.at("x")},
                  {"bad.jsonl:1"});
 }
 
 TEST_F(Cli, Storage) {
-  write_text(folder_.at("text.txt"), text());
-  write_text(folder_.at("file"), "not a folder");
+  write_file(folder_.at("text.txt"), text());
+  write_file(folder_.at("file"), "not a folder");
   const Ended ended = run({"train", config_, "--quiet", "--set", "data.train=" + folder_.at("text.txt"),
                            "--set", "log.run_dir=" + folder_.at("file/run")});
   EXPECT_EQ(ended.code, 74) << ended.err;
@@ -570,7 +561,7 @@ TEST_F(Cli, TraceWritesATimeline) {
   const Ended ended = run({"trace", config_, "--steps", "1", "--out", folder_.at("trace.json"), "--svg",
                            folder_.at("trace.svg")});
   ASSERT_EQ(ended.code, 0) << ended.err;
-  const nlohmann::json trace = nlohmann::json::parse(read_text(folder_.at("trace.json")));
+  const nlohmann::json trace = nlohmann::json::parse(read_file(folder_.at("trace.json")));
   const nlohmann::json& events = trace.is_array() ? trace : trace.at("traceEvents");
   EXPECT_NE(ended.out.find(" stages in "), std::string::npos) << ended.out;
   size_t spans = 0;
@@ -582,7 +573,7 @@ TEST_F(Cli, TraceWritesATimeline) {
   }
   const program::Program program = interpret::parse(run({"explain", config_}).out);
   EXPECT_EQ(spans, program.stages.size());
-  EXPECT_NE(read_text(folder_.at("trace.svg")).find("</svg>"), std::string::npos);
+  EXPECT_NE(read_file(folder_.at("trace.svg")).find("</svg>"), std::string::npos);
 }
 
 TEST_F(Cli, DoctorExercisesThreadRanks) {
@@ -607,7 +598,7 @@ TEST_F(Cli, DoctorExercisesThreadRanks) {
 }
 
 TEST_F(Cli, BenchStepPrintsAResult) {
-  write_text(folder_.at("tiny.json"), kPeer);
+  write_file(folder_.at("tiny.json"), kPeer);
   const std::vector<std::string> command = {
       "bench",     "step", "--peer-config", folder_.at("tiny.json"),  "--steps", "2",
       "--threads", "1",    "--out",         folder_.at("result.json")};
@@ -625,7 +616,7 @@ TEST_F(Cli, BenchStepPrintsAResult) {
               1e-6 * result.at("tokens_per_s").get<double>());
   EXPECT_NEAR(result.at("loss").get<double>(), std::log(64.0), 0.5);
   EXPECT_GT(result.at("rss_growth_MB").get<double>(), 0);
-  EXPECT_EQ(nlohmann::json::parse(read_text(folder_.at("result.json"))), result);
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder_.at("result.json"))), result);
   // The same tokens and weights for any number of threads.
   std::vector<std::string> threads = command;
   threads[7] = "2";
@@ -647,11 +638,11 @@ TEST_F(Cli, BenchStepPrintsAResult) {
   std::vector<std::string> drawn = command;
   drawn.insert(drawn.end(), {"--svg", folder_.at("step.svg")});
   ASSERT_EQ(run(drawn).code, 0);
-  EXPECT_NE(read_text(folder_.at("step.svg")).find("tiny: one training step"), std::string::npos);
+  EXPECT_NE(read_file(folder_.at("step.svg")).find("tiny: one training step"), std::string::npos);
 
-  write_text(folder_.at("broken.json"), "{\"hidden_size\": 32");
+  write_file(folder_.at("broken.json"), "{\"hidden_size\": 32");
   expect_refused({"bench", "step", "--peer-config", folder_.at("broken.json")}, {"broken.json"});
-  write_text(folder_.at("part.json"), "{\"hidden_size\": 32}");
+  write_file(folder_.at("part.json"), "{\"hidden_size\": 32}");
   expect_refused({"bench", "step", "--peer-config", folder_.at("part.json")}, {"vocab_size"});
   expect_refused({"bench", "step", "--peer-config", folder_.at("none.json")}, {"none.json"});
 }
@@ -664,7 +655,7 @@ TEST_F(Cli, BenchLayerMeasuresOneLayer) {
   ASSERT_EQ(table.code, 0) << table.err;
   for (const char* word : {"CPU, float32", "the router decides", "forward + backward ms", "wgrad expert_up"})
     EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
-  const nlohmann::json written = nlohmann::json::parse(read_text(folder_.at("layer.json")));
+  const nlohmann::json written = nlohmann::json::parse(read_file(folder_.at("layer.json")));
   const nlohmann::json& layer = written.at("layers").at(0);
   EXPECT_EQ(layer.at("T"), 256);
   EXPECT_GT(layer.at("fwd_tf").get<double>(), 0);

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat {
 namespace {
@@ -14,23 +14,23 @@ class Completion : public ::testing::Test {
   Completion() {
     const testing::Ended ended = testing::run_pleat(folder_.path(), {"completion", "bash"});
     EXPECT_EQ(ended.code, 0) << ended.err;
-    testing::write_text(folder_.at("pleat.bash"), ended.out);
+    testing::write_file(folder_.at("pleat.bash"), ended.out);
   }
 
   // What completes the last of `words`, which are cut as bash cuts them: "--set" "moe.top_k" "=" "".
   std::vector<std::string> after(const std::vector<std::string>& words) {
     std::string list = "pleat";
     for (const std::string& word : words) list += " '" + word + "'";
-    testing::write_text(
+    testing::write_file(
         folder_.at("ask.bash"),
         fmt::format("set -u\nsource {0}/pleat.bash\nCOMP_WORDS=({1})\nCOMP_CWORD={2}\n_pleat\n"
                     "printf '%s\\n' \"${{COMPREPLY[@]-}}\" > {0}/answer.txt\n",
                     folder_.path(), list, words.size()));
     const int status =
         std::system(fmt::format("bash --norc {} 2> {}", folder_.at("ask.bash"), folder_.at("err")).c_str());
-    EXPECT_EQ(status, 0) << testing::read_text(folder_.at("err"));
-    EXPECT_EQ(testing::read_text(folder_.at("err")), "");
-    std::istringstream lines(testing::read_text(folder_.at("answer.txt")));
+    EXPECT_EQ(status, 0) << testing::read_file(folder_.at("err"));
+    EXPECT_EQ(testing::read_file(folder_.at("err")), "");
+    std::istringstream lines(testing::read_file(folder_.at("answer.txt")));
     std::vector<std::string> out;
     for (std::string line; std::getline(lines, line);)
       if (!line.empty()) out.push_back(line);
@@ -41,7 +41,7 @@ class Completion : public ::testing::Test {
     return std::find(words.begin(), words.end(), word) != words.end();
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 using Words = std::vector<std::string>;

@@ -1,18 +1,20 @@
 // What a user is told about input that cannot be used.
 #include <gtest/gtest.h>
 
-#include "cli/process.h"
+#include <filesystem>
+
+#include "support/process.h"
 
 namespace pleat {
 namespace {
 
 using testing::Ended;
-using testing::write_text;
+using testing::write_file;
 
 class Messages : public ::testing::Test {
  protected:
   Messages() {
-    write_text(
+    write_file(
         config_,
         "[model]\nvocab_size = 257\nhidden_size = 32\nnum_layers = 2\nnum_heads = 2\n[moe]\nnum_experts = 4\n"
         "top_k = 2\nffn_hidden_size = 16\n");
@@ -28,7 +30,7 @@ class Messages : public ::testing::Test {
       EXPECT_NE(ended.err.find(word), std::string::npos) << "no '" << word << "' in: " << ended.err;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   const std::string config_ = folder_.at("model.toml");
 };
 
@@ -57,8 +59,8 @@ TEST_F(Messages, AMillionMicrobatchesAreRefusedAtOnce) {
 }
 
 TEST_F(Messages, TooLittleValidationDataIsToldAtTheStartNotAfterHours) {
-  write_text(folder_.at("text.txt"), std::string(5000, 'a'));
-  write_text(folder_.at("valid.txt"), std::string(100, 'a'));
+  write_file(folder_.at("text.txt"), std::string(5000, 'a'));
+  write_file(folder_.at("valid.txt"), std::string(100, 'a'));
   expect_says(65,
               {"train", config_, "--set", "data.train=" + folder_.at("text.txt"), "--set",
                "data.valid=" + folder_.at("valid.txt"), "--set", "train.eval_every=1000", "--set",
@@ -80,7 +82,7 @@ TEST_F(Messages, AGpuIsCalledCuda) {
 
 #ifndef PLEAT_SANITIZED
 TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
-  write_text(folder_.at("text.txt"), std::string(5000, 'a'));
+  write_file(folder_.at("text.txt"), std::string(5000, 'a'));
   const Ended ended = testing::run_shell(
       folder_.path(),
       fmt::format("cd '{}'; ulimit -v 3000000; pleat train model.toml --set data.train=text.txt "
@@ -94,7 +96,7 @@ TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
 #endif
 
 TEST_F(Messages, DeepJsonIsRefusedAndCrashesNothing) {
-  write_text(folder_.at("text.txt"), std::string(4000, 'a'));
+  write_file(folder_.at("text.txt"), std::string(4000, 'a'));
   const std::string run = folder_.at("run");
   ASSERT_EQ(testing::run_pleat(
                 folder_.path(),
@@ -103,13 +105,13 @@ TEST_F(Messages, DeepJsonIsRefusedAndCrashesNothing) {
                 .code,
             0);
   const std::string deep = std::string(80'000, '[') + std::string(80'000, ']');
-  write_text(folder_.at("requests.jsonl"), "{\"text\": \"a\", \"x\": " + deep + "}\n");
+  write_file(folder_.at("requests.jsonl"), "{\"text\": \"a\", \"x\": " + deep + "}\n");
   expect_says(65, {"eval", run, "--requests", folder_.at("requests.jsonl"), "--out", folder_.at("out.jsonl")},
               {"requests.jsonl:1: JSON nests deeper than 64 levels"});
-  write_text(folder_.at("prompts.jsonl"), "\"a\"\n{\"tokens\": " + deep + "}\n");
+  write_file(folder_.at("prompts.jsonl"), "\"a\"\n{\"tokens\": " + deep + "}\n");
   expect_says(65, {"generate", run, "--prompts", folder_.at("prompts.jsonl")},
               {"prompts.jsonl:2: JSON nests deeper than 64 levels"});
-  write_text(folder_.at("prompts.jsonl"), "{\"prompt\": \"a\",}\n");
+  write_file(folder_.at("prompts.jsonl"), "{\"prompt\": \"a\",}\n");
   expect_says(65, {"generate", run, "--prompts", folder_.at("prompts.jsonl")},
               {"prompts.jsonl:1: broken JSON at column 16"});
 }
@@ -117,7 +119,7 @@ TEST_F(Messages, DeepJsonIsRefusedAndCrashesNothing) {
 TEST_F(Messages, DatasetsThatAreNotThere) {
   expect_says(65, {"data", "inspect", folder_.at("no/set")},
               {"there is no dataset", "no/set.bin and ", "no/set.idx are missing", "pleat data tokenize"});
-  write_text(folder_.at("text.txt"), "some text\n");
+  write_file(folder_.at("text.txt"), "some text\n");
   // The folder is made.
   expect_says(
       0,
@@ -125,7 +127,7 @@ TEST_F(Messages, DatasetsThatAreNotThere) {
       {});
   EXPECT_TRUE(std::filesystem::exists(folder_.at("a/b/notes.idx")));
   expect_says(65, {"data", "inspect", folder_.at("a/b/notes.bin")}, {"give the name without .bin or .idx"});
-  write_text(folder_.at("pointer.txt"),
+  write_file(folder_.at("pointer.txt"),
              "version https://git-lfs.github.com/spec/v1\noid sha256:aa\nsize 1\n");
   expect_says(
       65, {"data", "tokenize", folder_.at("pointer.txt"), "--tokenizer", "byte", "--out", folder_.at("c")},

@@ -1,7 +1,7 @@
 // What is said about a command line that cannot be understood, and where help is found.
 #include <gtest/gtest.h>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat {
 namespace {
@@ -20,7 +20,7 @@ class Options : public ::testing::Test {
     EXPECT_EQ(ended.err, "pleat: " + line + "\n");
     EXPECT_EQ(ended.out, "");
   }
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 // "The following arguments were not expected: x --promt".

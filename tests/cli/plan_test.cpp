@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "cli/process.h"
+#include "support/process.h"
+#include "support/small_models.h"
 
 namespace pleat {
 namespace {
@@ -15,33 +17,22 @@ using testing::Ended;
 using Words = std::vector<std::string>;
 using namespace nlohmann::literals;
 
-constexpr char kSmall[] = R"(
-[model]
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 2
-ffn_hidden_size = 16
-leading_dense_layers = 1
-[moe]
-num_experts = 4
-ffn_hidden_size = 16
-[train]
-steps = 2
-micro_batch = 2
-num_microbatches = 4
-seq_len = 32
-[data]
-tokenizer = "byte"
+const std::string kSmall = testing::kRunModel + R"(
+model.ffn_hidden_size = 16
+model.leading_dense_layers = 1
+moe.num_experts = 4
+train.steps = 2
+train.num_microbatches = 4
+data.tokenizer = "byte"
 )";
 
 class PlanCli : public ::testing::Test {
  protected:
   PlanCli() {
-    testing::write_text(config_, kSmall);
+    testing::write_file(config_, kSmall);
     std::string text;
     for (int i = 0; i < 400; ++i) text += fmt::format("line {} of some text\n", i * i);
-    testing::write_text(folder_.at("text.txt"), text);
+    testing::write_file(folder_.at("text.txt"), text);
   }
 
   Ended run(Words arguments) { return testing::run_pleat(folder_.path(), arguments); }
@@ -58,7 +49,7 @@ class PlanCli : public ::testing::Test {
     return run(all);
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   const std::string config_ = folder_.at("config.toml");
 };
 
@@ -243,7 +234,7 @@ TEST_F(PlanCli, ReductionsOfMpiHaveNoEffectOnThreads) {
 TEST_F(PlanCli, BenchStepTakesARunConfigurationAndAllCores) {
   const Ended ended = run({"bench", "step", config_, "--steps", "1", "--out", folder_.at("result.json")});
   ASSERT_EQ(ended.code, 0) << ended.err;
-  const nlohmann::json result = nlohmann::json::parse(testing::read_text(folder_.at("result.json")));
+  const nlohmann::json result = nlohmann::json::parse(testing::read_file(folder_.at("result.json")));
   EXPECT_EQ(result.at("config"), "config");
   cpu_set_t cores;
   ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);

@@ -3,16 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat {
 namespace {
 
 using testing::Ended;
-using testing::write_text;
+using testing::write_file;
 using Words = std::vector<std::string>;
 
 std::string recipe(const std::string& name) {
@@ -56,7 +57,7 @@ const std::vector<Recipe>& recipes() {
 class Recipes : public ::testing::Test {
  protected:
   Ended run(const Words& arguments) { return testing::run_pleat(folder_.path(), arguments); }
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(Recipes, EveryFileIsTried) {
@@ -75,7 +76,7 @@ TEST_F(Recipes, TakeTheMemoryTheySay) {
     const nlohmann::json plan = nlohmann::json::parse(ended.out);
     const double bytes = plan.contains("gpu_memory") ? plan.at("gpu_memory").at("total_bytes").get<double>()
                                                      : plan.at("arena_bytes").get<double>();
-    const std::string text = testing::read_text(recipe(r.name));
+    const std::string text = testing::read_file(recipe(r.name));
     std::smatch said;
     ASSERT_TRUE(std::regex_search(text, said, std::regex("Memory: ([0-9.]+) (MB|GB)"))) << text;
     EXPECT_NEAR(bytes / (said[2] == "GB" ? 1e9 : 1e6), std::stod(said[1]), 0.02 * std::stod(said[1]));
@@ -95,14 +96,14 @@ class SmallRecipes : public Recipes {
   SmallRecipes() {
     std::string text;
     for (int i = 0; i < 300; ++i) text += fmt::format("line {} of some made-up text\n\n", i * i);
-    write_text(text_, text);
+    write_file(text_, text);
     std::string chat;
     for (int i = 0; i < 80; ++i)
       chat += fmt::format(
           R"({{"messages": [{{"role": "user", "content": "{}?"}}, {{"role": "assistant", "content": "{}!"}}]}})"
           "\n",
           i, i * i);
-    write_text(chat_, chat);
+    write_file(chat_, chat);
   }
 
   // What the recipe does, with `sets` on top of what makes it small.
@@ -112,7 +113,7 @@ class SmallRecipes : public Recipes {
     words.insert(words.end(), more.begin(), more.end());
     const Ended ended = run(with_sets(words, sets));
     ASSERT_EQ(ended.code, 0) << ended.err;
-    const std::string metrics = testing::read_text(folder_.at(name) + "/metrics.jsonl");
+    const std::string metrics = testing::read_file(folder_.at(name) + "/metrics.jsonl");
     EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 2) << metrics;
     EXPECT_TRUE(std::filesystem::exists(folder_.at(name) + "/checkpoints"));
   }

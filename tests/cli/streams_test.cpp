@@ -2,24 +2,25 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat {
 namespace {
 
 using testing::Ended;
-using testing::read_text;
-using testing::write_text;
+using testing::read_file;
+using testing::write_file;
 
 class Streams : public ::testing::Test {
  protected:
   Streams() {
     std::string text;
     for (int i = 0; i < 120; ++i) text += fmt::format("sentence {} is a short one.\n", i);
-    write_text(folder_.at("text.txt"), text);
-    write_text(folder_.at("model.toml"), fmt::format(R"(
+    write_file(folder_.at("text.txt"), text);
+    write_file(folder_.at("model.toml"), fmt::format(R"(
 [model]
 hidden_size = 32
 num_layers = 1
@@ -51,14 +52,14 @@ threads = 1
 
   // All six steps are in the log, and nothing but them.
   void expect_complete(const std::string& run) {
-    const std::string log = read_text(folder_.at(run + "/metrics.jsonl"));
+    const std::string log = read_file(folder_.at(run + "/metrics.jsonl"));
     EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 6) << run;
     for (size_t at = 0; at < log.size(); at = log.find('\n', at) + 1) EXPECT_EQ(log[at], '{') << log;
-    EXPECT_NE(read_text(folder_.at(run + "/summary.json")).find("\"exit_code\": 0"), std::string::npos);
+    EXPECT_NE(read_file(folder_.at(run + "/summary.json")).find("\"exit_code\": 0"), std::string::npos);
     EXPECT_TRUE(std::filesystem::exists(folder_.at(run + "/checkpoints/LATEST")));
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(Streams, AFullStandardErrorDoesNotStopARun) {
@@ -79,7 +80,7 @@ TEST_F(Streams, AClosedStandardErrorDoesNotStopARunAndGetsNoFile) {
 TEST_F(Streams, AReaderThatLeavesStandardErrorDoesNotStopARun) {
   const Ended ended = shell("{ " + train("left") + " 2>&1 >/dev/null; echo $? > code; } | head -1");
   EXPECT_EQ(ended.code, 0) << ended.err;
-  EXPECT_EQ(read_text(folder_.at("code")), "0\n");
+  EXPECT_EQ(read_file(folder_.at("code")), "0\n");
   expect_complete("left");
 }
 
@@ -100,7 +101,7 @@ TEST_F(Streams, AStandardOutputThatTakesNothingEndsWithStorage) {
   const Ended left =
       shell("{ pleat explain model.toml --set train.num_microbatches=64; echo $? > code; } | head -1");
   EXPECT_EQ(left.err, "");
-  EXPECT_EQ(read_text(folder_.at("code")), "74\n");
+  EXPECT_EQ(read_file(folder_.at("code")), "74\n");
 }
 
 TEST_F(Streams, ALimitOnFileSizeEndsWithStorageAndTheRunGoesOnLater) {
@@ -133,7 +134,7 @@ TEST_F(Streams, ASmallStackIsEnough) {
 
 // Waits until the log of a run has lines, then sends the signal.
 void send_in_the_middle(testing::PleatProcess& process, const std::string& log, int signal) {
-  while (process.running() && read_text(log).empty())
+  while (process.running() && read_file(log).empty())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   process.send(signal);
 }
@@ -173,7 +174,7 @@ TEST_F(Streams, ForeignTextDrivesNoTerminal) {
   const Ended pipe = shell(generate);
   EXPECT_EQ(pipe.code, 0) << pipe.err;
   EXPECT_TRUE(pipe.out.starts_with("red \x1b[31m")) << pipe.out;
-  write_text(folder_.at("generate.sh"), generate);
+  write_file(folder_.at("generate.sh"), generate);
   const Ended terminal = shell("script -qec 'bash generate.sh 2>/dev/null' typescript < /dev/null");
   EXPECT_EQ(terminal.code, 0) << terminal.err;
   EXPECT_NE(terminal.out.find("red \\x1b[31m"), std::string::npos) << terminal.out;

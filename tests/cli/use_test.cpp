@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat::testing {
 namespace {
@@ -12,7 +12,7 @@ namespace {
 class UseOfARun : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    folder_ = std::make_unique<TempFolder>();
+    folder_ = std::make_unique<TemporaryFolder>();
     std::string chat;
     for (int i = 0; i < 60; ++i)
       chat += fmt::format(
@@ -20,11 +20,11 @@ class UseOfARun : public ::testing::Test {
           "\"assistant\", "
           "\"content\": \"It is {}.\"}}]}}\n",
           i, i, 2 * i);
-    write_text(folder_->at("chat.jsonl"), chat);
+    write_file(folder_->at("chat.jsonl"), chat);
     const auto [made, why] = shell("data tokenize " + folder_->at("chat.jsonl") +
                                    " --tokenizer byte --chat plain --split 0.75 --out " + folder_->at("set"));
     ASSERT_EQ(made, 0) << why;
-    write_text(folder_->at("config.toml"),
+    write_file(folder_->at("config.toml"),
                "[model]\nhidden_size = 16\nnum_layers = 1\nnum_heads = 2\nffn_hidden_size = 16\n[moe]\n"
                "num_experts = 0\n[train]\nsteps = 2\nseq_len = 64\nmicro_batch = 1\neval_batches = 1\n"
                "[device]\nthreads = 1\n[data]\ntrain = \"" +
@@ -42,11 +42,11 @@ class UseOfARun : public ::testing::Test {
         fmt::format("{}{} {} > {} 2> {}{}", before.empty() ? "" : before + " | ", PLEAT_BINARY, arguments,
                     out, errors, before.empty() ? " < /dev/null" : "");
     const int status = std::system(line.c_str());
-    return {WEXITSTATUS(status), status == 0 ? read_text(out) : read_text(errors)};
+    return {WEXITSTATUS(status), status == 0 ? read_file(out) : read_file(errors)};
   }
-  static std::unique_ptr<TempFolder> folder_;
+  static std::unique_ptr<TemporaryFolder> folder_;
 };
-std::unique_ptr<TempFolder> UseOfARun::folder_;
+std::unique_ptr<TemporaryFolder> UseOfARun::folder_;
 
 TEST_F(UseOfARun, EvalScoresTheRunsValidationDataWithItsMask) {
   const auto [code, out] = shell("eval " + run_dir() + " --json --quiet");
@@ -79,7 +79,7 @@ TEST_F(UseOfARun, EvalWritesConversationsAsTheRunWasTrained) {
       EXPECT_EQ(of_file.at(key), of_set.at(key)) << key;
   }
   // What is text stays text.
-  write_text(folder_->at("text.jsonl"), "{\"text\": \"It is what it is.\"}\n");
+  write_file(folder_->at("text.jsonl"), "{\"text\": \"It is what it is.\"}\n");
   const auto [code, out] = shell("eval " + run_dir() + " --quiet --data " + folder_->at("text.jsonl"));
   ASSERT_EQ(code, 0) << out;
   EXPECT_NE(out.find("of 1 document of"), std::string::npos) << out;
@@ -96,18 +96,18 @@ TEST_F(UseOfARun, ConversationsWithoutATemplateAreTold) {
 }
 
 TEST_F(UseOfARun, AnotherTokenizerThanTheRunsIsNoted) {
-  write_text(folder_->at("words.txt"), "some words and some more");
+  write_file(folder_->at("words.txt"), "some words and some more");
   ASSERT_EQ(shell("data train-tokenizer " + folder_->at("words.txt") + " --vocab-size 257 --out " +
                   folder_->at("other-tokenizer"))
                 .first,
             0);
   const std::string generate = "generate " + run_dir() + " --prompt x --max-tokens 2 --tokenizer ";
   EXPECT_EQ(shell(generate + folder_->at("other-tokenizer")).first, 0);
-  EXPECT_NE(read_text(folder_->at("err.txt")).find("is not the one the run was trained with (byte)"),
+  EXPECT_NE(read_file(folder_->at("err.txt")).find("is not the one the run was trained with (byte)"),
             std::string::npos)
-      << read_text(folder_->at("err.txt"));
+      << read_file(folder_->at("err.txt"));
   EXPECT_EQ(shell(generate + "byte").first, 0);
-  EXPECT_EQ(read_text(folder_->at("err.txt")).find("note: --tokenizer"), std::string::npos);
+  EXPECT_EQ(read_file(folder_->at("err.txt")).find("note: --tokenizer"), std::string::npos);
 }
 
 TEST_F(UseOfARun, AConversationKnowsHelpAndQuit) {

@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat {
 namespace {
 
 TEST(Version, SaysVersionCommitAndBackEnds) {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   const testing::Ended ended = testing::run_pleat(folder.path(), {"--version"});
   EXPECT_EQ(ended.code, 0) << ended.err;
   EXPECT_EQ(ended.err, "");
@@ -20,14 +20,14 @@ TEST(Version, SaysVersionCommitAndBackEnds) {
 }
 
 TEST(Version, IsTheOneOfTheProjectAndTheChangelog) {
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   const testing::Ended ended = testing::run_pleat(folder.path(), {"--version", "--json"});
   ASSERT_EQ(ended.code, 0) << ended.err;
   const nlohmann::json said = nlohmann::json::parse(ended.out);
   const std::string version = said.at("version");
   EXPECT_TRUE(std::regex_match(version, std::regex(R"(\d+\.\d+\.\d+)"))) << version;
   // The newest heading of the changelog is this version, or what comes after it.
-  const std::string changes = testing::read_text(PLEAT_SOURCE_DIR "/CHANGELOG.md");
+  const std::string changes = testing::read_file(PLEAT_SOURCE_DIR "/CHANGELOG.md");
   const std::string first = changes.substr(changes.find("\n## ["));
   EXPECT_TRUE(first.starts_with("\n## [" + version + "]") || first.starts_with("\n## [Unreleased]"))
       << first.substr(0, 40);

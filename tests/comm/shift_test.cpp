@@ -7,22 +7,15 @@
 #include "base/error.h"
 #include "comm/comm_support.h"
 #include "comm/local/local_world.h"
+#include "support/refusal.h"
 
 namespace pleat {
 namespace {
 
 using comm::LocalWorld;
+using pleat::testing::message_of;
 using testing::all_of;
 using testing::bytes_of;
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
 
 TEST(Shift, BlocksTravelRoundTheRingAndHome) {
   const int size = 5;
@@ -41,7 +34,7 @@ TEST(Shift, BlocksTravelRoundTheRingAndHome) {
 
 TEST(Shift, OtherSizeIsNamed) {
   LocalWorld world(3);
-  const std::string said = error_of([&] {
+  const std::string said = message_of([&] {
     comm::run_ranks(world, [&](int rank) {
       std::vector<float> a(rank == 1 ? 5 : 4), b(a.size());
       world.group("cp", all_of(3), rank)->shift("fwd mb0 L1 cp_shift.1", bytes_of(a), bytes_of(b));
@@ -65,7 +58,7 @@ TEST(Shift, WhoDoesNotComeIsNamed) {
   };
   LocalWorld world(3, options);
   stuck = &world;
-  error_of([&] {
+  message_of([&] {
     comm::run_ranks(world, [&](int rank) {
       std::vector<float> a(4), b(4);
       const auto c = world.group("cp", all_of(3), rank);
@@ -82,10 +75,10 @@ TEST(Shift, ArgumentsAreRefusedBeforeAnythingMoves) {
   comm::run_ranks(world, [&](int rank) {
     const auto c = world.group("cp", all_of(1), rank);
     std::vector<float> a(4), b(3), whole(6);
-    EXPECT_NE(error_of([&] { c->shift("s", bytes_of(a), bytes_of(b)); }).find("16 bytes in, 12 bytes out"),
+    EXPECT_NE(message_of([&] { c->shift("s", bytes_of(a), bytes_of(b)); }).find("16 bytes in, 12 bytes out"),
               std::string::npos);
     const auto bytes = bytes_of(whole);
-    EXPECT_NE(error_of([&] { c->shift("s", bytes.first(16), bytes.subspan(8)); }).find("overlap"),
+    EXPECT_NE(message_of([&] { c->shift("s", bytes.first(16), bytes.subspan(8)); }).find("overlap"),
               std::string::npos);
     std::vector<float> to(4);
     a = {1, 2, 3, 4};

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "config/config.h"
+#include "support/refusal.h"
 
 namespace pleat::config {
 
@@ -16,13 +17,7 @@ inline const std::string kMoe = "moe.num_experts = 8\nmoe.ffn_hidden_size = 64\n
 
 // The message `text` is refused with; empty when it is accepted.
 inline std::string refusal(const std::string& text, const std::vector<std::string>& sets = {}) {
-  try {
-    parse(text, sets, "test.toml");
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.code(), base::ExitCode::BadInput);
-    return error.what();
-  }
-  return "";
+  return testing::message_of(base::ExitCode::BadInput, [&] { parse(text, sets, "test.toml"); });
 }
 
 inline ::testing::AssertionResult holds(const std::string& text, const std::string& part) {

@@ -3,17 +3,13 @@
 
 #include "config/schema.h"
 #include "config_support.h"
+#include "support/refusal.h"
 
 namespace pleat::config {
 namespace {
 
 std::string refused_on(int64_t num_ranks, const Words& sets) {
-  try {
-    require_rank_effects(parse(kMoe, sets, "test.toml"), num_ranks);
-  } catch (const base::Error& error) {
-    return error.what();
-  }
-  return "";
+  return testing::message_of([&] { require_rank_effects(parse(kMoe, sets, "test.toml"), num_ranks); });
 }
 
 TEST(ConfigRankEffect, OnOneRankKeysOfCommunicationWereTakenWithoutEffect) {

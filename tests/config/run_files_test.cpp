@@ -2,11 +2,13 @@
 // file is called that.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
-#include "cli/process.h"
 #include "config/run_files.h"
 #include "config/schema.h"
+#include "support/process.h"
+#include "support/refusal.h"
 
 namespace pleat::config {
 namespace {
@@ -37,20 +39,12 @@ class RunFiles : public ::testing::Test {
     used.data.valid_split = 0;
     used = resolve(used);
     std::filesystem::create_directories(run);
-    testing::write_text(run + "/asked.toml", asked_text(asked));
-    testing::write_text(run + "/config.toml", record_text(asked, used, asked_text(asked)));
+    testing::write_file(run + "/asked.toml", asked_text(asked));
+    testing::write_file(run + "/config.toml", record_text(asked, used, asked_text(asked)));
     return used;
   }
-  static std::string message(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
-  }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(RunFiles, ARecordWithASeparatorIsReadAgain) {
@@ -62,7 +56,7 @@ TEST_F(RunFiles, ARecordWithASeparatorIsReadAgain) {
 
 TEST_F(RunFiles, NamesMoveWithTheFolder) {
   write(folder_.at("run"), {"data.tokenizer=llama3:" + folder_.at("run/tokenizer/t.model")});
-  const std::string text = testing::read_text(folder_.at("run/config.toml"));
+  const std::string text = testing::read_file(folder_.at("run/config.toml"));
   EXPECT_EQ(text.find(folder_.at("run")), std::string::npos) << text;
   std::filesystem::rename(folder_.at("run"), folder_.at("moved"));
   const Config c = read_record(folder_.at("moved"));
@@ -94,17 +88,18 @@ TEST_F(RunFiles, AForkHasCheckpointsOfItsOwn) {
 
 TEST_F(RunFiles, AnEmptyOrHalfWrittenFileIsCalledThat) {
   write(folder_.at("run"));
-  const std::string path = folder_.at("run/config.toml"), whole = testing::read_text(path);
-  testing::write_text(path, "");
-  EXPECT_NE(message([&] { read_record(folder_.at("run")); }).find("is empty"), std::string::npos);
-  testing::write_text(path, whole.substr(0, whole.size() / 2));
-  EXPECT_NE(message([&] { read_record(folder_.at("run")); }).find("not whole"), std::string::npos);
+  const std::string path = folder_.at("run/config.toml"), whole = testing::read_file(path);
+  testing::write_file(path, "");
+  EXPECT_NE(testing::message_of([&] { read_record(folder_.at("run")); }).find("is empty"), std::string::npos);
+  testing::write_file(path, whole.substr(0, whole.size() / 2));
+  EXPECT_NE(testing::message_of([&] { read_record(folder_.at("run")); }).find("not whole"),
+            std::string::npos);
   load(folder_.at("run"));  // what was asked is whole
-  const std::string asked = testing::read_text(folder_.at("run/asked.toml"));
-  testing::write_text(folder_.at("run/asked.toml"), asked.substr(0, asked.size() - 3));
-  EXPECT_NE(message([&] { load(folder_.at("run")); }).find("not whole"), std::string::npos);
+  const std::string asked = testing::read_file(folder_.at("run/asked.toml"));
+  testing::write_file(folder_.at("run/asked.toml"), asked.substr(0, asked.size() - 3));
+  EXPECT_NE(testing::message_of([&] { load(folder_.at("run")); }).find("not whole"), std::string::npos);
   std::filesystem::create_directory(folder_.at("empty"));
-  EXPECT_NE(message([&] { load(folder_.at("empty")); }).find("no run folder"), std::string::npos);
+  EXPECT_NE(testing::message_of([&] { load(folder_.at("empty")); }).find("no run folder"), std::string::npos);
 }
 
 // asked.toml said one thing, config.toml another, when a run was stopped between writing the two.
@@ -119,14 +114,14 @@ TEST_F(RunFiles, AStopBetweenTheTwoFilesLeavesThemTogether) {
   const auto [asked_9, record_9] = texts(9);
   std::filesystem::create_directories(run);
   const auto both = [&] { return std::pair(load(run).train.steps, read_record(run).train.steps); };
-  testing::write_text(run + "/asked.toml", asked_7);
-  testing::write_text(run + "/config.toml", record_7);
+  testing::write_file(run + "/asked.toml", asked_7);
+  testing::write_file(run + "/config.toml", record_7);
   // The steps of write_run_files, one by one.
-  testing::write_text(run + "/config.toml.next", record_9.substr(0, record_9.size() / 2));
+  testing::write_file(run + "/config.toml.next", record_9.substr(0, record_9.size() / 2));
   EXPECT_EQ(both(), std::pair(int64_t{7}, int64_t{7}));
-  testing::write_text(run + "/config.toml.next", record_9);
+  testing::write_file(run + "/config.toml.next", record_9);
   EXPECT_EQ(both(), std::pair(int64_t{7}, int64_t{7}));
-  testing::write_text(run + "/asked.toml", asked_9);
+  testing::write_file(run + "/asked.toml", asked_9);
   EXPECT_EQ(both(), std::pair(int64_t{9}, int64_t{9}));
   std::filesystem::rename(run + "/config.toml.next", run + "/config.toml");
   EXPECT_EQ(both(), std::pair(int64_t{9}, int64_t{9}));

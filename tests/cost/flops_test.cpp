@@ -7,6 +7,7 @@
 #include <string>
 
 #include "model/decoder.h"
+#include "support/small_models.h"
 
 namespace pleat::cost {
 namespace {
@@ -131,24 +132,12 @@ TEST(ModelFlops, ChosenExpertsCostWhatADenseLayerOfTheirWidthDoes) {
   EXPECT_DOUBLE_EQ(model_flops(half, 10, 100).total(), model_flops(dense, 10, 100).total());
 }
 
-const std::string kSmall = R"(
-[model]
-vocab_size = 61
-hidden_size = 32
-num_layers = 3
-num_heads = 4
-num_kv_heads = 2
-ffn_hidden_size = 48
-leading_dense_layers = 1
-[moe]
-num_experts = 8
-ffn_hidden_size = 24
-shared_ffn_hidden_size = 40
-[train]
-micro_batch = 2
-num_microbatches = 3
-seq_len = 24
-loss_chunk = 17
+const std::string kSmall = testing::kBuiltModel + R"(
+model.num_layers = 3
+model.ffn_hidden_size = 48
+model.leading_dense_layers = 1
+train.num_microbatches = 3
+train.loss_chunk = 17
 )";
 
 program::Program step(const config::Config& config) {

@@ -30,7 +30,7 @@ class CudaChoices : public ::testing::Test {
   std::string file_of(const std::string& run_dir) const {
     return folder_.at(run_dir) + "/" + kMatmulChoicesFile;
   }
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(CudaChoices, TheFileOfAnotherRunGivesItsBits) {

@@ -2,6 +2,7 @@
 
 #include "layout/from_config.h"
 #include "schedule/ranks.h"
+#include "support/small_models.h"
 
 namespace pleat::testing {
 
@@ -32,40 +33,24 @@ const std::vector<LayoutCase>& layout_cases() {
 }
 
 config::Config layout_config(const LayoutCase& layout, const std::string& dtype, const Words& sets) {
-  constexpr const char* kModel = R"(
-[model]
-vocab_size = 80
-hidden_size = 32
-num_layers = 4
-num_heads = 4
-num_kv_heads = 4
-head_dim = 8
-qk_norm = true
-leading_dense_layers = 1
-ffn_hidden_size = 48
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 16
-shared_ffn_hidden_size = 16
-load_balancing = ["aux", "seq_aux"]
-aux_coef = [0.02, 0.03]
-z_coef = 0.002
-[train]
-num_microbatches = 4
-micro_batch = 2
-seq_len = 16
-[optimizer]
-lr = 1e-4
-schedule = "constant"
-clip = 0.5
-[device]
-kind = "cuda"
+  static const std::string model = kLayoutModel + R"(
+model.vocab_size = 80
+model.num_layers = 4
+model.num_kv_heads = 4
+model.head_dim = 8
+model.qk_norm = true
+model.ffn_hidden_size = 48
+moe.load_balancing = ["aux", "seq_aux"]
+moe.aux_coef = [0.02, 0.03]
+moe.z_coef = 0.002
+optimizer.lr = 1e-4
+optimizer.clip = 0.5
+device.kind = "cuda"
 )";
   Words all = {"model.dtype=\"" + dtype + "\""};
   all.insert(all.end(), layout.sets.begin(), layout.sets.end());
   all.insert(all.end(), sets.begin(), sets.end());
-  return config::resolve(config::parse(kModel, all, "layout.toml"));
+  return config::resolve(config::parse(model, all, "layout.toml"));
 }
 
 Placed place_of(const config::Config& config, int ranks) {

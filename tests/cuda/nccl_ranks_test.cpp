@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <sstream>
 
 #include "base/posix_vfs.h"
 #include "checkpoint/save.h"
@@ -34,7 +36,7 @@ void expect_all_well(const NcclEnded& ended) {
 
 TEST(CudaNcclRanks, DoEveryOperation) {
   PLEAT_NEEDS_NCCL_RANKS();
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   for (const int size : {2, 4}) {
     SCOPED_TRACE(size);
     expect_all_well(run_nccl_ranks(folder.path(), size, "Operations", std::to_string(size)));
@@ -54,7 +56,7 @@ TEST(NcclRank, DISABLED_Operations) {
 // A rank that never comes to a call ends in the table of who waits where, as with every carrier.
 TEST(CudaNcclRanks, ARankThatDoesNotComeIsNamed) {
   PLEAT_NEEDS_NCCL_RANKS();
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   const NcclEnded ended = run_nccl_ranks(folder.path(), 2, "Late", "", 60);
   EXPECT_EQ(ended.codes[0], 75) << ended.said[0];
   for (const char* words :
@@ -123,7 +125,7 @@ TEST(NcclRank, DISABLED_Steps) {
     std::string text;
     for (const double loss : train_and_save(trainer, world.folder() + "/saved"))
       text += fmt::format("{:a}\n", loss);
-    pleat::testing::write_text(fmt::format("{}/losses{}", world.folder(), world.rank()), text);
+    pleat::testing::write_file(fmt::format("{}/losses{}", world.folder(), world.rank()), text);
     const auto& executor = dynamic_cast<interpret::CudaExecutor&>(trainer.programs().train());
     EXPECT_EQ(executor.num_graph_nodes() > 0, c.graph);
     world.wait_for_all();
@@ -170,7 +172,7 @@ void expect_same_state(const testing::Tensors& got, const testing::Tensors& want
 
 TEST(CudaNcclRanks, StepsAreThoseOfThreadRanks) {
   PLEAT_NEEDS_NCCL_RANKS();
-  const testing::TempFolder folder;
+  const testing::TemporaryFolder folder;
   testing::write_dataset(folder.at("data"), 6000, 7);
   const config::Config one = step_config(folder.at("data"), folder.at("run"), {});
   for (const StepCase& c : step_cases()) {
@@ -187,8 +189,8 @@ TEST(CudaNcclRanks, StepsAreThoseOfThreadRanks) {
       if (crew.leads()) want = losses;
     });
     const std::string room = folder.at(std::string("Steps") + c.name);
-    const std::string said = pleat::testing::read_text(room + "/losses0");
-    EXPECT_EQ(said, pleat::testing::read_text(room + "/losses1")) << "ranks disagree";
+    const std::string said = pleat::testing::read_file(room + "/losses0");
+    EXPECT_EQ(said, pleat::testing::read_file(room + "/losses1")) << "ranks disagree";
     std::stringstream lines(said);
     for (size_t i = 0; i < want.size(); ++i) {
       std::string line;

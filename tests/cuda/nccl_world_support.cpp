@@ -4,11 +4,12 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
-#include "cli/process.h"
 #include "comm/nccl/nccl_group.h"
 #include "cuda/staged_communicator_support.h"
+#include "support/process.h"
 
 namespace pleat::testing {
 namespace {
@@ -128,11 +129,11 @@ std::unique_ptr<comm::Communicator> NcclRank::group(const std::string& name, std
   comm::NcclId id;
   if (ranks.front() == rank_) {
     id = comm::make_nccl_id();
-    write_text(path + ".new", std::string(reinterpret_cast<const char*>(id.data()), id.size()));
+    write_file(path + ".new", std::string(reinterpret_cast<const char*>(id.data()), id.size()));
     std::filesystem::rename(path + ".new", path);
   } else {
     while (!std::filesystem::exists(path)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const std::string text = read_text(path);
+    const std::string text = read_file(path);
     PLEAT_CHECK(text.size() == id.size(), "no id in {}", path);
     std::memcpy(id.data(), text.data(), id.size());
   }

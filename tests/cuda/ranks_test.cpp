@@ -55,7 +55,7 @@ class CudaRanks : public ::testing::TestWithParam<const char*> {
     all.insert(all.end(), sets.begin(), sets.end());
     return testing::resolved_config(folder_, 3, all);
   }
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_P(CudaRanks, FollowOneRankAndSaveWhatItCanLoad) {

@@ -66,17 +66,17 @@ TEST(BigIndex, AMillionRandomReadsOfABillionTokensInLittleMemory) {
   TemporaryFolder folder;
   int64_t num_tokens = 0;
   constexpr int64_t kNumDocuments = 2'000'100;
-  write_big_index(folder.path("big.idx"), kNumDocuments, &num_tokens);
+  write_big_index(folder.at("big.idx"), kNumDocuments, &num_tokens);
   ASSERT_GT(num_tokens, 1'000'000'000);
   std::map<int64_t, uint16_t> planted;
   TestRandom random(1);
   for (int i = 0; i < 1000; ++i)
     planted[static_cast<int64_t>(random.below(static_cast<uint64_t>(num_tokens)))] =
         static_cast<uint16_t>(1 + random.below(65000));
-  write_sparse(folder.path("big.bin"), num_tokens * 2, planted);
+  write_sparse(folder.at("big.bin"), num_tokens * 2, planted);
 
   const int64_t before = anonymous_kib();
-  const IndexedDataset dataset(folder.path("big"), 65536);
+  const IndexedDataset dataset(folder.at("big"), 65536);
   ASSERT_EQ(dataset.num_tokens(), num_tokens);
   ASSERT_EQ(dataset.num_documents(), kNumDocuments);
   const auto planted_at = planted.begin();
@@ -121,14 +121,14 @@ TEST(BigIndex, TokensAcross2To31And2To32Bytes) {
   // Three sequences of 2^31 - 1 int32 tokens in two documents: 24 GiB of nothing.
   const int32_t most = std::numeric_limits<int32_t>::max();
   const RawIndex raw = RawIndex::of({{most}, {most, most}}, TokenType::I32);
-  write_file(folder.path("w.idx"), raw.bytes());
+  write_file(folder.at("w.idx"), raw.bytes());
   std::map<int64_t, int32_t> planted;
   const int64_t spots[] = {(int64_t{1} << 29) - 1, int64_t{1} << 29,       (int64_t{1} << 30) - 1,
                            int64_t{1} << 30,       (int64_t{1} << 31) - 1, int64_t{1} << 31,
                            (int64_t{1} << 32) - 1, int64_t{1} << 32,       raw.bin_bytes() / 4 - 1};
   for (const int64_t spot : spots) planted[spot] = static_cast<int32_t>(planted.size() + 1);
-  write_sparse(folder.path("w.bin"), raw.bin_bytes(), planted);
-  const IndexedDataset dataset(folder.path("w"), 1000);
+  write_sparse(folder.at("w.bin"), raw.bin_bytes(), planted);
+  const IndexedDataset dataset(folder.at("w"), 1000);
   EXPECT_EQ(dataset.num_tokens(), 3 * int64_t{most});
   EXPECT_EQ(dataset.document_begin(1), most);
   for (const auto& [at, id] : planted) {

@@ -26,7 +26,7 @@ void expect_messages(const std::string& line, ChatForm form, const std::string& 
 }
 
 std::string fault_of(const std::string& line) {
-  return error_of([&] { conversation_from_json(line, "f:7"); });
+  return refusal([&] { conversation_from_json(line, "f:7"); });
 }
 
 TEST(ChatForms, OpenAiMessagesAreKeptWhole) {
@@ -169,17 +169,17 @@ TEST(ChatForms, OneFormPerFile) {
   const std::string alpaca = R"({"instruction": "a", "output": "b"})";
   const ByteTokenizer bytes;
   const auto make = [&](const std::string& first, const std::string& second) {
-    write_file(folder.path("a.jsonl"), first);
-    write_file(folder.path("b.jsonl"), second);
-    return prepare({.inputs = {folder.path("a.jsonl"), folder.path("b.jsonl")},
+    write_file(folder.at("a.jsonl"), first);
+    write_file(folder.at("b.jsonl"), second);
+    return prepare({.inputs = {folder.at("a.jsonl"), folder.at("b.jsonl")},
                     .chat = chat_preset("plain"),
-                    .output_prefix = folder.path("out")},
+                    .output_prefix = folder.at("out")},
                    bytes)
         .forms;
   };
   EXPECT_EQ(make(openai, alpaca), (std::vector<std::optional<ChatForm>>{ChatForm::OpenAi, ChatForm::Alpaca}));
   expect_in("b.jsonl:2: the line is in OpenAI form, but the file began in Alpaca form",
-            error_of([&] { make(openai, alpaca + "\n" + openai); }));
+            refusal([&] { make(openai, alpaca + "\n" + openai); }));
 }
 
 // The strings of a template say who speaks and what; the rest would be lost.
@@ -187,7 +187,7 @@ TEST(ChatForms, StringTemplatesRefuseWhatTheyCannotSay) {
   const ByteTokenizer bytes;
   const ChatEncoder encoder(chat_preset("plain"), bytes);
   const auto fault = [&](const std::string& line) {
-    return error_of([&] { encoder.encode(conversation_from_json(line, "f:3"), "f:3"); });
+    return refusal([&] { encoder.encode(conversation_from_json(line, "f:3"), "f:3"); });
   };
   const std::string user = R"({"role": "user", "content": "a"})";
   const std::string call =

@@ -30,8 +30,8 @@ class ChatTokenizer {
     BpeTrainer trainer(
         {.vocab_size = 259, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
     trainer.add("x");
-    write_trained_bpe(trainer.train(), folder.path("tok"));
-    path = folder.path("tok");
+    write_trained_bpe(trainer.train(), folder.at("tok"));
+    path = folder.at("tok");
     tokenizer = open_tokenizer(path);
   }
   Ids plain(std::string_view text) const {
@@ -115,7 +115,7 @@ TEST(ChatLine, EveryFaultIsNamed) {
   };
   for (const auto& [line, wanted] : cases) {
     const std::string message =
-        error_of([&, line = line] { conversation_from_json(line, "data/c.jsonl:17"); });
+        refusal([&, line = line] { conversation_from_json(line, "data/c.jsonl:17"); });
     EXPECT_TRUE(message.starts_with("data/c.jsonl:17: ")) << message;
     expect_in(wanted, message);
     EXPECT_LT(message.size(), 300u);
@@ -153,7 +153,7 @@ TEST(ChatTemplate, MaskTokenByToken) {
   EXPECT_TRUE(got.end_counts);
   EXPECT_FALSE(encode(encoder, {{"assistant", "a", {}}, {"user", "b", {}}}, "f:1").end_counts);
   expect_in("f:9: message 2: the template has no role \"wizard\"; known are assistant, system, tool, user",
-            error_of([&] {
+            refusal([&] {
               encode(encoder, {{"user", "a", {}}, {"wizard", "b", {}}}, "f:9");
             }));
 }
@@ -190,10 +190,10 @@ TEST(ChatTemplate, BeginEndAndOwnStrings) {
   std::vector<uint8_t> mask(want.size(), 0);
   std::fill(mask.begin() + 8, mask.end(), uint8_t{1});  // the answer, its suffix and the end
   EXPECT_EQ(got.loss_mask, mask);
-  EXPECT_EQ(error_of([&] { chat_preset("alpaca"); }),
+  EXPECT_EQ(refusal([&] { chat_preset("alpaca"); }),
             "\"alpaca\" is no chat template; known are chatml, llama3, plain and tokenizer");
   expect_in("chat template llama3 needs the token \"<|begin_of_text|>\", which tokenizer byte does not have",
-            error_of([&] { ChatEncoder(chat_preset("llama3"), bytes); }));
+            refusal([&] { ChatEncoder(chat_preset("llama3"), bytes); }));
 }
 
 TEST(ChatTemplate, ContentCannotSpellSpecialTokens) {
@@ -234,12 +234,12 @@ TEST(ChatTemplate, OtherKindsOfTokenizers) {
 class ChatDataset : public ::testing::Test {
  protected:
   PrepareResult make(const std::string& lines, const std::string& name = "set") {
-    write_file(folder_.path("c.jsonl"), lines);
-    return prepare({.inputs = {folder_.path("c.jsonl")},
+    write_file(folder_.at("c.jsonl"), lines);
+    return prepare({.inputs = {folder_.at("c.jsonl")},
                     .chat = chat_preset("chatml"),
                     .tokenizer_path = t_.path,
                     .num_threads = 2,
-                    .output_prefix = folder_.path(name)},
+                    .output_prefix = folder_.at(name)},
                    *t_.tokenizer);
   }
   TemporaryFolder folder_;
@@ -256,7 +256,7 @@ TEST_F(ChatDataset, SamplesCarryTheMask) {
   EXPECT_EQ(made.train.num_documents, 3);
   EXPECT_EQ(made.num_unlearned, 1);
   EXPECT_EQ(made.train.num_text_bytes, 2 + 3 + 1 + 1 + 5);
-  const IndexedDataset set(folder_.path("set"), 259);
+  const IndexedDataset set(folder_.at("set"), 259);
   ASSERT_TRUE(set.has_loss_mask());
   ASSERT_TRUE(set.info());
   EXPECT_EQ(set.info()->chat_template, "chatml");
@@ -295,7 +295,7 @@ TEST_F(ChatDataset, InspectShowsWhatCounts) {
       "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": "
       "\"Yes\"}]}\n"
       "{\"messages\": [{\"role\": \"user\", \"content\": \"B\"}]}\n");
-  const IndexedDataset set(folder_.path("set"), 259);
+  const IndexedDataset set(folder_.at("set"), 259);
   const Sampler sampler(set, {.seq_len = set.num_tokens() - 1, .shuffle = false});
   const InspectedSample s = inspect_sample(set, sampler, *t_.tokenizer, {});
   ASSERT_EQ(s.runs.size(), 3u);
@@ -314,49 +314,49 @@ TEST_F(ChatDataset, InspectShowsWhatCounts) {
 
 TEST_F(ChatDataset, BadLinesAreNamedAndLeaveNothing) {
   const std::string good = "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}\n";
-  expect_in("c.jsonl:3: message 1: the template has no role \"robot\"", error_of([&] {
+  expect_in("c.jsonl:3: message 1: the template has no role \"robot\"", refusal([&] {
               make(good + "\n{\"messages\": [{\"role\": \"robot\", \"content\": \"x\"}]}\n{");
             }));
-  expect_in("c.jsonl:2: broken JSON", error_of([&] { make(good + "{\n"); }));
+  expect_in("c.jsonl:2: broken JSON", refusal([&] { make(good + "{\n"); }));
   for (const std::string& name : folder_.names()) EXPECT_FALSE(name.starts_with("set")) << name;
-  expect_in("conversations are read from JSONL", error_of([&] {
-              write_file(folder_.path("a.txt"), good);
-              prepare({.inputs = {folder_.path("a.txt")},
+  expect_in("conversations are read from JSONL", refusal([&] {
+              write_file(folder_.at("a.txt"), good);
+              prepare({.inputs = {folder_.at("a.txt")},
                        .chat = chat_preset("chatml"),
-                       .output_prefix = folder_.path("set")},
+                       .output_prefix = folder_.at("set")},
                       *t_.tokenizer);
             }));
 }
 
 TEST_F(ChatDataset, AMaskIsNeverIgnored) {
   make("{\"messages\": [{\"role\": \"assistant\", \"content\": \"Hi there\"}]}\n");
-  const std::string mask = folder_.path("set.mask.bin"), json = folder_.path("set.json");
-  const auto refusal = [&] { return error_of([&] { IndexedDataset(folder_.path("set"), 259); }); };
+  const std::string mask = folder_.at("set.mask.bin"), json = folder_.at("set.json");
+  const auto opened = [&] { return refusal([&] { IndexedDataset(folder_.at("set"), 259); }); };
   const std::string description = read_file(json), bytes = read_file(mask);
   write_file(mask, bytes + "x");
-  expect_in("one for each is needed", refusal());
+  expect_in("one for each is needed", opened());
   std::filesystem::remove(mask);
-  expect_in("set.mask.bin", refusal());
+  expect_in("set.mask.bin", opened());
   write_file(mask, bytes);
   std::filesystem::remove(json);
-  expect_in("set.mask.bin is there, but", refusal());
+  expect_in("set.mask.bin is there, but", opened());
   std::string other = description;
   other.replace(other.find("\"documents\": 1"), 14, "\"documents\": 2");
   write_file(json, other);
-  expect_in("do not belong together", refusal());
+  expect_in("do not belong together", opened());
   write_file(json, "{}");
-  expect_in("does not describe a dataset", refusal());
+  expect_in("does not describe a dataset", opened());
   write_file(json, description);
   std::string wrong = bytes;
   wrong[3] = 2;
   write_file(mask, wrong);
-  const IndexedDataset set(folder_.path("set"), 259);
+  const IndexedDataset set(folder_.at("set"), 259);
   std::vector<uint8_t> out(8);
-  expect_in("byte 3 is 2; 0 or 1 is needed", error_of([&] { set.read_loss_mask(0, out); }));
+  expect_in("byte 3 is 2; 0 or 1 is needed", refusal([&] { set.read_loss_mask(0, out); }));
   // Text over conversations: the old mask goes.
-  write_file(folder_.path("a.txt"), "plain");
-  prepare({.inputs = {folder_.path("a.txt")}, .output_prefix = folder_.path("set")}, *t_.tokenizer);
-  EXPECT_FALSE(IndexedDataset(folder_.path("set"), 259).has_loss_mask());
+  write_file(folder_.at("a.txt"), "plain");
+  prepare({.inputs = {folder_.at("a.txt")}, .output_prefix = folder_.at("set")}, *t_.tokenizer);
+  EXPECT_FALSE(IndexedDataset(folder_.at("set"), 259).has_loss_mask());
 }
 
 }  // namespace

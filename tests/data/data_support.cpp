@@ -1,50 +1,10 @@
 #include "data/data_support.h"
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <algorithm>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include "base/error.h"
 #include "base/rng.h"
 
 namespace pleat::data {
-
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "pleat-data-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  folder_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
-}
-
-std::vector<std::string> TemporaryFolder::names() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_))
-    names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
-void write_file(const std::string& path, std::string_view bytes) {
-  std::ofstream out(path, std::ios::binary);
-  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!out.flush()) throw std::runtime_error("cannot write " + path);
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream bytes;
-  bytes << in.rdbuf();
-  return bytes.str();
-}
 
 RawIndex RawIndex::of(const std::vector<std::vector<int32_t>>& documents, TokenType type) {
   RawIndex index;
@@ -87,16 +47,6 @@ std::string tokenizer_data() { return std::string(PLEAT_SOURCE_DIR) + "/tests/da
 
 void expect_in(const std::string& part, const std::string& message) {
   EXPECT_NE(message.find(part), std::string::npos) << "wanted: " << part << "\ngot:    " << message;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const base::Error& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return {};
 }
 
 uint64_t TestRandom::below(uint64_t limit) {

@@ -1,32 +1,21 @@
-// Shared by the data tests: a folder that goes away, raw index files made field by field, error messages.
+// Shared by the data tests: raw index files made field by field, error messages.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "data/index_view.h"
+#include "support/files.h"
+#include "support/refusal.h"
 
 namespace pleat::data {
 
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  std::vector<std::string> names() const;
-
- private:
-  std::string folder_;
-};
-
-void write_file(const std::string& path, std::string_view bytes);
-std::string read_file(const std::string& path);
+using testing::read_file;
+using testing::refusal;
+using testing::TemporaryFolder;
+using testing::write_file;
 
 // The fields of an index exactly as they will stand in the file, right or wrong.
 struct RawIndex {
@@ -47,8 +36,6 @@ struct RawIndex {
 
 std::string tokenizer_data();  // tests/data/tokenizer_data/
 
-// The message of the Error the action throws; fails the test when none is thrown.
-std::string error_of(const std::function<void()>& action);
 void expect_in(const std::string& part, const std::string& message);
 
 // Deterministic random numbers for tests.

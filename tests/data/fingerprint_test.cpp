@@ -13,13 +13,13 @@ namespace pleat::data {
 namespace {
 
 std::string dataset_in(const TemporaryFolder& folder) {
-  IndexedDatasetWriter writer(folder.path("d"), {.vocab_size = 300, .end_of_document = 7});
+  IndexedDatasetWriter writer(folder.at("d"), {.vocab_size = 300, .end_of_document = 7});
   for (int32_t document = 0; document < 20; ++document) {
     writer.append(std::vector<int32_t>(15, document + 10));
     writer.end_document();
   }
   writer.finish();
-  return folder.path("d");
+  return folder.at("d");
 }
 
 TEST(Fingerprint, EveryByteOfEveryFileCounts) {
@@ -39,7 +39,7 @@ TEST(Fingerprint, EveryByteOfEveryFileCounts) {
 
 TEST(Fingerprint, AChangedFileIsReadAgainAndAnotherIsNot) {
   const TemporaryFolder folder;
-  const std::string prefix = dataset_in(folder), cache = folder.path("digests");
+  const std::string prefix = dataset_in(folder), cache = folder.at("digests");
   const std::string before = cached_fingerprint(IndexedDataset(prefix, 1000), 1, cache);
   // What the cache says is believed while the files are as they were.
   const std::string line = read_file(cache);
@@ -65,9 +65,9 @@ TEST(Fingerprint, NoCacheIsNoFault) {
   const TemporaryFolder folder;
   const std::string prefix = dataset_in(folder);
   const std::string made = fingerprint(IndexedDataset(prefix, 1000), 2);
-  EXPECT_EQ(cached_fingerprint(IndexedDataset(prefix, 1000), 1, folder.path("no/digests")), made);
-  write_file(folder.path("digests"), "nonsense\n\n" + std::string(200, 'x'));
-  EXPECT_EQ(cached_fingerprint(IndexedDataset(prefix, 1000), 1, folder.path("digests")), made);
+  EXPECT_EQ(cached_fingerprint(IndexedDataset(prefix, 1000), 1, folder.at("no/digests")), made);
+  write_file(folder.at("digests"), "nonsense\n\n" + std::string(200, 'x'));
+  EXPECT_EQ(cached_fingerprint(IndexedDataset(prefix, 1000), 1, folder.at("digests")), made);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(IndexView, EachDamageHasItsOwnMessage) {
     RawIndex raw = correct();
     damage.apply(raw);
     const std::string bytes = raw.bytes();
-    const std::string message = error_of([&] { view_of(bytes, 20); });
+    const std::string message = refusal([&] { view_of(bytes, 20); });
     expect_in(damage.message, message);
     expect_in("x.idx: ", message);
   }
@@ -123,13 +123,13 @@ TEST(IndexView, CountsThatWrapAreRefused) {
     RawIndex raw = correct();
     raw.num_sequences = count;
     const std::string bytes = raw.bytes();
-    expect_in("sequence count", error_of([&] { view_of(bytes, 20); }));
+    expect_in("sequence count", refusal([&] { view_of(bytes, 20); }));
   }
   for (const uint64_t count : {uint64_t{1} << 61, uint64_t{1} << 63, ~uint64_t{0}}) {
     RawIndex raw = correct();
     raw.num_boundaries = count;
     const std::string bytes = raw.bytes();
-    expect_in("document index length", error_of([&] { view_of(bytes, 20); }));
+    expect_in("document index length", refusal([&] { view_of(bytes, 20); }));
   }
 }
 
@@ -138,7 +138,7 @@ TEST(IndexView, EveryTruncationIsRefused) {
   for (size_t size = 0; size < whole.size(); ++size) {
     // A copy of exactly this size, so that the address sanitizer sees a read past it.
     const std::vector<char> part(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
-    const std::string message = error_of([&] { IndexView(std::as_bytes(std::span(part)), 20, "x.idx"); });
+    const std::string message = refusal([&] { IndexView(std::as_bytes(std::span(part)), 20, "x.idx"); });
     if (size < kIndexHeaderBytes) expect_in("truncated header", message);
   }
 }
@@ -190,10 +190,10 @@ TEST(IndexView, BytesThatChangeLaterNeverLeadOutside) {
   raw.offsets[1] = kMax - 7;
   const std::string changed = raw.bytes();
   bytes.replace(0, bytes.size(), changed);
-  expect_in("changed to 1000 while the file was in use", error_of([&] { view.document_begin(1); }));
+  expect_in("changed to 1000 while the file was in use", refusal([&] { view.document_begin(1); }));
   raw.boundaries[1] = 1;
   bytes.replace(0, bytes.size(), raw.bytes());
-  expect_in("byte offset of sequence 1 changed", error_of([&] { view.document_begin(1); }));
+  expect_in("byte offset of sequence 1 changed", refusal([&] { view.document_begin(1); }));
 }
 
 }  // namespace

@@ -58,9 +58,9 @@ std::string some_text(size_t size) {
 class PackedInput : public ::testing::Test {
  protected:
   std::string fault(const std::string& name, std::string_view bytes) {
-    write_file(folder_.path(name), bytes);
-    const std::string message = error_of([&] { all_of(folder_.path(name)); });
-    EXPECT_TRUE(message.starts_with(folder_.path(name) + ": ")) << message;
+    write_file(folder_.at(name), bytes);
+    const std::string message = refusal([&] { all_of(folder_.at(name)); });
+    EXPECT_TRUE(message.starts_with(folder_.at(name) + ": ")) << message;
     return message;
   }
   TemporaryFolder folder_;
@@ -68,19 +68,19 @@ class PackedInput : public ::testing::Test {
 
 TEST_F(PackedInput, GivesWhatItHolds) {
   const std::string a = some_text(700000), b = some_text(90000), none;
-  write_file(folder_.path("a.txt.gz"), gzipped(a));
-  EXPECT_TRUE(all_of(folder_.path("a.txt.gz")) == a);
-  write_file(folder_.path("a.txt.zst"), zstandard(a));
-  EXPECT_TRUE(all_of(folder_.path("a.txt.zst")) == a);
+  write_file(folder_.at("a.txt.gz"), gzipped(a));
+  EXPECT_TRUE(all_of(folder_.at("a.txt.gz")) == a);
+  write_file(folder_.at("a.txt.zst"), zstandard(a));
+  EXPECT_TRUE(all_of(folder_.at("a.txt.zst")) == a);
   // Several members and frames, empty ones between them, zeros after the last gzip member.
-  write_file(folder_.path("m.txt.gz"), gzipped(a) + gzipped(none) + gzipped(b) + std::string(700, '\0'));
-  EXPECT_TRUE(all_of(folder_.path("m.txt.gz")) == a + b);
+  write_file(folder_.at("m.txt.gz"), gzipped(a) + gzipped(none) + gzipped(b) + std::string(700, '\0'));
+  EXPECT_TRUE(all_of(folder_.at("m.txt.gz")) == a + b);
   const std::string skipped("\x50\x2a\x4d\x18\x03\x00\x00\x00xyz", 11);
-  write_file(folder_.path("m.txt.zst"), skipped + zstandard(a) + zstandard(none) + skipped + zstandard(b));
-  EXPECT_TRUE(all_of(folder_.path("m.txt.zst")) == a + b);
+  write_file(folder_.at("m.txt.zst"), skipped + zstandard(a) + zstandard(none) + skipped + zstandard(b));
+  EXPECT_TRUE(all_of(folder_.at("m.txt.zst")) == a + b);
   for (const char* name : {"e.txt.gz", "e.txt.zst"}) {
-    write_file(folder_.path(name), name[7] == 'z' && name[6] == 'g' ? gzipped(none) : zstandard(none));
-    EXPECT_EQ(all_of(folder_.path(name)), "");
+    write_file(folder_.at(name), name[7] == 'z' && name[6] == 'g' ? gzipped(none) : zstandard(none));
+    EXPECT_EQ(all_of(folder_.at(name)), "");
   }
 }
 
@@ -116,19 +116,19 @@ TEST_F(PackedInput, DatasetsAreTheSameAsOfPlainFiles) {
              R"("}, {"role": "assistant", "content": "r"}]})" + "\n";
   const ByteTokenizer tokenizer;
   const auto dataset = [&](const std::string& name, const std::string& bytes) {
-    write_file(folder_.path(name), bytes);
+    write_file(folder_.at(name), bytes);
     int64_t read = 0;
-    const PrepareResult r = prepare({.inputs = {folder_.path(name)},
+    const PrepareResult r = prepare({.inputs = {folder_.at(name)},
                                      .chat = chat_preset("plain"),
                                      .num_threads = 2,
-                                     .output_prefix = folder_.path("out"),
+                                     .output_prefix = folder_.at("out"),
                                      .split = 0.9,
                                      .progress = [&](const PrepareProgress& p) { read = p.bytes_read; }},
                                     tokenizer);
     EXPECT_EQ(read, static_cast<int64_t>(bytes.size())) << "progress counts packed bytes";
     EXPECT_EQ(r.forms.at(0), ChatForm::OpenAi);
-    return read_file(folder_.path("out-train.bin")) + read_file(folder_.path("out-train.mask.bin")) +
-           read_file(folder_.path("out-validation.bin"));
+    return read_file(folder_.at("out-train.bin")) + read_file(folder_.at("out-train.mask.bin")) +
+           read_file(folder_.at("out-validation.bin"));
   };
   const std::string plain = dataset("c.jsonl", lines);
   EXPECT_TRUE(dataset("c.jsonl.gz", gzipped(lines)) == plain);
@@ -140,9 +140,9 @@ TEST_F(PackedInput, ABombStaysSmall) {
   const std::string one = zstandard(std::string(1 << 22, 'x'));
   std::string bomb;
   for (int i = 0; i < 100; ++i) bomb += one;
-  write_file(folder_.path("b.jsonl.zst"), bomb);
-  expect_in(":1: line is longer than 1000000 bytes", error_of([&] {
-              LineSource lines(folder_.path("b.jsonl.zst"), 1000000);
+  write_file(folder_.at("b.jsonl.zst"), bomb);
+  expect_in(":1: line is longer than 1000000 bytes", refusal([&] {
+              LineSource lines(folder_.at("b.jsonl.zst"), 1000000);
               std::string_view line;
               int64_t number = 0;
               lines.next(line, number);
@@ -217,17 +217,17 @@ TEST_F(FileKinds, TextIsLetThrough) {
        {"", "a", "PAR1 is how Parquet files begin.", "RIFF, GIF87a and BZh are magic", "h\xc3\xa9llo",
         "latin-1: caf\xe9", "\xef\xbb\xbfwith a mark", "bell \x07 in a long enough line of text",
         "\x1b[31mred\x1b[0m", "version https://example.org/spec", "7z", "PK", "\xe4\xb8\xad\xe6\x96\x87"}) {
-    write_file(folder_.path("t.txt"), text);
-    EXPECT_EQ(all_of(folder_.path("t.txt")), text);
+    write_file(folder_.at("t.txt"), text);
+    EXPECT_EQ(all_of(folder_.at("t.txt")), text);
   }
 }
 
 TEST_F(FileKinds, AByteOrderMarkIsDroppedFromTextAsFromJson) {
   const auto first = [&](const std::string& name, const std::string& bytes) {
-    write_file(folder_.path(name), "\xef\xbb\xbf" + bytes);
+    write_file(folder_.at(name), "\xef\xbb\xbf" + bytes);
     TextPiece piece;
     const auto source =
-        name.ends_with(".txt") ? open_text(folder_.path(name), "") : open_jsonl(folder_.path(name), {});
+        name.ends_with(".txt") ? open_text(folder_.at(name), "") : open_jsonl(folder_.at(name), {});
     return source->next(piece) ? std::string(piece.text) : "nothing";
   };
   EXPECT_EQ(first("a.txt", "text"), "text");
@@ -238,22 +238,22 @@ TEST_F(FileKinds, AByteOrderMarkIsDroppedFromTextAsFromJson) {
 
 TEST_F(FileKinds, JsonThatIsNotLinesGetsItsCommand) {
   const auto first_fault = [&](const std::string& name, const std::string& bytes) {
-    write_file(folder_.path(name), bytes);
-    return error_of([&] {
+    write_file(folder_.at(name), bytes);
+    return refusal([&] {
       TextPiece piece;
-      open_jsonl(folder_.path(name), {})->next(piece);
+      open_jsonl(folder_.at(name), {})->next(piece);
     });
   };
   expect_in("holds a JSON array; one object per line is needed: jq -c '.[]' ",
             first_fault("a.json", "[\n {\"text\": \"a\"}]"));
-  expect_in("a.json > " + folder_.path("a.jsonl"), first_fault("a.json", "[{\"text\": \"a\"}]"));
-  expect_in("a.jsonl > " + folder_.path("a-text.jsonl"), first_fault("a.jsonl", "[{\"text\": \"a\"}]"));
+  expect_in("a.json > " + folder_.at("a.jsonl"), first_fault("a.json", "[{\"text\": \"a\"}]"));
+  expect_in("a.jsonl > " + folder_.at("a-text.jsonl"), first_fault("a.jsonl", "[{\"text\": \"a\"}]"));
   expect_in("gzip -dc ", first_fault("a.json.gz", gzipped("[{\"text\": \"a\"}]")));
   expect_in("holds JSON spread over several lines; one object per line is needed: jq -c . ",
             first_fault("a.json", "{\n  \"text\": \"a\"\n}"));
-  write_file(folder_.path("b.json"), "{\"text\": \"a\"}\n");
+  write_file(folder_.at("b.json"), "{\"text\": \"a\"}\n");
   TextPiece piece;
-  const auto source = open_jsonl(folder_.path("b.json"), {});
+  const auto source = open_jsonl(folder_.at("b.json"), {});
   ASSERT_TRUE(source->next(piece));
   EXPECT_EQ(piece.text, "a");
 }

@@ -17,7 +17,7 @@ class MixtureTest : public ::testing::Test {
  protected:
   // Dataset i of `num_samples` samples of length 4; every token tells source and place.
   std::unique_ptr<IndexedDataset> make(int source, int64_t num_samples) {
-    const std::string prefix = folder_.path("s" + std::to_string(source));
+    const std::string prefix = folder_.at("s" + std::to_string(source));
     IndexedDatasetWriter writer(prefix, {.vocab_size = 60000, .end_of_document = 0});
     std::vector<int32_t> tokens;
     for (int64_t i = 0; i < num_samples * 4; ++i)
@@ -116,13 +116,13 @@ TEST_F(MixtureTest, OneSourceIsItsSampler) {
 }
 
 TEST_F(MixtureTest, BadMixturesAreRefused) {
-  EXPECT_NE(error_of([&] { mixture({1, 2}, {5}); }).find("1 datasets with 2 weights"), std::string::npos);
+  EXPECT_NE(refusal([&] { mixture({1, 2}, {5}); }).find("1 datasets with 2 weights"), std::string::npos);
   for (const double bad : {0.0, -1.0, double(NAN), double(INFINITY)})
-    EXPECT_NE(error_of([&] { mixture({1, bad}, {5, 5}); }).find("above 0"), std::string::npos);
+    EXPECT_NE(refusal([&] { mixture({1, bad}, {5, 5}); }).find("above 0"), std::string::npos);
   const Mixture m = mixture({1, 1}, {5, 5});
   MixturePosition impossible = m.start();
   impossible.sources[0].next_sample = 5;
-  EXPECT_NE(error_of([&] { m.sampler(0).window_at(impossible.sources[0]); }).find("impossible"),
+  EXPECT_NE(refusal([&] { m.sampler(0).window_at(impossible.sources[0]); }).find("impossible"),
             std::string::npos);
 }
 

@@ -98,9 +98,9 @@ TEST(Permutation, NeighboursAreTornApart) {
 }
 
 TEST(Permutation, ImpossibleSizesAreRefused) {
-  EXPECT_NE(error_of([] { Permutation(0, 1, 0); }).find("permutation of 0 elements"), std::string::npos);
-  EXPECT_NE(error_of([] { Permutation(-5, 1, 0); }).find("permutation of -5 elements"), std::string::npos);
-  EXPECT_NE(error_of([] { Permutation(Permutation::kMaxSize + 1, 1, 0); }).find("1 to 2^48"),
+  EXPECT_NE(refusal([] { Permutation(0, 1, 0); }).find("permutation of 0 elements"), std::string::npos);
+  EXPECT_NE(refusal([] { Permutation(-5, 1, 0); }).find("permutation of -5 elements"), std::string::npos);
+  EXPECT_NE(refusal([] { Permutation(Permutation::kMaxSize + 1, 1, 0); }).find("1 to 2^48"),
             std::string::npos);
 }
 

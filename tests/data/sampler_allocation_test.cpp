@@ -38,9 +38,9 @@ namespace {
 TEST(Sampler, NextAllocatesNothing) {
   TemporaryFolder folder;
   const std::vector<std::vector<int32_t>> documents(100, {37});
-  write_file(folder.path("d.idx"), RawIndex::of(documents, TokenType::U16).bytes());
-  write_file(folder.path("d.bin"), std::string(7400, '\0'));
-  const IndexedDataset dataset(folder.path("d"), 257);
+  write_file(folder.at("d.idx"), RawIndex::of(documents, TokenType::U16).bytes());
+  write_file(folder.at("d.bin"), std::string(7400, '\0'));
+  const IndexedDataset dataset(folder.at("d"), 257);
   const Sampler sampler(dataset, {.seq_len = 64, .seed = 3});
   SampleStorage storage(1, 64);
   Sample sample = storage.sample(0);

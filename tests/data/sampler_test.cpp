@@ -33,9 +33,9 @@ struct Made {
         begin_of.push_back(begin);
       }
     }
-    write_file(folder.path("d.idx"), RawIndex::of(documents, TokenType::U16).bytes());
-    write_file(folder.path("d.bin"), {reinterpret_cast<const char*>(ids.data()), ids.size() * 2});
-    dataset = std::make_unique<IndexedDataset>(folder.path("d"), 257);
+    write_file(folder.at("d.idx"), RawIndex::of(documents, TokenType::U16).bytes());
+    write_file(folder.at("d.bin"), {reinterpret_cast<const char*>(ids.data()), ids.size() * 2});
+    dataset = std::make_unique<IndexedDataset>(folder.at("d"), 257);
   }
 };
 
@@ -135,7 +135,7 @@ TEST(Sampler, ResumingFromAPositionContinuesExactly) {
 TEST(Sampler, BadInputIsRefusedWithTheNumbers) {
   const Made made({10});
   const auto message = [&](const SamplerOptions& options) {
-    return error_of([&] { Sampler(*made.dataset, options); });
+    return refusal([&] { Sampler(*made.dataset, options); });
   };
   EXPECT_NE(message({.seq_len = 10}).find("10 tokens are too few: one sample of sequence length 10 needs 11"),
             std::string::npos);
@@ -149,7 +149,7 @@ TEST(Sampler, BadInputIsRefusedWithTheNumbers) {
   Sample sample = storage.sample(0);
   for (const DataPosition bad : {DataPosition{0, 3}, DataPosition{0, -1}, DataPosition{-1, 0}}) {
     DataPosition position = bad;
-    EXPECT_NE(error_of([&] { sampler.next(position, sample); }).find("is impossible: an epoch has 3 samples"),
+    EXPECT_NE(refusal([&] { sampler.next(position, sample); }).find("is impossible: an epoch has 3 samples"),
               std::string::npos);
     EXPECT_EQ(position, bad);
   }
@@ -162,7 +162,7 @@ TEST(Sampler, AnIdOutsideTheVocabularyStopsTheSample) {
   SampleStorage storage(1, 19);
   Sample sample = storage.sample(0);
   DataPosition position;
-  EXPECT_NE(error_of([&] { sampler.next(position, sample); }).find("token 19 (in document 0) has id 256"),
+  EXPECT_NE(refusal([&] { sampler.next(position, sample); }).find("token 19 (in document 0) has id 256"),
             std::string::npos);
 }
 

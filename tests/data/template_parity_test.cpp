@@ -56,16 +56,16 @@ std::string unmarked(std::string source) {
   return source;
 }
 
-class TemplateParity : public testing::TestWithParam<std::tuple<const char*, bool>> {};
+class TemplateParity : public ::testing::TestWithParam<std::tuple<const char*, bool>> {};
 
 TEST_P(TemplateParity, SameTextIdsAndMasks) {
   const auto [family, marks] = GetParam();
   TemporaryFolder folder;
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    std::filesystem::copy_file(template_data(std::string(family) + "/" + name), folder.path(name));
+    std::filesystem::copy_file(template_data(std::string(family) + "/" + name), folder.at(name));
   const std::string source = read_file(template_data(std::string(family) + "/chat_template.jinja"));
-  write_file(folder.path("chat_template.jinja"), marks ? source : unmarked(source));
-  const auto tokenizer = open_tokenizer(folder.path("tokenizer.json"));
+  write_file(folder.at("chat_template.jinja"), marks ? source : unmarked(source));
+  const auto tokenizer = open_tokenizer(folder.at("tokenizer.json"));
   const TokenizerChat chat(*tokenizer, {.now = kParityTime});
   EXPECT_EQ(chat.end_of_answer().size(), 1u);
   const std::vector<std::string> conversations = lines_of(template_data("conversations.jsonl"));
@@ -86,12 +86,14 @@ TEST_P(TemplateParity, SameTextIdsAndMasks) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families, TemplateParity,
-    testing::Combine(testing::Values("llama3", "qwen3", "mixtral", "deepseek", "gpt_oss"), testing::Bool()),
-    [](const auto& info) {
-      return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "WithMarks" : "WithoutMarks");
-    });
+INSTANTIATE_TEST_SUITE_P(Families, TemplateParity,
+                         ::testing::Combine(::testing::Values("llama3", "qwen3", "mixtral", "deepseek",
+                                                              "gpt_oss"),
+                                            ::testing::Bool()),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) +
+                                  (std::get<1>(info.param) ? "WithMarks" : "WithoutMarks");
+                         });
 
 }  // namespace
 }  // namespace pleat::data

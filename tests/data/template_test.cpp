@@ -100,7 +100,7 @@ TEST(Template, WhatIsNotSupportedIsRefusedByNameAndLine) {
       {"{{ (n] }}", "t:1: unexpected ']', expected ')'"},
   };
   for (const auto& [source, want] : cases)
-    EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
+    EXPECT_EQ(refusal([&, source = source] { rendered(source); }), want);
 }
 
 TEST(Template, ErrorsWhileItRunsNameTheLine) {
@@ -115,7 +115,7 @@ TEST(Template, ErrorsWhileItRunsNameTheLine) {
       {"{{ zz | tojson }}", "t:1: tojson: a Undefined has no JSON"},
   };
   for (const auto& [source, want] : cases)
-    EXPECT_EQ(error_of([&, source = source] { rendered(source); }), want);
+    EXPECT_EQ(refusal([&, source = source] { rendered(source); }), want);
 }
 
 TEST(Template, AHostileTemplateMeetsALimit) {
@@ -123,34 +123,34 @@ TEST(Template, AHostileTemplateMeetsALimit) {
   small.steps = 20'000;
   small.text_bytes = 1 << 20;
   const std::string loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
-  EXPECT_EQ(error_of([&] { rendered(loops, small); }), "t:1: the template takes more than 20000 steps");
-  expect_in("bytes of text", error_of([&] { rendered("{{ 'x' * 100000000 }}", small); }));
-  expect_in("bytes of text", error_of([&] {
+  EXPECT_EQ(refusal([&] { rendered(loops, small); }), "t:1: the template takes more than 20000 steps");
+  expect_in("bytes of text", refusal([&] { rendered("{{ 'x' * 100000000 }}", small); }));
+  expect_in("bytes of text", refusal([&] {
               rendered(
                   "{% set ns = namespace(s='abc') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% "
                   "endfor %}",
                   small);
             }));
-  expect_in("more than 20000 steps", error_of([&] { rendered("{{ [0] * 999999999 }}", small); }));
-  expect_in("range() of more than 100000 numbers", error_of([&] { rendered("{{ range(10 ** 12) }}"); }));
+  expect_in("more than 20000 steps", refusal([&] { rendered("{{ [0] * 999999999 }}", small); }));
+  expect_in("range() of more than 100000 numbers", refusal([&] { rendered("{{ range(10 ** 12) }}"); }));
   expect_in("nest deeper than 500 levels",
-            error_of([&] { rendered("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"); }));
-  expect_in("nests deeper than", error_of([&] {
+            refusal([&] { rendered("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"); }));
+  expect_in("nests deeper than", refusal([&] {
               rendered("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}");
             }));
   std::string sum = "{{ 1";
   for (int i = 0; i < 5000; ++i) sum += " + 1";
-  expect_in("nests deeper than", error_of([&] { rendered(sum + " }}"); }));
+  expect_in("nests deeper than", refusal([&] { rendered(sum + " }}"); }));
   std::string blocks;
   for (int i = 0; i < 5000; ++i) blocks += "{% if 1 %}";
-  expect_in("nests deeper than", error_of([&] { rendered(blocks); }));
+  expect_in("nests deeper than", refusal([&] { rendered(blocks); }));
   expect_in(
-      "lists and maps nest deeper than 100 levels", error_of([&] {
+      "lists and maps nest deeper than 100 levels", refusal([&] {
         rendered(
             "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}");
       }));
-  expect_in("an integer is too large", error_of([&] { rendered("{{ 10 ** 99 }}"); }));
-  expect_in("at most 1048576 are supported", error_of([&] { rendered(std::string(2 << 20, 'x')); }));
+  expect_in("an integer is too large", refusal([&] { rendered("{{ 10 ** 99 }}"); }));
+  expect_in("at most 1048576 are supported", refusal([&] { rendered(std::string(2 << 20, 'x')); }));
   // A namespace may hold itself; it goes away all the same.
   EXPECT_EQ(rendered("{% set ns = namespace() %}{% set ns.self = ns %}{% set ns.list = [ns] %}ok"), "ok");
 }
@@ -167,14 +167,14 @@ TEST(Template, WalkingThroughListsThatShareTheirItemsTakesSteps) {
     const std::string source =
         "{% set ns = namespace(x=[1],y=[1]) %}{% for i in range(60) %}{% set "
         "ns.x=[ns.x,ns.x] %}{% set ns.y=[ns.y,ns.y] %}{% endfor %}";
-    EXPECT_EQ(error_of([&] { rendered(source + use, small); }),
+    EXPECT_EQ(refusal([&] { rendered(source + use, small); }),
               "t:1: the template takes more than 200000 steps")
         << use;
   }
   const std::string maps =
       "{% set ns = namespace(x={},y={}) %}{% for i in range(60) %}{% set ns.x={'a':ns.x,"
       "'b':ns.x} %}{% set ns.y={'a':ns.y,'b':ns.y} %}{% endfor %}{{ ns.x == ns.y }}";
-  expect_in("more than 200000 steps", error_of([&] { rendered(maps, small); }));
+  expect_in("more than 200000 steps", refusal([&] { rendered(maps, small); }));
   // Whether a tuple may be a key is known without a walk.
   EXPECT_EQ(rendered("{% set ns = namespace(x=(1,)) %}{% for i in range(60) %}{% set ns.x=(ns.x,ns.x) %}{% "
                      "endfor %}{% set d = {ns.x: 7} %}{{ d|length }}",
@@ -205,7 +205,7 @@ TEST(Template, LongNeedlesInLongTextsTakeTimeInProportionToTheirLengths) {
     const std::string source =
         "{% set t = 'a'*100000 %}{% set u = t ~ '' %}{% for i in range(1000) %}{% set x = " +
         std::string(use) + " %}{% endfor %}";
-    expect_in("more than 200000 steps", error_of([&] { rendered(source, small); }));
+    expect_in("more than 200000 steps", refusal([&] { rendered(source, small); }));
   }
 }
 
@@ -221,7 +221,7 @@ TEST(Template, TheRenderingsOfOneConversationCountTogether) {
   const auto render_more = [&] {
     for (int i = 0; i < 3; ++i) program.render(other, 0, false, 0);
   };
-  EXPECT_EQ(error_of(render_more),
+  EXPECT_EQ(refusal(render_more),
             "t:1: the template takes more than 50000 steps for the answers of one conversation");
   EXPECT_TRUE(input.is_spent(small));
 }
@@ -246,7 +246,7 @@ TEST(Template, WhatATemplateHoldsAtOneTimeIsBounded) {
         "endfor %}",
         "{% set ns=namespace(l=[]) %}{% for i in range(200) %}{% set ns.l = ns.l + "
         "[range(100000)|map(attribute='q')] %}{% endfor %}"})
-    expect_in(held, error_of([&] { rendered(source); }));
+    expect_in(held, refusal([&] { rendered(source); }));
   // What is let go counts no more.
   EXPECT_EQ(rendered("{% for i in range(12) %}{% set a = ('a'*1000)*20000 %}{% endfor %}ok"), "ok");
 }

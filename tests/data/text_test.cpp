@@ -56,14 +56,14 @@ TEST(ByteTokenizer, EveryByteRoundTrips) {
   EXPECT_EQ(tokenizer.end_of_document(), 256);
   EXPECT_EQ(tokenizer.name(), "byte");
   for (const int32_t bad : {257, -1})
-    expect_in("id " + std::to_string(bad) + " at position 1", error_of([&] {
+    expect_in("id " + std::to_string(bad) + " at position 1", refusal([&] {
                 (void)tokenizer.decode(std::vector<int32_t>{65, bad});
               }));
 }
 
 TEST(TextSource, WholeFileOrSplitAtASeparator) {
   TemporaryFolder folder;
-  const std::string path = folder.path("t.txt");
+  const std::string path = folder.at("t.txt");
   const auto split = [&](const std::string& text, const std::string& separator) {
     write_file(path, text);
     return documents_of(*open_text(path, separator));
@@ -79,7 +79,7 @@ TEST(TextSource, WholeFileOrSplitAtASeparator) {
 
 TEST(TextSource, SeparatorsAcrossBlockBoundariesAreFound) {
   TemporaryFolder folder;
-  const std::string path = folder.path("t.txt");
+  const std::string path = folder.at("t.txt");
   const size_t block = size_t{1} << 20;
   for (size_t shift = 0; shift < 8; ++shift) {
     const std::string first(block - shift, 'x'), second(2 * block + 5, 'y');
@@ -95,7 +95,7 @@ TEST(TextSource, SeparatorsAcrossBlockBoundariesAreFound) {
 
 TEST(TextSource, JsonlDocuments) {
   TemporaryFolder folder;
-  const std::string path = folder.path("t.jsonl");
+  const std::string path = folder.at("t.jsonl");
   write_file(
       path,
       "{\"text\": \"one\\n\\u00e9\"}\r\n\n   \n{\"id\": [1, {\"text\": 5}], \"meta\": {\"text\": null}, "
@@ -110,7 +110,7 @@ TEST(TextSource, JsonlDocuments) {
 
 TEST(TextSource, BadJsonlNamesFileLineAndReason) {
   TemporaryFolder folder;
-  const std::string path = folder.path("t.jsonl");
+  const std::string path = folder.at("t.jsonl");
   struct Case {
     std::string line;
     const char* message;
@@ -140,32 +140,32 @@ TEST(TextSource, BadJsonlNamesFileLineAndReason) {
   };
   for (const Case& c : cases) {
     write_file(path, "{\"text\": \"fine\"}\n\n" + c.line + "\n");
-    const std::string message = error_of([&] { documents_of(*open_jsonl(path, {})); });
+    const std::string message = refusal([&] { documents_of(*open_jsonl(path, {})); });
     expect_in(path + ":3: ", message);
     expect_in(c.message, message);
     EXPECT_LT(message.size(), 400u);
   }
   write_file(path, "{\"text\": \"" + std::string(100, 'x') + "\"}");
   expect_in(":1: line is longer than 50 bytes",
-            error_of([&] { documents_of(*open_jsonl(path, {.key = "text", .max_line_bytes = 50})); }));
-  expect_in("key is empty", error_of([&] { open_jsonl(path, {.key = ""}); }));
-  expect_in("not a regular file", error_of([&] { open_text("/dev/null", ""); }));
-  expect_in("cannot open", error_of([&] { open_text(folder.path("none"), ""); }));
+            refusal([&] { documents_of(*open_jsonl(path, {.key = "text", .max_line_bytes = 50})); }));
+  expect_in("key is empty", refusal([&] { open_jsonl(path, {.key = ""}); }));
+  expect_in("not a regular file", refusal([&] { open_text("/dev/null", ""); }));
+  expect_in("cannot open", refusal([&] { open_text(folder.at("none"), ""); }));
 }
 
 TEST(Prepare, TextAndJsonlTogether) {
   TemporaryFolder folder;
-  write_file(folder.path("a.txt"), "alpha##beta####gamma");
-  write_file(folder.path("b.jsonl"), "{\"text\":\"delta\"}\n{\"text\":\"\"}\n{\"text\":\"epsilon\"}\n");
+  write_file(folder.at("a.txt"), "alpha##beta####gamma");
+  write_file(folder.at("b.jsonl"), "{\"text\":\"delta\"}\n{\"text\":\"\"}\n{\"text\":\"epsilon\"}\n");
   PrepareOptions options;
-  options.inputs = {folder.path("a.txt"), folder.path("b.jsonl")};
+  options.inputs = {folder.at("a.txt"), folder.at("b.jsonl")};
   options.separator = "##";
-  options.output_prefix = folder.path("out");
+  options.output_prefix = folder.at("out");
   PrepareProgress last;
   options.progress = [&](const PrepareProgress& p) { last = p; };
   const ByteTokenizer tokenizer;
   const PrepareResult result = prepare(options, tokenizer);
-  EXPECT_EQ(decoded(folder.path("out"), tokenizer, "|"), "alpha|beta|gamma|delta|epsilon|");
+  EXPECT_EQ(decoded(folder.at("out"), tokenizer, "|"), "alpha|beta|gamma|delta|epsilon|");
   EXPECT_EQ(result.train.num_documents, 5);
   EXPECT_EQ(result.train.num_text_bytes, 26);
   EXPECT_EQ(result.train.num_tokens, 31);
@@ -180,16 +180,16 @@ TEST(Prepare, OneBigDocumentIsCutByBytes) {
   TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 300000; ++i) text += static_cast<char>('a' + i * 7 % 26);
-  write_file(folder.path("a.txt"), text);
+  write_file(folder.at("a.txt"), text);
   const PrepareOptions options = {
-      .inputs = {folder.path("a.txt")}, .output_prefix = folder.path("out"), .split = 0.95};
+      .inputs = {folder.at("a.txt")}, .output_prefix = folder.at("out"), .split = 0.95};
   const ByteTokenizer tokenizer;
   const PrepareResult result = prepare(options, tokenizer);
   EXPECT_TRUE(result.cut_by_bytes);
-  EXPECT_EQ(result.train.prefix, folder.path("out-train"));
+  EXPECT_EQ(result.train.prefix, folder.at("out-train"));
   EXPECT_EQ(result.train.num_text_bytes, 285000);
   EXPECT_EQ(result.validation.value().num_text_bytes, 15000);
-  EXPECT_EQ(result.validation->prefix, folder.path("out-validation"));
+  EXPECT_EQ(result.validation->prefix, folder.at("out-validation"));
   EXPECT_TRUE(decoded(result.train.prefix, tokenizer, "") == text.substr(0, 285000));
   EXPECT_TRUE(decoded(result.validation->prefix, tokenizer, "") == text.substr(285000));
 }
@@ -201,9 +201,9 @@ TEST(Prepare, TheCutKeepsCharactersWhole) {
   for (int i = 0; i < 100; ++i) text += snowman;
   const ByteTokenizer tokenizer;
   for (const double split : {0.50, 0.503, 0.507, 0.51}) {  // bytes 150 to 153
-    write_file(folder.path("a.txt"), text);
+    write_file(folder.at("a.txt"), text);
     const PrepareResult result = prepare(
-        {.inputs = {folder.path("a.txt")}, .output_prefix = folder.path("out"), .split = split}, tokenizer);
+        {.inputs = {folder.at("a.txt")}, .output_prefix = folder.at("out"), .split = split}, tokenizer);
     EXPECT_EQ(result.train.num_text_bytes % 3, 0);
     EXPECT_GE(result.train.num_text_bytes, static_cast<int64_t>(split * 300));
     EXPECT_LT(result.train.num_text_bytes, static_cast<int64_t>(split * 300) + 3);
@@ -213,9 +213,9 @@ TEST(Prepare, TheCutKeepsCharactersWhole) {
 
 TEST(Prepare, AFewDocumentsAreCutByBytesToo) {
   TemporaryFolder folder;
-  write_file(folder.path("a.txt"), "0123456789|abcdefghij|ABCDEFGHIJ");
+  write_file(folder.at("a.txt"), "0123456789|abcdefghij|ABCDEFGHIJ");
   const PrepareOptions options = {
-      .inputs = {folder.path("a.txt")}, .separator = "|", .output_prefix = folder.path("o"), .split = 0.5};
+      .inputs = {folder.at("a.txt")}, .separator = "|", .output_prefix = folder.at("o"), .split = 0.5};
   const ByteTokenizer tokenizer;
   const PrepareResult result = prepare(options, tokenizer);
   EXPECT_EQ(decoded(result.train.prefix, tokenizer, "|"), "0123456789|abcde|");
@@ -232,10 +232,10 @@ TEST(Prepare, ManyDocumentsAreSplitWhole) {
   TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 400; ++i) text += "document " + std::to_string(i) + "\n";
-  write_file(folder.path("a.txt"), text);
+  write_file(folder.at("a.txt"), text);
   const ByteTokenizer tokenizer;
   const PrepareResult result = prepare(
-      {.inputs = {folder.path("a.txt")}, .separator = "\n", .output_prefix = folder.path("o"), .split = 0.95},
+      {.inputs = {folder.at("a.txt")}, .separator = "\n", .output_prefix = folder.at("o"), .split = 0.95},
       tokenizer);
   EXPECT_FALSE(result.cut_by_bytes);
   EXPECT_EQ(result.train.num_documents, 380);
@@ -268,41 +268,40 @@ class WholeTokenizer final : public TextTokenizer {
 
 TEST(Prepare, TokenizersThatNeedWholeDocumentsGetThem) {
   TemporaryFolder folder;
-  write_file(folder.path("a.txt"), std::string(3 << 20, 'x') + "|" + std::string(10, 'y'));
+  write_file(folder.at("a.txt"), std::string(3 << 20, 'x') + "|" + std::string(10, 'y'));
   PrepareOptions options = {
-      .inputs = {folder.path("a.txt")}, .separator = "|", .output_prefix = folder.path("o")};
+      .inputs = {folder.at("a.txt")}, .separator = "|", .output_prefix = folder.at("o")};
   EXPECT_EQ(prepare(options, WholeTokenizer()).train.num_tokens, 4);
-  const IndexedDataset dataset(folder.path("o"), 100'000'000);
+  const IndexedDataset dataset(folder.at("o"), 100'000'000);
   std::vector<int32_t> tokens(4);
   dataset.read(0, tokens);
   EXPECT_EQ(tokens, (std::vector<int32_t>{3 << 20, 0, 10, 0}));
   options.max_document_bytes = 1000;
   expect_in("document 0 is longer than 1000 bytes, and tokenizer whole needs a document at once",
-            error_of([&] { prepare(options, WholeTokenizer()); }));
+            refusal([&] { prepare(options, WholeTokenizer()); }));
 }
 
 TEST(Prepare, BadInputIsRefusedAndLeavesNothing) {
   TemporaryFolder folder;
   const ByteTokenizer tokenizer;
   const auto message = [&](PrepareOptions options) {
-    options.output_prefix = folder.path("out");
-    return error_of([&] { prepare(options, tokenizer); });
+    options.output_prefix = folder.at("out");
+    return refusal([&] { prepare(options, tokenizer); });
   };
-  write_file(folder.path("a.txt"), "x");
-  write_file(folder.path("empty.txt"), "");
-  write_file(folder.path("bad.jsonl"), "{\"text\":\"fine\"}\n{\n");
-  write_file(folder.path("c.txt.gz"), "x");
-  write_file(folder.path("d.json"), "{}");
+  write_file(folder.at("a.txt"), "x");
+  write_file(folder.at("empty.txt"), "");
+  write_file(folder.at("bad.jsonl"), "{\"text\":\"fine\"}\n{\n");
+  write_file(folder.at("c.txt.gz"), "x");
+  write_file(folder.at("d.json"), "{}");
   expect_in("no input file", message({}));
-  expect_in("cannot open", message({.inputs = {folder.path("a.txt"), folder.path("missing.txt")}}));
-  expect_in("hold no text", message({.inputs = {folder.path("empty.txt")}}));
-  expect_in("bad.jsonl:2: broken JSON",
-            message({.inputs = {folder.path("a.txt"), folder.path("bad.jsonl")}}));
-  expect_in("does not begin as a gzip file", message({.inputs = {folder.path("c.txt.gz")}}));
-  expect_in("d.json:1: the object has no key", message({.inputs = {folder.path("d.json")}}));
-  expect_in("leaves one side empty", message({.inputs = {folder.path("a.txt")}, .split = 0.5}));
+  expect_in("cannot open", message({.inputs = {folder.at("a.txt"), folder.at("missing.txt")}}));
+  expect_in("hold no text", message({.inputs = {folder.at("empty.txt")}}));
+  expect_in("bad.jsonl:2: broken JSON", message({.inputs = {folder.at("a.txt"), folder.at("bad.jsonl")}}));
+  expect_in("does not begin as a gzip file", message({.inputs = {folder.at("c.txt.gz")}}));
+  expect_in("d.json:1: the object has no key", message({.inputs = {folder.at("d.json")}}));
+  expect_in("leaves one side empty", message({.inputs = {folder.at("a.txt")}, .split = 0.5}));
   for (const double bad : {0.0, 1.0, -1.0, 2.0, std::numeric_limits<double>::quiet_NaN()})
-    expect_in("must lie strictly between 0 and 1", message({.inputs = {folder.path("a.txt")}, .split = bad}));
+    expect_in("must lie strictly between 0 and 1", message({.inputs = {folder.at("a.txt")}, .split = bad}));
   EXPECT_EQ(folder.names().size(), 5u);
 }
 

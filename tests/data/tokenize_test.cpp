@@ -36,16 +36,16 @@ TEST(Tokenize, ThreadsChangeNothing) {
     lines += "{\"text\": \"" + words + "\"}\n";
     text += random_text(random, static_cast<int>(random.below(120))) + "|";
   }
-  write_file(folder.path("a.jsonl"), lines);
-  write_file(folder.path("b.txt"), text);
+  write_file(folder.at("a.jsonl"), lines);
+  write_file(folder.at("b.txt"), text);
   const auto tokenizer = open_tokenizer(kQwen, {.end_of_document = "<|endoftext|>"});
   for (const bool split : {false, true}) {
     std::vector<std::string> expected;
     for (const int64_t threads : {1, 2, 3, 8}) {
-      PrepareOptions options = {.inputs = {folder.path("a.jsonl"), folder.path("b.txt")},
+      PrepareOptions options = {.inputs = {folder.at("a.jsonl"), folder.at("b.txt")},
                                 .separator = "|",
                                 .num_threads = threads,
-                                .output_prefix = folder.path("o")};
+                                .output_prefix = folder.at("o")};
       if (split) options.split = 0.9;
       int64_t last = 0, total = 0;
       options.progress = [&](const PrepareProgress& p) {
@@ -58,9 +58,9 @@ TEST(Tokenize, ThreadsChangeNothing) {
       for (const char* side : {"-train", "-validation"})
         for (const char* ending : {".bin", ".idx", ".json"})
           if (split)
-            files.push_back(read_file(folder.path("o") + side + ending));
+            files.push_back(read_file(folder.at("o") + side + ending));
           else if (std::string_view(side) == "-train")
-            files.push_back(read_file(folder.path("o") + ending));
+            files.push_back(read_file(folder.at("o") + ending));
       EXPECT_EQ(total, result.train.num_tokens + (split ? result.validation->num_tokens : 0));
       if (expected.empty())
         expected = files;
@@ -73,13 +73,13 @@ TEST(Tokenize, ThreadsChangeNothing) {
 
 TEST(Tokenize, DocumentsAreEncodedOneByOne) {
   TemporaryFolder folder;
-  write_file(folder.path("a.txt"), "the quick|brown fox|");
+  write_file(folder.at("a.txt"), "the quick|brown fox|");
   const auto tokenizer = open_tokenizer(kQwen, {.end_of_document = "<|endoftext|>"});
-  const PrepareResult made = prepare({.inputs = {folder.path("a.txt")},
+  const PrepareResult made = prepare({.inputs = {folder.at("a.txt")},
                                       .separator = "|",
                                       .tokenizer_path = kQwen,
                                       .num_threads = 2,
-                                      .output_prefix = folder.path("o")},
+                                      .output_prefix = folder.at("o")},
                                      *tokenizer);
   std::vector<int32_t> want;
   for (const char* document : {"the quick", "brown fox"}) {
@@ -87,7 +87,7 @@ TEST(Tokenize, DocumentsAreEncodedOneByOne) {
     want.insert(want.end(), ids.begin(), ids.end());
     want.push_back(tokenizer->end_of_document());
   }
-  const IndexedDataset set(folder.path("o"), tokenizer->vocab_size());
+  const IndexedDataset set(folder.at("o"), tokenizer->vocab_size());
   std::vector<int32_t> got(static_cast<size_t>(set.num_tokens()));
   set.read(0, got);
   EXPECT_EQ(got, want);
@@ -102,7 +102,7 @@ TEST(Tokenize, DocumentsAreEncodedOneByOne) {
   EXPECT_EQ(info.num_tokens, made.train.num_tokens);
   EXPECT_EQ(info.num_bytes, 18);
   EXPECT_EQ(info.num_loss_tokens, std::nullopt);
-  EXPECT_EQ(info.sources, (std::vector<DatasetInfo::Source>{{folder.path("a.txt"), 20}}));
+  EXPECT_EQ(info.sources, (std::vector<DatasetInfo::Source>{{folder.at("a.txt"), 20}}));
   EXPECT_EQ(dataset_info_from_json(to_json(info), "x"), info);
 }
 
@@ -112,29 +112,28 @@ TEST(Tokenize, TheFirstFaultIsReported) {
   std::string lines;
   for (int i = 1; i <= 5000; ++i)
     lines += i == 3333 ? "{\"text\": 5}\n" : "{\"text\": \"the quick brown fox\"}\n";
-  write_file(folder.path("a.jsonl"), lines + "{");
+  write_file(folder.at("a.jsonl"), lines + "{");
   const auto tokenizer = open_tokenizer(kQwen, {.end_of_document = "<|endoftext|>"});
   for (const int64_t threads : {1, 2, 5})
     expect_in(
-        "a.jsonl:3333: key \"text\" holds a number", error_of([&] {
-          prepare(
-              {.inputs = {folder.path("a.jsonl")}, .num_threads = threads, .output_prefix = folder.path("o")},
-              *tokenizer);
+        "a.jsonl:3333: key \"text\" holds a number", refusal([&] {
+          prepare({.inputs = {folder.at("a.jsonl")}, .num_threads = threads, .output_prefix = folder.at("o")},
+                  *tokenizer);
         }));
   EXPECT_EQ(folder.names().size(), 1u);
 }
 
 TEST(Tokenize, TheEndOfADocumentMustBeKnown) {
   TemporaryFolder folder;
-  write_file(folder.path("a.txt"), "x");
-  const auto options = PrepareOptions{.inputs = {folder.path("a.txt")}, .output_prefix = folder.path("o")};
+  write_file(folder.at("a.txt"), "x");
+  const auto options = PrepareOptions{.inputs = {folder.at("a.txt")}, .output_prefix = folder.at("o")};
   expect_in("which token ends a document? Its files name none; say which by --eod",
-            error_of([&] { prepare(options, *open_tokenizer(kQwen)); }));
+            refusal([&] { prepare(options, *open_tokenizer(kQwen)); }));
   EXPECT_EQ(open_tokenizer(kQwen, {.end_of_document = "7"})->end_of_document(), 7);
   expect_in("documents cannot end with id 9999999; ids are 0 to",
-            error_of([&] { open_tokenizer(kQwen, {.end_of_document = "9999999"}); }));
+            refusal([&] { open_tokenizer(kQwen, {.end_of_document = "9999999"}); }));
   expect_in("the token \"<nope>\" that should end a document is not in it",
-            error_of([&] { open_tokenizer(kQwen, {.end_of_document = "<nope>"}); }));
+            refusal([&] { open_tokenizer(kQwen, {.end_of_document = "<nope>"}); }));
   const auto byte = open_tokenizer("byte", {.end_of_document = "0"});
   EXPECT_EQ(byte->end_of_document(), 0);
   EXPECT_EQ(absolute_tokenizer("byte"), "byte");
@@ -156,7 +155,7 @@ TEST(Tokenize, BadDescriptionsAreRefused) {
     const size_t at = changed.find(from);
     EXPECT_NE(at, std::string::npos) << from;
     changed.replace(at, from.size(), to);
-    return error_of([&] { dataset_info_from_json(changed, "p"); });
+    return refusal([&] { dataset_info_from_json(changed, "p"); });
   };
   expect_in("p: has version 2; this program reads version 1", with("\"version\": 1", "\"version\": 2"));
   expect_in("does not describe a dataset", with("pleat-dataset", "other"));

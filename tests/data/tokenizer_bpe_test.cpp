@@ -82,7 +82,7 @@ TEST(TokenizerBpe, AWordOfHundredsOfMegabytesIsRefused) {
   model.encode(std::string(1'000'001, 'a'), ids, workspace);
   EXPECT_EQ(ids.size(), 500'001u);
   const std::string message =
-      error_of([&] { model.encode(std::string(kMostWordBytes + 1, 'a'), ids, workspace); });
+      refusal([&] { model.encode(std::string(kMostWordBytes + 1, 'a'), ids, workspace); });
   EXPECT_EQ(message,
             "a word of 67108865 bytes: the tokenizer finds no place to cut the text, and at most 67108864 "
             "bytes are possible without one; split the text");
@@ -180,8 +180,8 @@ TEST(TokenizerTraining, OrderOfDocumentsDoesNotMatterAndTheFileLoads) {
   EXPECT_EQ(backward.train().tokenizer_json, forward.tokenizer_json);
 
   TemporaryFolder folder;
-  write_trained_bpe(forward, folder.path("deep/er"));
-  const auto tokenizer = open_tokenizer(folder.path("deep/er"));
+  write_trained_bpe(forward, folder.at("deep/er"));
+  const auto tokenizer = open_tokenizer(folder.at("deep/er"));
   EXPECT_EQ(tokenizer->vocab_size(), 290);
   EXPECT_EQ(tokenizer->end_of_document(), 1);
   const auto ids = tokenizer->encode("the cat <pad>");
@@ -199,13 +199,12 @@ TEST(TokenizerTraining, OwnPatternIsKept) {
 }
 
 TEST(TokenizerTraining, BadOptionsAreNamed) {
-  EXPECT_NE(error_of([] { BpeTrainer({.vocab_size = 100}); }).find("a vocabulary of 100; from 257"),
+  EXPECT_NE(refusal([] { BpeTrainer({.vocab_size = 100}); }).find("a vocabulary of 100; from 257"),
             std::string::npos);
-  EXPECT_NE(error_of([] { BpeTrainer({.min_frequency = 0}); }).find("min_frequency 0"), std::string::npos);
-  EXPECT_NE(error_of([] { BpeTrainer({.end_of_document = "x"}); }).find("\"x\" should end documents"),
+  EXPECT_NE(refusal([] { BpeTrainer({.min_frequency = 0}); }).find("min_frequency 0"), std::string::npos);
+  EXPECT_NE(refusal([] { BpeTrainer({.end_of_document = "x"}); }).find("\"x\" should end documents"),
             std::string::npos);
-  EXPECT_NE(error_of([] { BpeTrainer({.vocab_size = 300}).train(); }).find("hold no text"),
-            std::string::npos);
+  EXPECT_NE(refusal([] { BpeTrainer({.vocab_size = 300}).train(); }).find("hold no text"), std::string::npos);
 }
 
 }  // namespace

@@ -24,11 +24,11 @@ class ChatFolder {
     BpeTrainer trainer(
         {.vocab_size = 259, .special_tokens = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}});
     trainer.add("x");
-    write_trained_bpe(trainer.train(), folder.path("tok"));
-    if (as_file) write_file(path("chat_template.jinja"), source);
-    tokenizer = open_tokenizer(folder.path("tok"));
+    write_trained_bpe(trainer.train(), folder.at("tok"));
+    if (as_file) write_file(at("chat_template.jinja"), source);
+    tokenizer = open_tokenizer(folder.at("tok"));
   }
-  std::string path(const std::string& name) const { return folder.path("tok") + "/" + name; }
+  std::string at(const std::string& name) const { return folder.at("tok") + "/" + name; }
 
   // The rendered text with [[ and ]] around what counts.
   std::string shown_mask(const std::string& line, TokenizerChatOptions options = {}) const {
@@ -156,7 +156,7 @@ TEST(TokenizerChat, WhatPeopleWriteNeverBecomesASpecialToken) {
 
 TEST(TokenizerChat, NamedTemplatesAreChosenAsTransformersDoes) {
   const ChatFolder named("", false);
-  write_file(named.path("tokenizer_config.json"),
+  write_file(named.at("tokenizer_config.json"),
              R"({"eos_token": {"content": "<|endoftext|>"}, "chat_template": [
                  {"name": "default", "template": "D{{ eos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"},
                  {"name": "tool_use", "template": "T{{ tools | length }}{% for m in messages %}{{ m.content }}{% endfor %}"}]})");
@@ -179,11 +179,11 @@ TEST(TokenizerChat, TheFilesOfAFolderInTheirOrder) {
         .render(conversation_from_json(R"({"messages": [{"role": "user", "content": "q"}]})", "f:1"), false,
                 "f:1");
   };
-  write_file(folder.path("chat_template.json"), R"({"chat_template": "json{{ messages[0].content }}"})");
+  write_file(folder.at("chat_template.json"), R"({"chat_template": "json{{ messages[0].content }}"})");
   EXPECT_EQ(text(), "jsonq");
-  write_file(folder.path("tokenizer_config.json"), R"({"chat_template": "config{{ messages[0].content }}"})");
+  write_file(folder.at("tokenizer_config.json"), R"({"chat_template": "config{{ messages[0].content }}"})");
   EXPECT_EQ(text(), "configq");
-  write_file(folder.path("chat_template.jinja"), "file{{ messages[0].content }}");
+  write_file(folder.at("chat_template.jinja"), "file{{ messages[0].content }}");
   EXPECT_EQ(text(), "fileq");
 }
 
@@ -196,32 +196,32 @@ TEST(TokenizerChat, VariablesReachTheTemplate) {
 }
 
 TEST(TokenizerChat, WhatCannotBeDoneIsRefused) {
-  expect_in("no chat template beside the tokenizer", error_of([] {
+  expect_in("no chat template beside the tokenizer", refusal([] {
               const ChatFolder none("", false);
               const TokenizerChat chat(*none.tokenizer);
             }));
-  expect_in("chat_template.jinja:1: the filter \"shout\" is not supported", error_of([] {
+  expect_in("chat_template.jinja:1: the filter \"shout\" is not supported", refusal([] {
               const ChatFolder bad("{{ messages | shout }}");
               const TokenizerChat chat(*bad.tokenizer);
             }));
-  expect_in("f:1: ", error_of([] { ChatFolder("{{ raise_exception('only two') }}").shown_mask(kTwoTurns); }));
+  expect_in("f:1: ", refusal([] { ChatFolder("{{ raise_exception('only two') }}").shown_mask(kTwoTurns); }));
   expect_in("the template refuses: only two",
-            error_of([] { ChatFolder("{{ raise_exception('only two') }}").shown_mask(kTwoTurns); }));
+            refusal([] { ChatFolder("{{ raise_exception('only two') }}").shown_mask(kTwoTurns); }));
   expect_in("does not write its messages in a loop over them",
-            error_of([] { ChatFolder("{{ messages[1].content }}").shown_mask(kTwoTurns); }));
-  expect_in("message 2: ", error_of([] {
+            refusal([] { ChatFolder("{{ messages[1].content }}").shown_mask(kTwoTurns); }));
+  expect_in("message 2: ", refusal([] {
               ChatFolder(
                   "{% for m in messages %}{{ m.content }}{% endfor %}{% for m in messages %}{{ m.content "
                   "}}{% endfor %}")
                   .shown_mask(kTwoTurns);
             }));
-  expect_in("writes it in several places", error_of([] {
+  expect_in("writes it in several places", refusal([] {
               ChatFolder(
                   "{% for m in messages %}{{ m.content }}{% endfor %}{% for m in messages %}{{ m.content "
                   "}}{% endfor %}")
                   .shown_mask(kTwoTurns);
             }));
-  expect_in("needs a tokenizer folder with a chat template", error_of([] {
+  expect_in("needs a tokenizer folder with a chat template", refusal([] {
               const auto bytes = open_tokenizer("byte");
               const TokenizerChat chat(*bytes);
             }));
@@ -231,18 +231,18 @@ TEST(TokenizerChat, PreparedDataCarriesTheMask) {
   const ChatFolder chatml(kChatml);
   std::string line = kTwoTurns;
   std::erase(line, '\n');
-  write_file(chatml.folder.path("chat.jsonl"), line + "\n");
+  write_file(chatml.folder.at("chat.jsonl"), line + "\n");
   PrepareOptions options;
-  options.inputs = {chatml.folder.path("chat.jsonl")};
+  options.inputs = {chatml.folder.at("chat.jsonl")};
   options.chat = chat_preset("tokenizer");
-  options.output_prefix = chatml.folder.path("out");
+  options.output_prefix = chatml.folder.at("out");
   const PrepareResult result = prepare(options, *chatml.tokenizer);
   EXPECT_EQ(result.train.num_documents, 1);
   EXPECT_EQ(result.train.num_loss_tokens, 5)
       << "Yes, two ends of turns; the end of the document does not count";
   EXPECT_EQ(read_dataset_info(options.output_prefix)->chat_template, "tokenizer");
   const std::string before = chat_fingerprint(*options.chat, *chatml.tokenizer);
-  write_file(chatml.path("chat_template.jinja"), std::string(kChatml) + "x");
+  write_file(chatml.at("chat_template.jinja"), std::string(kChatml) + "x");
   EXPECT_NE(chat_fingerprint(*options.chat, *chatml.tokenizer), before);
 }
 

@@ -26,7 +26,7 @@ Json tiny() {
 std::string refused(const std::function<void(Json&)>& change) {
   Json json = tiny();
   change(json);
-  return error_of([&] { HuggingFaceTokenizer(json.dump(), "t", ""); });
+  return refusal([&] { HuggingFaceTokenizer(json.dump(), "t", ""); });
 }
 
 bool has(const std::string& message, const std::string& part) {
@@ -41,8 +41,8 @@ TEST(TokenizerFiles, TinyFileWorks) {
   EXPECT_EQ(t.id_of("<e>"), 3);
   EXPECT_EQ(t.id_of("zz"), std::nullopt);
   EXPECT_EQ(t.decode(std::vector<int32_t>{2, 3, 0}), "aba");  // the end of a document decodes to nothing
-  EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{7}); }), "id 7 at position 0"));
-  EXPECT_TRUE(has(error_of([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
+  EXPECT_TRUE(has(refusal([&] { t.decode(std::vector<int32_t>{7}); }), "id 7 at position 0"));
+  EXPECT_TRUE(has(refusal([&] { t.decode(std::vector<int32_t>{-1}); }), "id -1 at position 0"));
 }
 
 TEST(TokenizerFiles, AnEmptyVocabularyIsCalledEmpty) {
@@ -62,7 +62,7 @@ TEST(TokenizerFiles, AShortTextStaysShort) {
   const auto text_with = [](const Json& normalizer, const std::string& text) {
     Json json = tiny();
     json["normalizer"] = normalizer;
-    return error_of([&] { HuggingFaceTokenizer(json.dump(), "t", "").encode(text); });
+    return refusal([&] { HuggingFaceTokenizer(json.dump(), "t", "").encode(text); });
   };
   const Json sixty = {{"type", "Sequence"}, {"normalizers", Json(60, doubling)}};
   EXPECT_TRUE(has(text_with(sixty, "aaab"), "normalizer makes more than 4352 bytes of a text of 4"));
@@ -84,7 +84,7 @@ TEST(TokenizerFiles, AFewTokensDecodeToAFewBytes) {
     return json.dump();
   };
   const auto decoded_with = [&](const Json& decoder) {
-    return error_of([&] { HuggingFaceTokenizer(with(decoder), "t", "").decode(ids, {}); });
+    return refusal([&] { HuggingFaceTokenizer(with(decoder), "t", "").decode(ids, {}); });
   };
   const Json long_one = {
       {"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(1'000'000, 'a')}};
@@ -207,10 +207,10 @@ TEST(TokenizerFiles, HostileFilesAreRefused) {
                             {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"q": {"ids": [9]}}})");
           }),
           "no token with id 9"));
-  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer(std::string(100, '['), "t", ""); }), "deeper than 64"));
-  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer("{\"a\": ", "t", ""); }), "t: broken JSON"));
-  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer("[]", "t", ""); }), "an object is needed"));
-  EXPECT_TRUE(has(error_of([] { HuggingFaceTokenizer(tiny().dump(), "t", "<nope>"); }), "\"<nope>\""));
+  EXPECT_TRUE(has(refusal([] { HuggingFaceTokenizer(std::string(100, '['), "t", ""); }), "deeper than 64"));
+  EXPECT_TRUE(has(refusal([] { HuggingFaceTokenizer("{\"a\": ", "t", ""); }), "t: broken JSON"));
+  EXPECT_TRUE(has(refusal([] { HuggingFaceTokenizer("[]", "t", ""); }), "an object is needed"));
+  EXPECT_TRUE(has(refusal([] { HuggingFaceTokenizer(tiny().dump(), "t", "<nope>"); }), "\"<nope>\""));
 }
 
 TEST(TokenizerFiles, RankFiles) {
@@ -222,23 +222,23 @@ TEST(TokenizerFiles, RankFiles) {
   EXPECT_EQ(t->decode(std::vector<int32_t>{first_special + 1}), "<|im_start|>");
   EXPECT_NE(t->encode("<|im_start|>").size(), 1u);  // text never makes special tokens
   EXPECT_NE(read_tiktoken(ranks, "r", "llama3")->tokenizer_hash(), t->tokenizer_hash());
-  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks, "r", "gpt9"); }), "known are r50k"));
+  EXPECT_TRUE(has(refusal([&] { read_tiktoken(ranks, "r", "gpt9"); }), "known are r50k"));
   const auto harmony = read_tiktoken(ranks, "r", "o200k_harmony");
   EXPECT_EQ(harmony->id_of("<|channel|>"), 200005);
   EXPECT_EQ(harmony->id_of("<|reserved_201087|>"), 201087);
   EXPECT_EQ(harmony->end_of_document(), 199999);
   EXPECT_EQ(harmony->vocab_size(), 201088);
-  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "xx 1\n", "r", "qwen"); }),
-                  "\"xx 1\" is not \"base64 rank\""));
-  EXPECT_TRUE(has(error_of([&] { read_tiktoken(ranks + "AAAA 3\n", "r", "qwen"); }), "the same id 3"));
   EXPECT_TRUE(
-      has(error_of([&] { read_tiktoken(ranks + "QUFBQUFB 999999999\n", "r", "qwen"); }), "has id 999999999"));
-  EXPECT_TRUE(has(error_of([&] { read_tiktoken("QQ== 0\n", "r", "qwen"); }), "has no rank"));
-  EXPECT_TRUE(has(error_of([&] { read_tiktoken("", "r", "qwen"); }), "holds no rank"));
+      has(refusal([&] { read_tiktoken(ranks + "xx 1\n", "r", "qwen"); }), "\"xx 1\" is not \"base64 rank\""));
+  EXPECT_TRUE(has(refusal([&] { read_tiktoken(ranks + "AAAA 3\n", "r", "qwen"); }), "the same id 3"));
+  EXPECT_TRUE(
+      has(refusal([&] { read_tiktoken(ranks + "QUFBQUFB 999999999\n", "r", "qwen"); }), "has id 999999999"));
+  EXPECT_TRUE(has(refusal([&] { read_tiktoken("QQ== 0\n", "r", "qwen"); }), "has no rank"));
+  EXPECT_TRUE(has(refusal([&] { read_tiktoken("", "r", "qwen"); }), "holds no rank"));
   RankFileFamily letters{.pattern = "[a-z]+"};
   const auto partial = read_tiktoken(ranks, "r", letters);
-  EXPECT_TRUE(has(error_of([&] { partial->encode("ab 1"); }), "leaves 2 bytes at 2 uncovered"));
-  EXPECT_TRUE(has(error_of([&] { partial->end_of_document(); }), "which token ends a document"));
+  EXPECT_TRUE(has(refusal([&] { partial->encode("ab 1"); }), "leaves 2 bytes at 2 uncovered"));
+  EXPECT_TRUE(has(refusal([&] { partial->end_of_document(); }), "which token ends a document"));
 }
 
 // Kimi's folder: ranks, and special tokens in another file; no tokenizer.json. It was refused.
@@ -246,18 +246,18 @@ TEST(TokenizerFiles, AFolderWithTiktokenModelAndItsSettings) {
   TemporaryFolder folder;
   const std::string ranks = read_file(tokenizer_data() + "small.tiktoken");
   const auto num = static_cast<int32_t>(std::count(ranks.begin(), ranks.end(), '\n'));
-  write_file(folder.path("tiktoken.model"), ranks);
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "name its family"));
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer("kimi:" + folder.path("")); }),
-                  "tokenizer_config.json is not there"));
+  write_file(folder.at("tiktoken.model"), ranks);
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("")); }), "name its family"));
+  EXPECT_TRUE(
+      has(refusal([&] { open_tokenizer("kimi:" + folder.at("")); }), "tokenizer_config.json is not there"));
   Json settings = {{"tokenizer_class", "TikTokenTokenizer"}, {"bos_token", "[BOS]"}, {"eos_token", "[EOS]"}};
   const auto name = [&](int32_t id, const char* content) {
     settings["added_tokens_decoder"][std::to_string(num + id)] = {{"content", content}, {"special", true}};
   };
   name(0, "[BOS]"), name(1, "[EOS]"), name(3, "<|im_user|>"), name(11, "<|tool_calls_section_begin|>");
-  write_file(folder.path("tokenizer_config.json"), settings.dump());
-  const auto t = open_tokenizer(folder.path(""));
-  EXPECT_EQ(t->name(), folder.path("tiktoken.model"));
+  write_file(folder.at("tokenizer_config.json"), settings.dump());
+  const auto t = open_tokenizer(folder.at(""));
+  EXPECT_EQ(t->name(), folder.at("tiktoken.model"));
   EXPECT_EQ(t->vocab_size(), num + 256);
   EXPECT_EQ(t->end_of_document(), num + 1);
   EXPECT_EQ(t->id_of("<|tool_calls_section_begin|>"), num + 11);
@@ -270,8 +270,8 @@ TEST(TokenizerFiles, AFolderWithTiktokenModelAndItsSettings) {
   EXPECT_EQ(std::count(plain.begin(), plain.end(), num + 3), 0);
   EXPECT_EQ(t->decode(plain, DecodeOptions{}), text);
   settings["added_tokens_decoder"]["x"] = {{"content", "y"}};
-  write_file(folder.path("tokenizer_config.json"), settings.dump());
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "\"x\" is no id"));
+  write_file(folder.at("tokenizer_config.json"), settings.dump());
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("")); }), "\"x\" is no id"));
 }
 
 std::string tekken(const std::function<void(Json&)>& change = {}) {
@@ -293,11 +293,11 @@ TEST(TokenizerFiles, Tekken) {
   EXPECT_EQ(t->encode("A", EncodeOptions{.add_special_tokens = true}), (std::vector<int32_t>{1, 69}));
   EXPECT_EQ(t->end_of_document(), 2);
   EXPECT_EQ(t->id_of("[INST]"), 3);
-  EXPECT_TRUE(has(error_of([] { read_tekken(tekken([](Json& j) { j["vocab"][5]["rank"] = 6; }), "t"); }),
+  EXPECT_TRUE(has(refusal([] { read_tekken(tekken([](Json& j) { j["vocab"][5]["rank"] = 6; }), "t"); }),
                   "vocab[5]: its rank is not 5"));
-  EXPECT_TRUE(has(
-      error_of([] { read_tekken(tekken([](Json& j) { j["config"]["default_vocab_size"] = 900; }), "t"); }),
-      "does not fit"));
+  EXPECT_TRUE(
+      has(refusal([] { read_tekken(tekken([](Json& j) { j["config"]["default_vocab_size"] = 900; }), "t"); }),
+          "does not fit"));
 }
 
 TEST(TokenizerFiles, SentencePiece) {
@@ -306,39 +306,39 @@ TEST(TokenizerFiles, SentencePiece) {
   EXPECT_EQ(t->end_of_document(), t->id_of("</s>"));
   EXPECT_EQ(t->id_of("no such piece"), std::nullopt);
   EXPECT_EQ(t->tokenizer_hash(), base::to_hex(base::sha256(file)));
-  EXPECT_TRUE(has(error_of([&] { t->decode(std::vector<int32_t>{99999}); }), "id 99999 at position 0"));
-  EXPECT_TRUE(has(error_of([] { read_sentencepiece("not a model", "m"); }), "m: is no SentencePiece model"));
-  EXPECT_TRUE(has(error_of([] { read_sentencepiece("", "m"); }), "m: "));
-  EXPECT_TRUE(has(error_of([&] { read_sentencepiece(file.substr(0, file.size() / 2), "m"); }), "m: "));
+  EXPECT_TRUE(has(refusal([&] { t->decode(std::vector<int32_t>{99999}); }), "id 99999 at position 0"));
+  EXPECT_TRUE(has(refusal([] { read_sentencepiece("not a model", "m"); }), "m: is no SentencePiece model"));
+  EXPECT_TRUE(has(refusal([] { read_sentencepiece("", "m"); }), "m: "));
+  EXPECT_TRUE(has(refusal([&] { read_sentencepiece(file.substr(0, file.size() / 2), "m"); }), "m: "));
 }
 
 TEST(TokenizerFiles, OpenPicksByName) {
   TemporaryFolder folder;
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "holds no tokenizer.json"));
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("none.json")); }), "cannot open"));
-  write_file(folder.path("x.tiktoken"), read_file(tokenizer_data() + "small.tiktoken"));
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("")); }), "name its family"));
-  EXPECT_EQ(open_tokenizer(folder.path(""), {.rank_family = "qwen"})->name(), folder.path("x.tiktoken"));
-  write_file(folder.path("tokenizer.model"), read_file(tokenizer_data() + "small.model"));
-  EXPECT_EQ(open_tokenizer(folder.path(""))->vocab_size(), 420);
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("")); }), "holds no tokenizer.json"));
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("none.json")); }), "cannot open"));
+  write_file(folder.at("x.tiktoken"), read_file(tokenizer_data() + "small.tiktoken"));
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("")); }), "name its family"));
+  EXPECT_EQ(open_tokenizer(folder.at(""), {.rank_family = "qwen"})->name(), folder.at("x.tiktoken"));
+  write_file(folder.at("tokenizer.model"), read_file(tokenizer_data() + "small.model"));
+  EXPECT_EQ(open_tokenizer(folder.at(""))->vocab_size(), 420);
   const std::string json = read_file(tokenizer_data() + "gpt2.json");
-  write_file(folder.path("tokenizer.json"), json);
-  auto t = open_tokenizer(folder.path(""));
+  write_file(folder.at("tokenizer.json"), json);
+  auto t = open_tokenizer(folder.at(""));
   EXPECT_EQ(t->tokenizer_hash(), base::to_hex(base::sha256(json)));
   EXPECT_FALSE(t->has_end_of_document());
-  EXPECT_TRUE(has(error_of([&] { t->end_of_document(); }), "which token ends a document"));
-  EXPECT_EQ(open_tokenizer(folder.path(""), {.end_of_document = "<|endoftext|>"})->end_of_document(), 0);
-  write_file(folder.path("config.json"), R"({"eos_token_id": [1, 2]})");
-  EXPECT_EQ(open_tokenizer(folder.path(""))->end_of_document(), 1);
-  write_file(folder.path("special_tokens_map.json"), R"({"eos_token": {"content": "MASK"}})");
-  t = open_tokenizer(folder.path(""));
+  EXPECT_TRUE(has(refusal([&] { t->end_of_document(); }), "which token ends a document"));
+  EXPECT_EQ(open_tokenizer(folder.at(""), {.end_of_document = "<|endoftext|>"})->end_of_document(), 0);
+  write_file(folder.at("config.json"), R"({"eos_token_id": [1, 2]})");
+  EXPECT_EQ(open_tokenizer(folder.at(""))->end_of_document(), 1);
+  write_file(folder.at("special_tokens_map.json"), R"({"eos_token": {"content": "MASK"}})");
+  t = open_tokenizer(folder.at(""));
   EXPECT_EQ(t->end_of_document(), t->id_of("MASK"));
-  write_file(folder.path("tokenizer_config.json"), R"({"eos_token": "<|endoftext|>"})");
-  EXPECT_EQ(open_tokenizer(folder.path(""))->end_of_document(), 0);
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("tokenizer.json"), {.rank_family = "qwen"}); }),
+  write_file(folder.at("tokenizer_config.json"), R"({"eos_token": "<|endoftext|>"})");
+  EXPECT_EQ(open_tokenizer(folder.at(""))->end_of_document(), 0);
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("tokenizer.json"), {.rank_family = "qwen"}); }),
                   "is no rank file"));
-  write_file(folder.path("other.bin"), "x");
-  EXPECT_TRUE(has(error_of([&] { open_tokenizer(folder.path("other.bin")); }), "no tokenizer is known"));
+  write_file(folder.at("other.bin"), "x");
+  EXPECT_TRUE(has(refusal([&] { open_tokenizer(folder.at("other.bin")); }), "no tokenizer is known"));
 }
 
 // A model has more rows than its tokenizer has tokens, and may generate any of them: a run once ended in an
@@ -355,7 +355,7 @@ TEST(Tokenizers, IdsThatStandForNothingAreLeftOutWhereAsked) {
     EXPECT_EQ(text, "the dog") << name;
     ids.insert(ids.begin() + 1, {beyond, beyond + 70000, -1});
     EXPECT_EQ(tokenizer->decode(ids, lenient), text) << name;
-    EXPECT_TRUE(has(error_of([&] { tokenizer->decode(ids, DecodeOptions{}); }), "at position 1")) << name;
+    EXPECT_TRUE(has(refusal([&] { tokenizer->decode(ids, DecodeOptions{}); }), "at position 1")) << name;
   }
 }
 

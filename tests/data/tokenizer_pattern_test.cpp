@@ -68,7 +68,7 @@ TEST(TokenizerPattern, GroupsAndRepeatsOfEachDialect) {
 
 TEST(TokenizerPattern, RefusesByName) {
   const auto refused = [](const std::string& pattern) {
-    return error_of([&] { Regex(pattern, PatternDialect::Oniguruma, "test"); });
+    return refusal([&] { Regex(pattern, PatternDialect::Oniguruma, "test"); });
   };
   EXPECT_NE(refused(R"(a\Gb)").find(R"(escape \G at byte 1 is not supported)"), std::string::npos);
   EXPECT_NE(refused(R"((?x) a)").find("group (?x)"), std::string::npos);
@@ -95,7 +95,7 @@ TEST(TokenizerPattern, RefusesByName) {
 }
 
 TEST(TokenizerPattern, GivesUpInsteadOfRunningForever) {
-  EXPECT_NE(error_of([] {
+  EXPECT_NE(refusal([] {
               matches("(?:a|aa|a)+(?:a|aa)+b", std::string(60, 'a') + "cb");
             }).find("gives up on this text"),
             std::string::npos);

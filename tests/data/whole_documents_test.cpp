@@ -20,7 +20,7 @@ namespace {
 class WholeSet {
  public:
   explicit WholeSet(const std::vector<int64_t>& lengths, bool mask = true) {
-    IndexedDatasetWriter writer(folder_.path("set"),
+    IndexedDatasetWriter writer(folder_.at("set"),
                                 {.vocab_size = 257, .end_of_document = 256, .loss_mask = mask});
     int32_t next = 0;
     for (const int64_t length : lengths) {
@@ -44,7 +44,7 @@ class WholeSet {
       if (mask) info.num_loss_tokens = c.num_loss_tokens;
       return to_json(info);
     });
-    set_.emplace(folder_.path("set"), 257);
+    set_.emplace(folder_.at("set"), 257);
   }
   const IndexedDataset& operator*() const { return *set_; }
   const IndexedDataset* operator->() const { return &*set_; }
@@ -182,13 +182,13 @@ TEST(WholeDocuments, APositionIsAllThereIs) {
       << "epochs hold the same samples";
   EXPECT_NE(one.window_at({0, 0}) + one.window_at({0, 1}) * 1000,
             one.window_at({1, 0}) + one.window_at({1, 1}) * 1000);
-  expect_in("is impossible", error_of([&] { one.window_at({0, one.num_samples_per_epoch()}); }));
+  expect_in("is impossible", refusal([&] { one.window_at({0, one.num_samples_per_epoch()}); }));
 }
 
 TEST(WholeDocuments, LongOnesAreNeverCutInSilence) {
   const WholeSet set({5, 40, 7, 33, 2});
   EXPECT_EQ(
-      error_of([&] { whole_sampler(set, 32); }),
+      refusal([&] { whole_sampler(set, 32); }),
       set->prefix() +
           ": 2 of 5 documents are longer than a sequence of 32 tokens; the longest, document 1, has 40. "
           "train.seq_len = 40 has room for all; data.packing = \"whole_drop\" leaves them out, "
@@ -202,14 +202,14 @@ TEST(WholeDocuments, LongOnesAreNeverCutInSilence) {
   EXPECT_EQ(
       whole.text(),
       "3 whole documents in 1 sequence, 43.8 % filled; 2 left out as longer than a sequence (73 tokens)");
-  expect_in("data.packing = \"stream\" cuts them", error_of([&] {
+  expect_in("data.packing = \"stream\" cuts them", refusal([&] {
               whole_sampler(WholeSet({9, 9}), 4, 0, false, Packing::WholeDrop);
             }));
   EXPECT_EQ(whole_sampler(set, 40).whole_documents()->num_dropped(), 0) << "as long as a sequence fits";
-  expect_in("isolate_documents", error_of([&] {
+  expect_in("isolate_documents", refusal([&] {
               Sampler(*set, {.seq_len = 64, .isolate_documents = false, .packing = Packing::Whole});
             }));
-  expect_in("known are stream, whole and whole_drop", error_of([] { packing_of("cut"); }));
+  expect_in("known are stream, whole and whole_drop", refusal([] { packing_of("cut"); }));
 }
 
 TEST(WholeDocuments, InspectedAsTheyAreTrained) {

@@ -25,7 +25,7 @@ using nlohmann::json;
 class Companions : public ::testing::Test {
  protected:
   std::string at(const std::string& name) const { return folder_.path() + "/" + name; }
-  json read(const std::string& name) const { return json::parse(text_of_file(at(name))); }
+  json read(const std::string& name) const { return json::parse(read_file(at(name))); }
   // A run of two steps from scratch.
   void train(const std::string& run, const std::string& more) const {
     fs::create_directories(at(run));
@@ -41,7 +41,7 @@ class Companions : public ::testing::Test {
   ExportResult write(const std::string& run, const std::string& to) const {
     return export_model({at(run), at(to), "", int64_t{1} << 30, true});
   }
-  std::string write_text() const {
+  std::string write_file() const {
     std::ofstream(at("notes.txt")) << std::string(300, 'x') << " über " << std::string(300, 'y');
     return at("notes.txt");
   }
@@ -65,7 +65,7 @@ class Companions : public ::testing::Test {
 };
 
 TEST_F(Companions, AModelFromScratchSaysWhatEndsAText) {
-  train("run", "[data]\ntrain = \"" + write_text() + "\"\n");
+  train("run", "[data]\ntrain = \"" + write_file() + "\"\n");
   EXPECT_TRUE(write("run", "out").notes.empty());
   EXPECT_EQ(read("out/config.json").at("eos_token_id"), 256);
   EXPECT_TRUE(read("out/config.json").at("pad_token_id").is_null()) << "the row must stay trained";
@@ -78,7 +78,7 @@ TEST_F(Companions, AModelFromScratchSaysWhatEndsAText) {
 }
 
 TEST_F(Companions, TheByteTokenizersFileHasItsIds) {
-  train("run", "[data]\ntrain = \"" + write_text() + "\"\n");
+  train("run", "[data]\ntrain = \"" + write_file() + "\"\n");
   write("run", "out");
   const auto written = data::open_tokenizer(at("out"));
   const data::ByteTokenizer bytes;
@@ -114,9 +114,8 @@ TEST_F(Companions, AModelTrainedOnConversationsCarriesItsTemplate) {
   EXPECT_TRUE(write("run", "out").notes.empty());
   EXPECT_EQ(read("out/config.json").at("eos_token_id"), 0);
   EXPECT_EQ(read("out/generation_config.json").at("eos_token_id"), json::array({2, 0})) << "<|im_end|> too";
-  EXPECT_EQ(text_of_file(at("out/chat_template.jinja")), jinja_template(data::chat_preset("chatml")));
-  EXPECT_EQ(read("out/tokenizer_config.json").at("chat_template"),
-            text_of_file(at("out/chat_template.jinja")));
+  EXPECT_EQ(read_file(at("out/chat_template.jinja")), jinja_template(data::chat_preset("chatml")));
+  EXPECT_EQ(read("out/tokenizer_config.json").at("chat_template"), read_file(at("out/chat_template.jinja")));
   EXPECT_EQ(read("out/tokenizer_config.json").at("eos_token"), "<|endoftext|>");
 
   // After an import it is the source's.
@@ -124,7 +123,7 @@ TEST_F(Companions, AModelTrainedOnConversationsCarriesItsTemplate) {
   write("tuned", "same");
   for (const char* name :
        {"config.json", "generation_config.json", "chat_template.jinja", "tokenizer_config.json"})
-    EXPECT_EQ(text_of_file(at("same/") + name), text_of_file(at("out/") + name)) << name;
+    EXPECT_EQ(read_file(at("same/") + name), read_file(at("out/") + name)) << name;
 }
 
 TEST_F(Companions, IdsOfUnknownDataAreNotMadeUp) {

@@ -1,10 +1,5 @@
 #include "exchange/exchange_support.h"
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
 #include "data/indexed_writer.h"
 #include "safetensors/model_folder.h"
 #include "train/loop.h"
@@ -20,17 +15,6 @@ std::string golden_folder(const std::string& family) {
   return std::string(PLEAT_SOURCE_DIR) + "/tests/golden/" + family;
 }
 
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "pleat-exchange-XXXXXX").string();
-  PLEAT_CHECK(mkdtemp(name.data()), "a folder for a test");
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of(
     const std::string& model_folder) {
   const safetensors::ModelFolder folder = safetensors::ModelFolder::open(model_folder);
@@ -43,13 +27,6 @@ std::map<std::string, std::pair<std::string, std::vector<std::byte>>> tensors_of
     folder.read(name, bytes);
   }
   return out;
-}
-
-std::string text_of_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream out;
-  out << in.rdbuf();
-  return out.str();
 }
 
 std::string write_dataset(const std::string& folder, int vocab_size) {

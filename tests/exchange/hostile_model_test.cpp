@@ -70,7 +70,7 @@ TEST(HostileModel, ImportCountsTheTensorsOfTheFile) {
 
 TEST(HostileModel, JunkThatDescribesIsRefused) {
   const auto refusal = [](const std::string& key, const json& value) {
-    json j = json::parse(text_of_file(golden_folder("llama") + "/config.json"));
+    json j = json::parse(read_file(golden_folder("llama") + "/config.json"));
     j[key] = value;
     return message_of([&] { family::parse_model_config(j.dump(), "config.json"); });
   };

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
-#include <sstream>
 
 #include "exchange/exchange_support.h"
 #include "exchange/export.h"
@@ -72,10 +70,7 @@ NumbersByName with_mtp(int num_layers) {
 
 void write_model(const std::string& folder, const NumbersByName& tensors, int declared) {
   fs::create_directories(folder);
-  std::ifstream in(golden_folder("deepseek_v3") + "/config.json");
-  std::stringstream text;
-  text << in.rdbuf();
-  std::string json = text.str();
+  std::string json = read_file(golden_folder("deepseek_v3") + "/config.json");
   const std::string key = "\"num_nextn_predict_layers\": 1";
   json.replace(json.find(key), key.size(), fmt::format("\"num_nextn_predict_layers\": {}", declared));
   std::ofstream(folder + "/config.json") << json;
@@ -223,10 +218,7 @@ TEST_F(MtpExchange, ProbeIsBlindToThemUnlessAsked) {
   const auto probed = [&](const std::string& model, const std::string& to, std::vector<std::string> sets) {
     o.model_folder = model, o.out_path = at(to), o.sets = std::move(sets);
     probe(o);
-    std::ifstream in(o.out_path, std::ios::binary);
-    std::stringstream text;
-    text << in.rdbuf();
-    return text.str();
+    return read_file(o.out_path);
   };
   EXPECT_EQ(probed(at("model"), "a", {}), probed(golden_folder("deepseek_v3"), "b", {}));
   probed(at("model"), "c", {"model.num_mtp_layers=1"});

@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 json config_of(const std::string& family) {
-  return json::parse(text_of_file(golden_folder(family) + "/config.json"));
+  return json::parse(read_file(golden_folder(family) + "/config.json"));
 }
 
 config::Config read(const json& j) { return family::parse_model_config(j.dump(), "config.json").config; }

@@ -54,7 +54,7 @@ TEST_P(RoundTrip, IsBitwise) {
     EXPECT_TRUE(after.at(name).second == tensor.second) << name;
   }
   for (const char* file : {"config.json", "generation_config.json"})
-    EXPECT_EQ(text_of_file(at("out/") + file), text_of_file(golden_folder(GetParam()) + "/" + file));
+    EXPECT_EQ(read_file(at("out/") + file), read_file(golden_folder(GetParam()) + "/" + file));
 }
 
 TEST_P(RoundTrip, ShardsHoldTheSame) {
@@ -74,7 +74,7 @@ TEST_P(RoundTrip, NarrowingHappensOnceAndSparesTheCorrectionBias) {
   for (const auto& [name, tensor] : narrow)
     EXPECT_TRUE(tensor.first.starts_with(name.ends_with("e_score_correction_bias") ? "F32" : "BF16"))
         << name << " " << tensor.first;
-  EXPECT_NE(text_of_file(at("narrow/config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
+  EXPECT_NE(read_file(at("narrow/config.json")).find("\"dtype\": \"bfloat16\""), std::string::npos);
 }
 
 TEST_P(RoundTrip, TrainedModelComesOut) {
@@ -145,7 +145,7 @@ TEST_F(Refused, NotATextToTrainOnThatIsSetInAnImport) {
   for (const char* family : {"llama", "mixtral"}) {
     const std::string run = at(family);
     import_model({golden_folder(family), run, {"data.train=notes.txt", "data.tokenizer=tokens.json"}});
-    const std::string asked = text_of_file(run + "/asked.toml");
+    const std::string asked = read_file(run + "/asked.toml");
     EXPECT_SAYS(asked, "notes.txt");
     EXPECT_EQ(asked.find("jsonl_key"), std::string::npos) << asked;
     EXPECT_TRUE(config::load(run, {}).data.train.ends_with("/notes.txt"));

@@ -63,7 +63,7 @@ TEST_F(Tokenizer, OfTheFolderIsTheRuns) {
   ASSERT_TRUE(prepared);
   EXPECT_EQ(prepared->tokenizer_sha256, hash);
   write(at("run"), at("out"));
-  EXPECT_EQ(text_of_file(at("out/tokenizer.json")), text_of_file(at("model/tokenizer.json")));
+  EXPECT_EQ(read_file(at("out/tokenizer.json")), read_file(at("model/tokenizer.json")));
 
   EXPECT_EQ(open_model_source(at("run")).tokenizer, at("run/source"));
   fs::rename(at("run"), at("moved"));
@@ -80,7 +80,7 @@ TEST_F(Tokenizer, OneGivenAtTheImportIsTaken) {
   EXPECT_EQ(config::load(at("run/config.toml")).data.tokenizer, at("other"));
   EXPECT_EQ(open_model_source(at("run")).tokenizer, at("other"));
   EXPECT_TRUE(write(at("run"), at("out")).notes.empty());
-  EXPECT_EQ(text_of_file(at("out/tokenizer.json")), text_of_file(at("other/tokenizer.json")));
+  EXPECT_EQ(read_file(at("out/tokenizer.json")), read_file(at("other/tokenizer.json")));
 }
 
 TEST_F(Tokenizer, OneThatCannotBeUsedIsSaid) {
@@ -108,14 +108,14 @@ TEST_F(Tokenizer, OfARunFromScratchIsExported) {
   train_run(at("run"), short_training(at("notes.txt")));
   EXPECT_TRUE(write(at("run"), at("out")).notes.empty());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
-    EXPECT_EQ(text_of_file(at("out/") + name), text_of_file(at("tok/") + name));
+    EXPECT_EQ(read_file(at("out/") + name), read_file(at("tok/") + name));
   EXPECT_EQ(open_model_source(at("out")).tokenizer, at("out"));
 
   // The run has a copy of its own.
-  const std::string text = text_of_file(at("tok/tokenizer.json"));
+  const std::string text = read_file(at("tok/tokenizer.json"));
   fs::remove_all(at("tok"));
   EXPECT_TRUE(write(at("run"), at("again")).notes.empty());
-  EXPECT_EQ(text_of_file(at("again/tokenizer.json")), text);
+  EXPECT_EQ(read_file(at("again/tokenizer.json")), text);
   fs::remove_all(at("run/tokenizer"));
   const ExportResult without = write(at("run"), at("without"));
   ASSERT_EQ(without.notes.size(), 1u);

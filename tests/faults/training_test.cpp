@@ -4,8 +4,9 @@
 
 #include <sstream>
 
-#include "cli/process.h"
 #include "faults/run_support.h"
+#include "support/process.h"
+#include "support/small_models.h"
 
 namespace pleat {
 namespace {
@@ -20,30 +21,16 @@ class TrainingFaults : public ::testing::Test {
   void SetUp() override {
     std::string text;
     for (int i = 0; i < 200; ++i) text += fmt::format("{} and {} make {}.\n\n", i, i * i, i + i * i);
-    testing::write_text(folder_.at("data.txt"), text);
-    testing::write_text(folder_.at("run.toml"), fmt::format(R"(
-[model]
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 2
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 16
-[train]
-steps = 4
-micro_batch = 2
-num_microbatches = 2
-seq_len = 32
-[data]
-train = "{}"
-[log]
-tensorboard = false
-[device]
-threads = 1
+    testing::write_file(folder_.at("data.txt"), text);
+    testing::write_file(folder_.at("run.toml"), fmt::format(R"({}
+moe.num_experts = 8
+train.steps = 4
+train.num_microbatches = 2
+data.train = "{}"
+log.tensorboard = false
+device.threads = 1
 )",
-                                                            folder_.at("data.txt")));
+                                                            testing::kRunModel, folder_.at("data.txt")));
   }
 
   // `fault` as in comm/inject.h, `layout` settings without their section.
@@ -72,7 +59,7 @@ threads = 1
     return c;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   int num_runs_ = 0;
 };
 

@@ -11,6 +11,7 @@
 
 #include "infer/inference_support.h"
 #include "infer/score_requests.h"
+#include "support/refusal.h"
 
 namespace pleat::infer::testing {
 namespace {
@@ -243,12 +244,7 @@ class Requests : public ::testing::Test {
     return read_requests(path(), &vocabulary_, options_);
   }
   std::string refused(const std::string& text) {
-    try {
-      read(text);
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
+    return pleat::testing::message_of([&] { read(text); });
   }
   std::string path() const { return (folder_ / "requests.jsonl").string(); }
   std::filesystem::path folder_;

@@ -3,13 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
 #include <string>
 
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
 #include "program/builder.h"
+#include "support/files.h"
 
 namespace pleat::interpret {
 
@@ -50,13 +49,7 @@ inline std::string golden_path() {
 }
 
 // A real training step of two layers, kept as text.
-inline std::string golden_text() {
-  std::ifstream in(golden_path());
-  std::ostringstream out;
-  out << in.rdbuf();
-  EXPECT_FALSE(out.str().empty()) << golden_path() << " cannot be read";
-  return out.str();
-}
+inline std::string golden_text() { return testing::read_file(golden_path()); }
 
 inline std::string joined(const CheckReport& report) {
   std::string out;

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "interpret/interpret_support.h"
 #include "program/brute_order.h"
+#include "support/refusal.h"
 
 namespace pleat::interpret {
 namespace {
@@ -15,13 +16,7 @@ namespace {
 using namespace program;
 
 std::string refusal(const std::string& text) {
-  try {
-    parse(text);
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.code(), base::ExitCode::BadInput);
-    return error.what();
-  }
-  return "";
+  return testing::message_of(base::ExitCode::BadInput, [&] { parse(text); });
 }
 
 TEST(Print, SmallAndGoldenAreFixedPoints) {

@@ -6,19 +6,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "support/refusal.h"
 
 namespace pleat::layout {
 
-// What f throws; empty when it does not.
-template <class F>
-std::string message_of(F f) {
-  try {
-    f();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using testing::message_of;
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
 

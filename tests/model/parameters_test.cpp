@@ -9,6 +9,7 @@
 #include <set>
 
 #include "model/decoder.h"
+#include "support/small_models.h"
 
 namespace pleat::model {
 namespace {
@@ -17,26 +18,17 @@ config::Config make(const std::string& text, const std::vector<std::string>& set
   return config::resolve(config::parse(text, sets, "test.toml"));
 }
 
-const std::string kEverything = R"(
-[model]
-vocab_size = 61
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 2
-head_dim = 6
-ffn_hidden_size = 48
-leading_dense_layers = 1
-qk_norm = true
-qkv_bias = true
-attn_out_bias = true
-mlp_bias = true
-[moe]
-num_experts = 8
-ffn_hidden_size = 24
-shared_ffn_hidden_size = 40
-shared_gate = true
-router_bias = true
+const std::string kEverything = testing::kBuiltModel + R"(
+model.num_layers = 2
+model.head_dim = 6
+model.ffn_hidden_size = 48
+model.leading_dense_layers = 1
+model.qk_norm = true
+model.qkv_bias = true
+model.attn_out_bias = true
+model.mlp_bias = true
+moe.shared_gate = true
+moe.router_bias = true
 )";
 
 const std::string kQwen3_30B = R"(
@@ -238,7 +230,7 @@ TEST(Decoder, CapacityRoundsUp) {
 
 TEST(Decoder, RoutedRowsFollowCapacity) {
   const auto rows = [](const std::vector<std::string>& more) {
-    std::vector<std::string> sets = {"train.seq_len=100"};
+    std::vector<std::string> sets = {"train.micro_batch=1", "train.seq_len=100"};
     sets.insert(sets.end(), more.begin(), more.end());
     const config::Config config = make(kEverything, sets);
     const auto table = make_parameters(config);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "report/format.h"
-#include "report/scratch_support.h"
+#include "report/report_support.h"
 #include "report/table.h"
 
 namespace pleat::report {

@@ -12,7 +12,7 @@
 #include "report/html/page.h"
 #include "report/html/timeline.h"
 #include "report/jsonl_log.h"
-#include "report/scratch_support.h"
+#include "report/report_support.h"
 #include "report/write_report.h"
 
 namespace pleat::report::html {
@@ -187,7 +187,7 @@ TEST(Timeline, ManyStagesAreSaidToBeCut) {
 class RunFolder : public ::testing::Test {
  protected:
   void write_all() {
-    JsonlLog log = JsonlLog::fresh(scratch_ / "metrics.jsonl");
+    JsonlLog log = JsonlLog::fresh(scratch_.at("metrics.jsonl"));
     for (int64_t step = 1; step <= 60; ++step) {
       StepRecord record = sample_record(step);
       record.grad_norm = 1.0;
@@ -204,23 +204,23 @@ class RunFolder : public ::testing::Test {
                               {"memory_by_owner", {{kHostile, 600}, {"weights", 300}}},
                               {"state_sha256", "ab"},
                               {kHostile, {1, 2}}};
-    write_bytes(scratch_ / "summary.json",
-                summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    write_file(scratch_.at("summary.json"),
+               summary.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     const nlohmann::json stage = {
         {"name", kHostile}, {"lane", 0}, {"start_us", 0}, {"dur_us", 5}, {"category", kHostile}};
-    write_bytes(scratch_ / "timeline.json", nlohmann::json::array({stage}).dump(
-                                                -1, ' ', false, nlohmann::json::error_handler_t::replace));
+    write_file(scratch_.at("timeline.json"),
+               nlohmann::json::array({stage}).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }
   std::string report() {
-    write_report(scratch_.folder(), scratch_ / "report.html");
-    return read_bytes(scratch_ / "report.html");
+    write_report(scratch_.path(), scratch_.at("report.html"));
+    return read_file(scratch_.at("report.html"));
   }
   std::string fault() {
-    std::string error = error_of([&] { report(); });
-    EXPECT_FALSE(std::filesystem::exists(scratch_ / "report.html"));
-    return error.size() > scratch_.folder().size() ? error.substr(scratch_.folder().size() + 1) : error;
+    std::string error = message_of([&] { report(); });
+    EXPECT_FALSE(std::filesystem::exists(scratch_.at("report.html")));
+    return error.size() > scratch_.path().size() ? error.substr(scratch_.path().size() + 1) : error;
   }
-  Scratch scratch_;
+  TemporaryFolder scratch_;
 };
 
 TEST_F(RunFolder, WholePageIsWellFormedAndSelfContained) {
@@ -240,13 +240,13 @@ TEST_F(RunFolder, WholePageIsWellFormedAndSelfContained) {
     EXPECT_TRUE(has(page, part)) << part;
   EXPECT_FALSE(has(page, "is not in the run folder"));
   EXPECT_TRUE(has(page, "<b>nan</b>"));  // the final loss, as it is
-  EXPECT_FALSE(std::filesystem::exists(scratch_ / "report.html.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(scratch_.at("report.html.tmp")));
 }
 
 TEST_F(RunFolder, ExtremeNumbersStillMakeAPage) {
   for (const double value : {0.0, 5e-324, 1e-310, -1.7e308, 1.7e308, 1e300, -kInfinity, 1.0 + 1e-16}) {
-    std::filesystem::remove(scratch_ / "metrics.jsonl");
-    JsonlLog log = JsonlLog::fresh(scratch_ / "metrics.jsonl");
+    std::filesystem::remove(scratch_.at("metrics.jsonl"));
+    JsonlLog log = JsonlLog::fresh(scratch_.at("metrics.jsonl"));
     for (int64_t step : {int64_t{1}, int64_t{2}, INT64_MAX / 2, INT64_MAX}) {
       StepRecord record = sample_record(step);
       for (double* field :
@@ -261,14 +261,14 @@ TEST_F(RunFolder, ExtremeNumbersStillMakeAPage) {
 
 TEST_F(RunFolder, MissingPartsAreNamed) {
   EXPECT_NE(fault().find("not the folder of a run"), std::string::npos);
-  write_bytes(scratch_ / "metrics.jsonl", "");
+  write_file(scratch_.at("metrics.jsonl"), "");
   std::string page = report();
   EXPECT_EQ(markup_fault(page), "");
   for (const char* part : {"metrics.jsonl is empty", "summary.json is not in the run folder",
                            "timeline.json is not in the run folder", "no router health"})
     EXPECT_TRUE(has(page, part)) << part;
-  std::filesystem::remove(scratch_ / "metrics.jsonl");
-  write_bytes(scratch_ / "summary.json", "{}");
+  std::filesystem::remove(scratch_.at("metrics.jsonl"));
+  write_file(scratch_.at("summary.json"), "{}");
   page = report();
   EXPECT_EQ(markup_fault(page), "");
   EXPECT_TRUE(has(page, "metrics.jsonl is not in the run folder"));
@@ -276,42 +276,43 @@ TEST_F(RunFolder, MissingPartsAreNamed) {
 }
 
 TEST_F(RunFolder, MalformedFilesAreNamedWithTheirLine) {
-  write_bytes(scratch_ / "summary.json", "{\n\"run\": \"x\",\n\"steps\": }");
+  write_file(scratch_.at("summary.json"), "{\n\"run\": \"x\",\n\"steps\": }");
   EXPECT_EQ(fault().rfind("summary.json:3: not valid JSON", 0), 0u);
-  write_bytes(scratch_ / "summary.json", "{\n\"run\": \"x\",\n\"steps\": []}");
+  write_file(scratch_.at("summary.json"), "{\n\"run\": \"x\",\n\"steps\": []}");
   EXPECT_EQ(fault(), "summary.json:3: \"steps\" is [], needs a number or \"nan\", \"inf\", \"-inf\"");
-  write_bytes(scratch_ / "summary.json", "{\"memory_by_owner\": {\"w\": -1}}");
+  write_file(scratch_.at("summary.json"), "{\"memory_by_owner\": {\"w\": -1}}");
   EXPECT_EQ(fault(), "summary.json:1: \"w\" has -1 bytes, needs a number from 0 to 1e18");
-  write_bytes(scratch_ / "summary.json", "{\"x\":" + std::string(100000, '['));
+  write_file(scratch_.at("summary.json"), "{\"x\":" + std::string(100000, '['));
   EXPECT_EQ(fault(), "summary.json: JSON nests deeper than 64 levels");
-  write_bytes(scratch_ / "summary.json", "[]");
+  write_file(scratch_.at("summary.json"), "[]");
   EXPECT_EQ(fault(), "summary.json:1: is array, needs an object");
-  std::filesystem::remove(scratch_ / "summary.json");
-  write_bytes(scratch_ / "timeline.json", "[\n{\"name\":\"a\"}]");
+  std::filesystem::remove(scratch_.at("summary.json"));
+  write_file(scratch_.at("timeline.json"), "[\n{\"name\":\"a\"}]");
   EXPECT_EQ(fault(), "timeline.json: stage 0: has no \"lane\"");
-  write_bytes(scratch_ / "timeline.json",
-              "[{\"name\":\"a\",\"lane\":\"l\",\"category\":\"c\",\"start_us\":0,\"dur_us\":-1}]");
+  write_file(scratch_.at("timeline.json"),
+             "[{\"name\":\"a\",\"lane\":\"l\",\"category\":\"c\",\"start_us\":0,\"dur_us\":-1}]");
   EXPECT_EQ(fault(), "timeline.json: stage 0: \"dur_us\" is -1, needs a time in microseconds");
-  write_bytes(scratch_ / "timeline.json", "[\n\n{]");
+  write_file(scratch_.at("timeline.json"), "[\n\n{]");
   EXPECT_EQ(fault().rfind("timeline.json:3: not valid JSON", 0), 0u);
-  std::filesystem::remove(scratch_ / "timeline.json");
-  EXPECT_NE(error_of([&] { write_report(scratch_ / "nowhere", scratch_ / "x.html"); }).find("is no folder"),
-            std::string::npos);
+  std::filesystem::remove(scratch_.at("timeline.json"));
+  EXPECT_NE(
+      message_of([&] { write_report(scratch_.at("nowhere"), scratch_.at("x.html")); }).find("is no folder"),
+      std::string::npos);
 }
 
 TEST_F(RunFolder, ADamagedLogLineIsLeftOutAndNamed) {
-  write_bytes(scratch_ / "metrics.jsonl", "{\"step\":1}\n{\"step\":\n{\"step\":3}\n");
-  const WrittenReport written = write_report(scratch_.folder(), scratch_ / "report.html");
+  write_file(scratch_.at("metrics.jsonl"), "{\"step\":1}\n{\"step\":\n{\"step\":3}\n");
+  const WrittenReport written = write_report(scratch_.path(), scratch_.at("report.html"));
   EXPECT_EQ(written.last_step, 3);
   ASSERT_EQ(written.log_faults.size(), 1u);
-  EXPECT_EQ(written.log_faults[0], (scratch_ / "metrics.jsonl") + ":2: not valid JSON (8 bytes)");
-  EXPECT_TRUE(has(read_bytes(scratch_ / "report.html"), "metrics.jsonl:2: not valid JSON"));
+  EXPECT_EQ(written.log_faults[0], (scratch_.at("metrics.jsonl")) + ":2: not valid JSON (8 bytes)");
+  EXPECT_TRUE(has(read_file(scratch_.at("report.html")), "metrics.jsonl:2: not valid JSON"));
 }
 
 TEST_F(RunFolder, UnwritableTargetIsAnError) {
   write_all();
-  EXPECT_NE(error_of([&] {
-              write_report(scratch_.folder(), scratch_ / "no/such/report.html");
+  EXPECT_NE(message_of([&] {
+              write_report(scratch_.path(), scratch_.at("no/such/report.html"));
             }).find("cannot write"),
             std::string::npos);
 }

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "report/record_json.h"
-#include "report/scratch_support.h"
+#include "report/report_support.h"
 
 namespace pleat::report {
 namespace {
@@ -52,9 +52,9 @@ TEST(JsonlLog, WhereTheTimeWent) {
 }
 
 TEST(JsonlLog, RoundTripKeepsEveryBit) {
-  const Scratch scratch;
-  write_steps(scratch / "metrics.jsonl", 1, 3);
-  const auto records = read_log(scratch / "metrics.jsonl");
+  const TemporaryFolder scratch;
+  write_steps(scratch.at("metrics.jsonl"), 1, 3);
+  const auto records = read_log(scratch.at("metrics.jsonl"));
   ASSERT_EQ(records.size(), 3u);
   const StepRecord &got = records[1], want = sample_record(2);
   EXPECT_EQ(got.step, 2);
@@ -109,8 +109,8 @@ TEST(JsonlLog, BadNumbersAreSeen) {
 }
 
 TEST(JsonlLog, ResumeReadsAsOneRun) {
-  const Scratch scratch;
-  const std::string broken = scratch / "broken.jsonl", whole = scratch / "whole.jsonl";
+  const TemporaryFolder scratch;
+  const std::string broken = scratch.at("broken.jsonl"), whole = scratch.at("whole.jsonl");
   write_steps(broken, 1, 9);
   std::filesystem::resize_file(broken, std::filesystem::file_size(broken) - 20);  // killed inside a write
   {
@@ -118,18 +118,18 @@ TEST(JsonlLog, ResumeReadsAsOneRun) {
     for (int64_t step = 5; step <= 12; ++step) log.append(sample_record(step));
   }
   write_steps(whole, 1, 12);
-  EXPECT_EQ(read_bytes(broken), read_bytes(whole));
+  EXPECT_EQ(read_file(broken), read_file(whole));
   EXPECT_FALSE(std::filesystem::exists(broken + ".tmp"));
 }
 
 TEST(JsonlLog, ResumeOfNothingAndFreshOverSomething) {
-  const Scratch scratch;
-  { JsonlLog::resumed(scratch / "new.jsonl", 10).append(sample_record(11)); }
-  EXPECT_EQ(read_log(scratch / "new.jsonl").size(), 1u);
-  const std::string error = error_of([&] { JsonlLog::fresh(scratch / "new.jsonl"); });
+  const TemporaryFolder scratch;
+  { JsonlLog::resumed(scratch.at("new.jsonl"), 10).append(sample_record(11)); }
+  EXPECT_EQ(read_log(scratch.at("new.jsonl")).size(), 1u);
+  const std::string error = message_of([&] { JsonlLog::fresh(scratch.at("new.jsonl")); });
   EXPECT_NE(error.find("of another run"), std::string::npos) << error;
   try {
-    JsonlLog::fresh(scratch / "no/such/folder/x.jsonl");
+    JsonlLog::fresh(scratch.at("no/such/folder/x.jsonl"));
     FAIL();
   } catch (const base::Error& caught) {
     EXPECT_EQ(caught.code(), base::ExitCode::Storage);
@@ -137,29 +137,29 @@ TEST(JsonlLog, ResumeOfNothingAndFreshOverSomething) {
 }
 
 TEST(JsonlLog, EveryTornTailIsTolerated) {
-  const Scratch scratch;
-  const std::string path = scratch / "metrics.jsonl";
+  const TemporaryFolder scratch;
+  const std::string path = scratch.at("metrics.jsonl");
   const std::string first = to_json_line(sample_record(1)) + "\n", second = to_json_line(sample_record(2));
   for (size_t cut = 1; cut < second.size(); cut += 7) {
-    write_bytes(path, first + second.substr(0, cut));
+    write_file(path, first + second.substr(0, cut));
     int64_t seen = 0;
     const JsonlTail tail = for_each_record(path, [&](const StepRecord&) { ++seen; });
     EXPECT_TRUE(tail.torn) << cut;
     EXPECT_EQ(seen, 1);
   }
-  write_bytes(path, first + std::string(100, '\0'));
+  write_file(path, first + std::string(100, '\0'));
   EXPECT_TRUE(for_each_record(path, [](const StepRecord&) {}).torn);
-  write_bytes(path, first + second);
+  write_file(path, first + second);
   EXPECT_EQ(for_each_record(path, [](const StepRecord&) {}).num_records, 2);
 }
 
 TEST(JsonlLog, MalformedLinesAreNamed) {
-  const Scratch scratch;
-  const std::string path = scratch / "metrics.jsonl";
+  const TemporaryFolder scratch;
+  const std::string path = scratch.at("metrics.jsonl");
   const auto error_for = [&](const std::string& line) {
-    write_bytes(path,
-                to_json_line(sample_record(3)) + "\n" + line + "\n" + to_json_line(sample_record(9)) + "\n");
-    std::string error = error_of([&] { read_log(path); });
+    write_file(path,
+               to_json_line(sample_record(3)) + "\n" + line + "\n" + to_json_line(sample_record(9)) + "\n");
+    std::string error = message_of([&] { read_log(path); });
     EXPECT_EQ(error.rfind(path + ":2: ", 0), 0u) << error;
     return error.substr(std::min(error.size(), path.size() + 4));
   };
@@ -183,14 +183,14 @@ std::vector<int64_t> steps_in(const std::string& path) {
 }
 
 TEST(JsonlLog, OneBadByteDoesNotKeepARunFromGoingOn) {
-  const Scratch scratch;
-  const std::string path = scratch / "metrics.jsonl";
+  const TemporaryFolder scratch;
+  const std::string path = scratch.at("metrics.jsonl");
   write_steps(path, 1, 6);
-  const std::string whole = read_bytes(path);
+  const std::string whole = read_file(path);
   std::string damaged = whole;
   const size_t third = damaged.find("{\"step\":3");
   damaged[third] = '\x01';
-  write_bytes(path, damaged);
+  write_file(path, damaged);
   {
     JsonlLog log = JsonlLog::resumed(path, 5);
     ASSERT_EQ(log.faults().size(), 1u);
@@ -200,19 +200,19 @@ TEST(JsonlLog, OneBadByteDoesNotKeepARunFromGoingOn) {
   }
   EXPECT_EQ(steps_in(path), (std::vector<int64_t>{1, 2, 4, 5, 6}));
   const size_t end = damaged.find('\n', third);
-  EXPECT_EQ(read_bytes(path + ".damaged"), damaged.substr(third, end + 1 - third));
+  EXPECT_EQ(read_file(path + ".damaged"), damaged.substr(third, end + 1 - third));
   EXPECT_TRUE(JsonlLog::resumed(path, 6).faults().empty());
 }
 
 TEST(JsonlLog, AStepThatStandsOutIsTheOneSetAside) {
-  const Scratch scratch;
-  const std::string path = scratch / "metrics.jsonl";
+  const TemporaryFolder scratch;
+  const std::string path = scratch.at("metrics.jsonl");
   for (const auto& [wrong, step] : {std::pair{"{\"step\":9", 5}, {"{\"step\":1", 5}, {"{\"step\":9", 100}}) {
     std::filesystem::remove(path);
     write_steps(path, 1, 6);
-    std::string text = read_bytes(path);
+    std::string text = read_file(path);
     text.replace(text.find("{\"step\":3"), 9, wrong);
-    write_bytes(path, text);
+    write_file(path, text);
     const auto faults = truncate_log(path, step);
     ASSERT_EQ(faults.size(), 1u) << wrong;
     EXPECT_EQ(faults[0].rfind(path + ":3: step", 0), 0u) << faults[0];

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "report/scratch_support.h"
+#include "report/report_support.h"
 
 namespace pleat::report {
 namespace {
@@ -57,12 +57,12 @@ TEST(RouterHealth, BadInput) {
   const std::vector<int64_t> load = {1, 2}, negative = {1, -2};
   const std::vector<float> bias = {0.0f};
   const std::span<const float> none;
-  EXPECT_EQ(error_of([&] { router_health(4, {}, 0, {}, none); }), "router health of layer 4: no experts");
-  EXPECT_EQ(error_of([&] { router_health(4, negative, 0, {}, none); }),
+  EXPECT_EQ(message_of([&] { router_health(4, {}, 0, {}, none); }), "router health of layer 4: no experts");
+  EXPECT_EQ(message_of([&] { router_health(4, negative, 0, {}, none); }),
             "router health of layer 4: negative load -2");
-  EXPECT_EQ(error_of([&] { router_health(4, load, 4, {}, none); }),
+  EXPECT_EQ(message_of([&] { router_health(4, load, 4, {}, none); }),
             "router health of layer 4: 4 dropped of 3 assignments");
-  EXPECT_EQ(error_of([&] { router_health(4, load, 0, {}, bias); }),
+  EXPECT_EQ(message_of([&] { router_health(4, load, 0, {}, bias); }),
             "router health of layer 4: 1 bias values for 2 experts");
 }
 

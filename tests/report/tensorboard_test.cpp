@@ -9,7 +9,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "report/scratch_support.h"
+#include "report/report_support.h"
 
 namespace pleat::report {
 namespace {
@@ -99,10 +99,10 @@ TEST(TensorBoard, KnownChecksums) {
 }
 
 TEST(TensorBoard, FileReadsBack) {
-  const Scratch scratch;
-  TensorBoardWriter writer(scratch / "tb", 0);
+  const TemporaryFolder scratch;
+  TensorBoardWriter writer(scratch.at("tb"), 0);
   writer.append(sample_record(300), 1234.5);
-  const auto events = records_of(read_bytes(writer.path()));
+  const auto events = records_of(read_file(writer.path()));
   ASSERT_EQ(events.size(), 2u);
   EXPECT_EQ(parse(events[0]).find(3)->second, "brain.Event:2");
   const Message event = parse(events[1]);
@@ -124,27 +124,27 @@ TEST(TensorBoard, FileReadsBack) {
 }
 
 TEST(TensorBoard, UnknownIsLeftOutButBadLossStays) {
-  const Scratch scratch;
-  TensorBoardWriter writer(scratch / "tb", 0);
+  const TemporaryFolder scratch;
+  TensorBoardWriter writer(scratch.at("tb"), 0);
   StepRecord record;
   record.step = 1;
   writer.append(record, 0.0);
-  const auto values = values_of(records_of(read_bytes(writer.path()))[1]);
+  const auto values = values_of(records_of(read_file(writer.path()))[1]);
   EXPECT_TRUE(std::isnan(number<float>(values.at("train/loss"), 2)));
   EXPECT_EQ(values.count("train/lr"), 0u);
   EXPECT_EQ(values.count("eval/loss"), 0u);
 }
 
 TEST(TensorBoard, NumberOfKeysIsBounded) {
-  const Scratch scratch;
-  TensorBoardWriter writer(scratch / "tb", 0);
+  const TemporaryFolder scratch;
+  TensorBoardWriter writer(scratch.at("tb"), 0);
   StepRecord record = sample_record(1);
   for (int layer = 0; layer < 200; ++layer) {
     record.health.push_back(record.health.front());
     record.health.back().layer = layer + 4;
   }
   writer.append(record, 0.0);
-  const auto values = values_of(records_of(read_bytes(writer.path())).at(1));
+  const auto values = values_of(records_of(read_file(writer.path())).at(1));
   std::set<std::string> layers;
   for (const auto& [key, value] : values)
     if (key.rfind("expert_load/", 0) == 0) layers.insert(key);
@@ -153,15 +153,15 @@ TEST(TensorBoard, NumberOfKeysIsBounded) {
   EXPECT_EQ(*layers.rbegin(), "expert_load/layer_203");
   EXPECT_LE(values.size(), 64u);
   for (int i = 0; i < kMaxAuxKeys; ++i) record.aux["extra" + std::to_string(i)] = 0;
-  EXPECT_EQ(error_of([&] { writer.append(record, 0.0); }),
+  EXPECT_EQ(message_of([&] { writer.append(record, 0.0); }),
             "TensorBoard: 18 auxiliary losses, at most 16 keys");
 }
 
 TEST(TensorBoard, ResumeForgetsLaterSteps) {
-  const Scratch scratch;
-  const TensorBoardWriter first(scratch / "tb", 0), second(scratch / "tb", 60);
+  const TemporaryFolder scratch;
+  const TensorBoardWriter first(scratch.at("tb"), 0), second(scratch.at("tb"), 60);
   EXPECT_LT(first.path(), second.path());
-  const auto events = records_of(read_bytes(second.path()));
+  const auto events = records_of(read_file(second.path()));
   ASSERT_EQ(events.size(), 2u);
   const Message restart = parse(events[1]);
   EXPECT_EQ(restart.find(2)->second, "61");
@@ -169,10 +169,10 @@ TEST(TensorBoard, ResumeForgetsLaterSteps) {
 }
 
 TEST(TensorBoard, FailureIsStorage) {
-  const Scratch scratch;
-  write_bytes(scratch / "file", "x");
+  const TemporaryFolder scratch;
+  write_file(scratch.at("file"), "x");
   try {
-    TensorBoardWriter(scratch / "file", 0);
+    TensorBoardWriter(scratch.at("file"), 0);
     FAIL();
   } catch (const base::Error& caught) {
     EXPECT_EQ(caught.code(), base::ExitCode::Storage);

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 using pleat::testing::Ended;
 using pleat::testing::PleatProcess;
-using pleat::testing::read_text;
+using pleat::testing::read_file;
 
 constexpr int64_t kSteps = 36;
 constexpr int kStopsPerChain = 5;
@@ -49,7 +50,7 @@ std::set<std::string> leftovers_in(const std::string& directory) {
 }
 
 int64_t lines_in(const std::string& path) {
-  const std::string text = read_text(path);
+  const std::string text = read_file(path);
   return std::count(text.begin(), text.end(), '\n');
 }
 
@@ -69,7 +70,7 @@ class Kill : public ::testing::Test {
     const char* given = std::getenv("PLEAT_TEST_SEED");
     seed_ = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
     random_.seed(seed_);
-    pleat::testing::write_text(folder_.at("text.txt"), testing::made_up_text(3000, 3));
+    pleat::testing::write_file(folder_.at("text.txt"), testing::made_up_text(3000, 3));
   }
 
   std::vector<std::string> command(const std::string& run_dir, int64_t every) const {
@@ -85,13 +86,13 @@ class Kill : public ::testing::Test {
   std::string config_path(const std::string& run_dir) const {
     const std::string path = folder_.at("config-" + fs::path(run_dir).filename().string() + ".toml");
     if (!fs::exists(path))
-      pleat::testing::write_text(
+      pleat::testing::write_file(
           path, testing::run_toml(folder_.at("text.txt"), run_dir, kSteps) + "[checkpoint]\nkeep = 2\n");
     return path;
   }
 
   static nlohmann::json summary(const std::string& run_dir) {
-    return nlohmann::json::parse(read_text(run_dir + "/summary.json"));
+    return nlohmann::json::parse(read_file(run_dir + "/summary.json"));
   }
 
   int64_t below(int64_t n) { return std::uniform_int_distribution<int64_t>(0, n - 1)(random_); }
@@ -161,7 +162,7 @@ class Kill : public ::testing::Test {
     return reader_->state_sha256();
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   uint64_t seed_ = 0;
   std::mt19937_64 random_;
   std::optional<Trainer> reader_;

@@ -45,7 +45,7 @@ class LayoutRuns : public ::testing::Test {
     return out;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 void expect_same(const RunResult& a, const RunResult& b) {

@@ -4,30 +4,27 @@
 
 #include <nlohmann/json.hpp>
 
+#include <filesystem>
+
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
 #include "resume/resume_support.h"
+#include "support/refusal.h"
 #include "train/loop.h"
 #include "train/run_tokenizer.h"
 
 namespace pleat::train {
 namespace {
 
-using pleat::testing::read_text;
-using pleat::testing::write_text;
+using pleat::testing::read_file;
+using pleat::testing::write_file;
 using testing::resolved_config;
 
 constexpr int64_t kMixedSteps = 12;
 
 std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const base::Error& e) {
-    EXPECT_EQ(e.code(), base::ExitCode::BadInput);
-    return e.what();
-  }
-  return "accepted";
+  return pleat::testing::message_of(base::ExitCode::BadInput, action);
 }
 
 void expect_all(const std::string& message, const std::vector<std::string>& parts) {
@@ -41,7 +38,7 @@ LoopOptions quiet() {
   return options;
 }
 
-class MixtureRun : public ::testing::Test {
+class MixtureRun : public testing::SavedRuns {
  protected:
   void SetUp() override {
     testing::write_dataset(folder_.at("a"), 18 * 32 + 9, 7);
@@ -57,25 +54,6 @@ class MixtureRun : public ::testing::Test {
     more.insert(more.begin(), {"data.train=", "data.sources=[" + list + "]", "data.weights=" + weights});
     return resolved_config(folder_, kMixedSteps, more);
   }
-
-  checkpoint::Loaded saved(const checkpoint::StateView& state) {
-    const std::string directory = folder_.at("checkpoints");
-    std::filesystem::remove_all(directory);
-    std::filesystem::create_directories(directory);
-    checkpoint::save(vfs_, directory, state, {});
-    checkpoint::Found found = checkpoint::find_newest(vfs_, directory);
-    PLEAT_CHECK(found.newest && found.skipped.empty());
-    return *found.newest;
-  }
-
-  static std::vector<std::string> digests(Trainer& trainer, int64_t num_steps) {
-    std::vector<std::string> out;
-    for (int64_t i = 0; i < num_steps; ++i) trainer.step(), out.push_back(trainer.state_sha256());
-    return out;
-  }
-
-  testing::TempFolder folder_;
-  base::PosixVfs vfs_;
 };
 
 TEST_F(MixtureRun, StoppedAnywhereItGoesOnWithTheSameBits) {
@@ -137,7 +115,7 @@ TEST_F(MixtureRun, TheSummaryTellsWhatEachSourceGave) {
   config::Config config = mixture("ab", "[3, 1]", {"train.steps=4", "log.run_dir=" + folder_.at("out")});
   const LoopResult result = run_training(config, quiet());
   ASSERT_EQ(result.code, base::ExitCode::Done);
-  const nlohmann::json sources = nlohmann::json::parse(read_text(result.summary_path)).at("sources");
+  const nlohmann::json sources = nlohmann::json::parse(read_file(result.summary_path)).at("sources");
   ASSERT_EQ(sources.size(), 2u);
   EXPECT_EQ(sources[0].at("tokens"), 12 * 32);
   EXPECT_EQ(sources[1].at("tokens"), 4 * 32);
@@ -154,8 +132,8 @@ class TokenizerOfARun : public ::testing::Test {
     all.insert(all.end(), sets.begin(), sets.end());
     return config::parse(testing::run_toml("x", "y", 4), all);
   }
-  void SetUp() override { write_text(folder_.at("t.txt"), testing::made_up_text(4000, 1)); }
-  testing::TempFolder folder_;
+  void SetUp() override { write_file(folder_.at("t.txt"), testing::made_up_text(4000, 1)); }
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(TokenizerOfARun, GivesTheModelItsVocabulary) {
@@ -166,7 +144,7 @@ TEST_F(TokenizerOfARun, GivesTheModelItsVocabulary) {
   EXPECT_EQ(prepared.data.train, folder_.at("run/data/train"));
   const LoopResult result = run_training(config({}), quiet());
   EXPECT_EQ(result.code, base::ExitCode::Done);
-  EXPECT_TRUE(nlohmann::json::parse(read_text(result.summary_path)).contains("sample"));
+  EXPECT_TRUE(nlohmann::json::parse(read_file(result.summary_path)).contains("sample"));
   // Prepared again only when something it depends on changes.
   const auto made = std::filesystem::last_write_time(folder_.at("run/data/train.idx"));
   with_prepared_data(config({}), {.quiet = true});

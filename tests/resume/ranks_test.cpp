@@ -7,6 +7,7 @@
 #include "report/jsonl_log.h"
 #include "resume/ranks_support.h"
 #include "resume/resume_support.h"
+#include "support/refusal.h"
 #include "train/loop.h"
 
 namespace pleat::train {
@@ -72,7 +73,7 @@ class RankRuns : public ::testing::Test {
     }
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   std::string digest_;
 };
 
@@ -137,12 +138,7 @@ TEST_F(RankRuns, RefusedStepsAreRefusedByAll) {
 
 TEST_F(RankRuns, WhatDoesNotFitIsSaidBeforeTheStart) {
   const auto says = [&](int ranks, const std::vector<std::string>& more) {
-    try {
-      train("bad", ranks, more);
-    } catch (const base::Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return pleat::testing::message_of([&] { train("bad", ranks, more); });
   };
   EXPECT_NE(says(3, {}).find("train.num_microbatches = 4"), std::string::npos);
   EXPECT_NE(says(4, {"parallel.tp=3"}).find("4 ranks cannot be laid out as tp=3"), std::string::npos);
@@ -154,7 +150,7 @@ TEST_F(RankRuns, WhatDoesNotFitIsSaidBeforeTheStart) {
 TEST_F(RankRuns, ProcessesOverMpi) {
   if (std::string(PLEAT_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
   testing::write_dataset(folder_.at("more"), 4000, 7);
-  pleat::testing::write_text(folder_.at("run.toml"), testing::run_toml(folder_.at("data"), "unused", 3));
+  pleat::testing::write_file(folder_.at("run.toml"), testing::run_toml(folder_.at("data"), "unused", 3));
   for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
            {"parallel.pp=2", "parallel.ep=2"},
            {"parallel.cp=4", "parallel.context=\"ring\"", "parallel.ep=2"}}) {
@@ -165,10 +161,10 @@ TEST_F(RankRuns, ProcessesOverMpi) {
                           folder_.at("run.toml") + " --quiet";
     for (const std::string& set : sets(run, layout)) command += " --set '" + set + "'";
     command += " > " + folder_.at("said") + " 2>&1 < /dev/null";
-    ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_text(folder_.at("said"));
+    ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_file(folder_.at("said"));
     const auto processes = report::read_log(folder_.at(run) + "/metrics.jsonl");
     expect_near(threads, processes, 0);
-    const std::string summary = pleat::testing::read_text(folder_.at(run) + "/summary.json");
+    const std::string summary = pleat::testing::read_file(folder_.at(run) + "/summary.json");
     EXPECT_NE(summary.find(digest), std::string::npos);
   }
 }

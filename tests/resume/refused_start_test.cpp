@@ -1,6 +1,7 @@
 // A start that is refused, or cut short, leaves nothing that hinders the next one or changes what a run has.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "data/indexed_writer.h"
@@ -23,11 +24,11 @@ class RefusedStart : public RunFolder {
           "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{} and {}\"}}, "
           "{{\"role\": \"assistant\", \"content\": \"{}\"}}]}}\n",
           i, i + 1, 2 * i + 1);
-    write_text(at(name), lines);
+    write_file(at(name), lines);
   }
   // A configuration for --init, training on text.
   void write_init_toml(const std::string& more = "") {
-    write_text(at("i1.toml"),
+    write_file(at("i1.toml"),
                "[optimizer]\nschedule = \"constant\"\n[train]\nsteps = 2\nseq_len = 32\n[data]\ntrain = "
                "\"notes.txt\"\n[log]\nrun_dir = \"i1\"\n" +
                    more);
@@ -37,7 +38,7 @@ class RefusedStart : public RunFolder {
     if (!fs::exists(at("tok")))
       expect(pleat({"data", "train-tokenizer", at("notes.txt"), "--vocab-size", "300", "--out", at("tok")}),
              0);
-    write_text(at("tok/chat_template.jinja"), jinja);
+    write_file(at("tok/chat_template.jinja"), jinja);
   }
 };
 
@@ -58,7 +59,7 @@ TEST_F(RefusedStart, AFailedEvaluationKeepsTheTrainedState) {
     ids[150] = 69999;
     writer.append(ids), writer.end_document(), writer.finish();
   }
-  write_text(at("d.toml"), testing::run_toml(at("a"), at("d"), 3));
+  write_file(at("d.toml"), testing::run_toml(at("a"), at("d"), 3));
   expect(train({"d.toml"}, "data.valid=" + at("odd")), 65, {"outside the vocabulary", "saved step 3"});
   EXPECT_TRUE(fs::exists(at("d/checkpoints/step-3")));
   expect(train({"d"}, "data.valid="), 0, {"resumed from"});
@@ -153,19 +154,19 @@ TEST_F(RefusedStart, ATokenizerThatWasMendedIsReadAgain) {
   write_tokenizer(jinja("one"));
   expect(train({"run.toml", "--stop-after", "2"}, sets + " optimizer.lr=0"), 65);
   expect(train({"run.toml", "--stop-after", "2"}, sets), 75);
-  EXPECT_NE(read_text(at("first/tokenizer/chat_template.jinja")).find("one"), std::string::npos);
+  EXPECT_NE(read_file(at("first/tokenizer/chat_template.jinja")).find("one"), std::string::npos);
   // Trained: the copy is the run's.
   write_tokenizer(jinja("two"));
   expect(train({"run.toml", "--stop-after", "3"}, sets), 75, {"note: tokenizer tok has changed since"});
-  EXPECT_NE(read_text(at("first/tokenizer/chat_template.jinja")).find("one"), std::string::npos);
+  EXPECT_NE(read_file(at("first/tokenizer/chat_template.jinja")).find("one"), std::string::npos);
   // Refused with the flag: nothing of the run changed.
   const std::map<std::string, std::string> before = tree(at("first/tokenizer"));
   expect(train({"run.toml", "--allow-change"}, sets + " train.seed=5"), 65);
   EXPECT_EQ(tree(at("first/tokenizer")), before);
   expect(pleat({"generate", at("first"), "--max-tokens", "2"}), 0);
   expect(train({"run.toml", "--allow-change"}, sets), 0, {"the new data from its start"});
-  EXPECT_NE(read_text(at("first/tokenizer-2/chat_template.jinja")).find("two"), std::string::npos);
-  EXPECT_NE(read_text(at("first/asked.toml")).find("tokenizer = \"tokenizer-2\""), std::string::npos);
+  EXPECT_NE(read_file(at("first/tokenizer-2/chat_template.jinja")).find("two"), std::string::npos);
+  EXPECT_NE(read_file(at("first/asked.toml")).find("tokenizer = \"tokenizer-2\""), std::string::npos);
 }
 
 TEST_F(RefusedStart, AnEditedTokenizerIsUsedWhileNothingIsTrained) {
@@ -183,16 +184,16 @@ TEST_F(RefusedStart, AnEditedTokenizerIsUsedWhileNothingIsTrained) {
   ASSERT_FALSE(fs::exists(at("first/checkpoints/LATEST")));
   write_tokenizer("two");
   expect(train({"first"}, "train.steps=3"), 0);
-  const std::string asked = read_text(at("first/asked.toml"));
+  const std::string asked = read_file(at("first/asked.toml"));
   const size_t begin = asked.find("tokenizer = \"") + 13;
   const std::string copy = asked.substr(begin, asked.find('"', begin) - begin);
-  EXPECT_EQ(read_text(at("first/" + copy + "/chat_template.jinja")), "two") << copy;
+  EXPECT_EQ(read_file(at("first/" + copy + "/chat_template.jinja")), "two") << copy;
 }
 
 // data/ held other.txt while asked.toml named notes.txt, and eval scored the wrong text.
 TEST_F(RefusedStart, ARefusedChangeOfDataLeavesTheRunsData) {
   expect(train({"run.toml"}), 0);
-  write_text(at("other.txt"), testing::made_up_text(5000, 4));
+  write_file(at("other.txt"), testing::made_up_text(5000, 4));
   const std::map<std::string, std::string> before = tree(at("first/data"));
   const Ended scored = pleat({"eval", at("first")});
   expect(train({"first", "--allow-change"}, "train.steps=9 data.train=other.txt data.valid_split=0.01"), 65,
@@ -203,7 +204,7 @@ TEST_F(RefusedStart, ARefusedChangeOfDataLeavesTheRunsData) {
   // Accepted, it is another place; what checkpoints name stays until they are gone.
   expect(train({"first", "--allow-change"}, "train.steps=8 data.train=other.txt"), 0,
          {"data.train: ", "other.txt", "the new data from its start"});
-  EXPECT_NE(read_text(at("first/config.toml")).find("train = \"data/train-2-train\""), std::string::npos);
+  EXPECT_NE(read_file(at("first/config.toml")).find("train = \"data/train-2-train\""), std::string::npos);
   for (const auto& [path, digest] : before) EXPECT_EQ(tree(at("first/data"))[path], digest) << path;
   expect(pleat({"eval", at("first"), "--step", "7"}), 0, {"data/train-validation"});
   expect(pleat({"eval", at("first")}), 0, {"data/train-2-validation"});
@@ -213,7 +214,7 @@ TEST_F(RefusedStart, OtherDataIsToldByItsName) {
   expect(train({"run.toml", "--stop-after", "2"}), 75);
   expect(train({"first"}, "data.train=other.txt"), 65,
          {"data.train was notes.txt, now other.txt, which is not there", at("other.txt"), "--allow-change"});
-  write_text(at("other.txt"), testing::made_up_text(5000, 4));
+  write_file(at("other.txt"), testing::made_up_text(5000, 4));
   const Ended there = train({"first"}, "data.train=other.txt");
   expect(there, 65, {"data.train was notes.txt, now other.txt\n", "--allow-change"});
   EXPECT_FALSE(says(there, "[chat]")) << there.err;
@@ -229,7 +230,7 @@ TEST_F(RefusedStart, OnlyWhatWasAskedOtherwiseIsListed) {
   const Ended init = train({"i1.toml", "--init", "first"});
   expect(init, 0);
   EXPECT_FALSE(says(init, "changed since")) << init.err;
-  write_text(at("plain.toml"),
+  write_file(at("plain.toml"),
              "[model]\nhidden_size = 32\nnum_layers = 2\nnum_heads = 2\n[moe]\nnum_experts = 4\ntop_k = 2\n"
              "ffn_hidden_size = 16\n[optimizer]\nschedule = \"constant\"\n[train]\nsteps = 1\nseq_len = 32\n"
              "[data]\ntrain = \"notes.txt\"\n[log]\nrun_dir = \"plain\"\n");
@@ -256,7 +257,7 @@ TEST_F(RefusedStart, WhatIsNotThereIsCalledThat) {
   expect(train({"run.toml"}, "log.run_dir=notes.txt/x"), 74, {"log.run_dir = \"notes.txt/x\""});
   std::string plain = testing::run_toml("notes.txt", "first", 6);
   plain.insert(plain.find("[log]"), "valid_split = 0.2\n");
-  write_text(at("run.toml"), plain);
+  write_file(at("run.toml"), plain);
   expect(train({"run.toml"}, "data.train=elsewhere"), 65, {"data.train = \"elsewhere\" is a folder", ".txt"});
   expect(train({"run.toml"}, "data.train=elsewhere data.valid_split=0"), 65, {"is a folder"});
   expect(train({"run.toml"}, "data.train=nowhere"), 65, {"data.train = \"nowhere\" is not there"});

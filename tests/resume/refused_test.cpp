@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "base/posix_vfs.h"
@@ -52,7 +53,7 @@ class Refused : public ::testing::Test {
     return outcome.culprit;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 TEST_F(Refused, ScaleOfTheLoss) {
@@ -156,7 +157,7 @@ TEST_F(Refused, ThreeInARowEndTheRun) {
 }
 
 TEST_F(Refused, HiddenSwitchOfTheBinary) {
-  pleat::testing::write_text(folder_.at("run.toml"),
+  pleat::testing::write_file(folder_.at("run.toml"),
                              testing::run_toml(folder_.at("data"), folder_.at("run"), 4));
   const pleat::testing::Ended ended =
       pleat::testing::run_pleat(folder_.path(), {"train", folder_.at("run.toml"), "--fault-step", "2"});

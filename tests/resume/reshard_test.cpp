@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 
 #include "base/posix_vfs.h"
@@ -43,7 +44,7 @@ const std::vector<Case>& cases() {
 constexpr const char* kModel[] = {"model.num_layers=4", "train.num_microbatches=24", "train.micro_batch=1",
                                   "model.vocab_size=264"};
 
-config::Config config_for(const testing::TempFolder& folder, const Case& layout,
+config::Config config_for(const testing::TemporaryFolder& folder, const Case& layout,
                           std::vector<std::string> more = {}) {
   std::vector<std::string> sets(std::begin(kModel), std::end(kModel));
   sets.insert(sets.end(), more.begin(), more.end());
@@ -106,7 +107,7 @@ class Holder {
 };
 
 TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   testing::write_dataset(folder.at("data"), 4000, 7);
   base::PosixVfs vfs;
   for (const std::vector<std::string>& model :
@@ -159,7 +160,7 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
 
 // Every byte of the state has exactly one owner, whatever the layout.
 TEST(Reshard, OneOwnerForEveryByte) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   const auto check = [&](const Case& c, const std::vector<std::string>& sets) {
     const config::Config config = config_for(folder, c, sets);
     const std::vector<model::Parameter> table = model::make_parameters(config);
@@ -182,7 +183,7 @@ TEST(Reshard, OneOwnerForEveryByte) {
 
 // The tensors a checkpoint of several ranks has are those one rank would save.
 TEST(Reshard, LogicalTensorsAreOneRanksState) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   for (const std::vector<std::string>& sets :
        {std::vector<std::string>{},
         {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\""},
@@ -203,7 +204,7 @@ TEST(Reshard, LogicalTensorsAreOneRanksState) {
 }
 
 TEST(Reshard, AskingForAnotherModelSaysWhatDiffers) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   base::PosixVfs vfs;
   std::filesystem::create_directories(folder.at("c"));
   Holder two(config_for(folder, {2, {"parallel.tp=2"}}), 2);
@@ -220,7 +221,7 @@ TEST(Reshard, AskingForAnotherModelSaysWhatDiffers) {
 
 // 4 -> 3 -> 8 -> 1 -> 4 ranks in the middle of a run.
 TEST(Reshard, ElasticChainUsesEverySampleOnce) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   testing::write_dataset(folder.at("data"), 32 * 200, 7);
   base::PosixVfs vfs;
   const std::vector<Case> chain = {{4, {"parallel.ep=2", "parallel.optimizer_group=2"}},

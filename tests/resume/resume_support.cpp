@@ -1,12 +1,15 @@
 #include "resume/resume_support.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 
 #include "base/rng.h"
+#include "checkpoint/save.h"
 #include "data/byte_tokenizer.h"
 #include "data/indexed_dataset.h"
 #include "data/prepare.h"
+#include "support/small_models.h"
 
 namespace pleat::train::testing {
 
@@ -40,53 +43,38 @@ void write_dataset(const std::string& prefix, int64_t num_tokens, uint64_t seed)
   }
   text.resize(static_cast<size_t>(length));
   text.back() = text[text.size() - 2] = 'q';  // no empty document at the end
-  pleat::testing::write_text(prefix + ".txt", text);
+  pleat::testing::write_file(prefix + ".txt", text);
   const data::PrepareResult result = data::prepare(options, data::ByteTokenizer{});
   PLEAT_CHECK(std::abs(result.train.num_tokens - num_tokens) <= 1 && result.train.num_documents > 2,
               "{} tokens, {} documents", result.train.num_tokens, result.train.num_documents);
 }
 
 std::string run_toml(const std::string& data, const std::string& run_dir, int64_t steps) {
-  return fmt::format(R"(
-[model]
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-num_kv_heads = 2
-qkv_bias = true
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 16
-shared_ffn_hidden_size = 16
-shared_gate = true
-score = "sigmoid"
-load_balancing = ["aux", "bias"]
-aux_coef = [0.01]
-bias_update_rate = 0.01
-z_coef = 1e-3
-input_jitter = 0.05
-[optimizer]
-lr = 1e-2
-min_lr = 1e-3
-warmup_steps = 2
-[train]
-steps = {}
-micro_batch = 2
-num_microbatches = 2
-seq_len = 32
-[data]
-train = "{}"
-[log]
-run_dir = "{}"
-tensorboard = false
-[device]
-threads = 1
+  return fmt::format(R"({}
+model.qkv_bias = true
+moe.num_experts = 8
+moe.shared_ffn_hidden_size = 16
+moe.shared_gate = true
+moe.score = "sigmoid"
+moe.load_balancing = ["aux", "bias"]
+moe.aux_coef = [0.01]
+moe.bias_update_rate = 0.01
+moe.z_coef = 1e-3
+moe.input_jitter = 0.05
+optimizer.lr = 1e-2
+optimizer.min_lr = 1e-3
+optimizer.warmup_steps = 2
+train.steps = {}
+train.num_microbatches = 2
+data.train = "{}"
+log.run_dir = "{}"
+log.tensorboard = false
+device.threads = 1
 )",
-                     steps, data, run_dir);
+                     pleat::testing::kRunModel, steps, data, run_dir);
 }
 
-config::Config resolved_config(const TempFolder& folder, int64_t steps,
+config::Config resolved_config(const TemporaryFolder& folder, int64_t steps,
                                const std::vector<std::string>& sets) {
   return config::resolve(config::parse(run_toml(folder.at("data"), folder.at("run"), steps), sets));
 }
@@ -104,6 +92,22 @@ Tensors tensors_of(const Trainer& trainer) {
   Tensors out;
   for (const checkpoint::TensorRef& t : trainer.state().tensors)
     out[t.name].assign(t.bytes.begin(), t.bytes.end());
+  return out;
+}
+
+checkpoint::Loaded SavedRuns::saved(const checkpoint::StateView& state, const std::string& name) {
+  const std::string directory = folder_.at(name);
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  checkpoint::save(vfs_, directory, state, {});
+  checkpoint::Found found = checkpoint::find_newest(vfs_, directory);
+  PLEAT_CHECK(found.newest && found.skipped.empty());
+  return *found.newest;
+}
+
+std::vector<std::string> SavedRuns::digests(Trainer& trainer, int64_t num_steps) {
+  std::vector<std::string> out;
+  for (int64_t i = 0; i < num_steps; ++i) trainer.step(), out.push_back(trainer.state_sha256());
   return out;
 }
 

@@ -3,6 +3,8 @@
 // future changes.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
@@ -23,29 +25,9 @@ using testing::tensors_of;
 constexpr int64_t kTokens = 18 * 32 + 9;
 constexpr int64_t kSaved = 6, kEnd = 12;
 
-class Resume : public ::testing::Test {
+class Resume : public testing::SavedRuns {
  protected:
   void SetUp() override { testing::write_dataset(folder_.at("data"), kTokens, 7); }
-
-  checkpoint::Loaded saved(const checkpoint::StateView& state, const std::string& name = "checkpoints") {
-    const std::string directory = folder_.at(name);
-    std::filesystem::remove_all(directory);
-    std::filesystem::create_directories(directory);
-    checkpoint::save(vfs_, directory, state, {});
-    checkpoint::Found found = checkpoint::find_newest(vfs_, directory);
-    PLEAT_CHECK(found.newest && found.skipped.empty());
-    return *found.newest;
-  }
-
-  // SHA-256 of the state after each of `num_steps` more steps.
-  static std::vector<std::string> digests(Trainer& trainer, int64_t num_steps) {
-    std::vector<std::string> out;
-    for (int64_t i = 0; i < num_steps; ++i) trainer.step(), out.push_back(trainer.state_sha256());
-    return out;
-  }
-
-  testing::TempFolder folder_;
-  base::PosixVfs vfs_;
 };
 
 TEST_F(Resume, EveryLaterStepHasTheSameBits) {
@@ -258,15 +240,15 @@ TEST_F(Resume, EveryChangedTokenIsNoticed) {
   Trainer trainer(resolved_config(folder_, kEnd));
   digests(trainer, 1);
   const checkpoint::Loaded loaded = saved(trainer.state());
-  const std::string bytes = pleat::testing::read_text(folder_.at("data.bin"));
+  const std::string bytes = pleat::testing::read_file(folder_.at("data.bin"));
   for (size_t token = 0; token < bytes.size() / 2; token += 47) {
     std::string changed = bytes;
     changed[2 * token] = changed[2 * token] == '#' ? '+' : '#';
-    pleat::testing::write_text(folder_.at("data.bin"), changed);
+    pleat::testing::write_file(folder_.at("data.bin"), changed);
     Trainer other(resolved_config(folder_, kEnd));
     EXPECT_THROW(other.restore(loaded), base::Error) << "token " << token;
   }
-  pleat::testing::write_text(folder_.at("data.bin"), bytes);
+  pleat::testing::write_file(folder_.at("data.bin"), bytes);
   Trainer same(resolved_config(folder_, kEnd));
   same.restore(loaded);
   EXPECT_EQ(same.state_sha256(), trainer.state_sha256());
@@ -312,9 +294,9 @@ TEST_F(Resume, AnotherModelOrOtherDataIsRefused) {
   EXPECT_NE(message.find("longer"), std::string::npos) << message;
   // As many tokens, in as many documents, but another text.
   std::filesystem::copy(folder_.at("data.idx"), folder_.at("other.idx"));
-  std::string bytes = pleat::testing::read_text(folder_.at("data.bin"));
+  std::string bytes = pleat::testing::read_file(folder_.at("data.bin"));
   bytes[bytes.size() / 2 & ~size_t{1}] = '#';
-  pleat::testing::write_text(folder_.at("other.bin"), bytes);
+  pleat::testing::write_file(folder_.at("other.bin"), bytes);
   message = refusal(resolved_config(folder_, kEnd, {"data.train=" + folder_.at("other")}));
   EXPECT_NE(message.find("other"), std::string::npos) << message;
 

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/hash.h"
 #include "resume/resume_support.h"
@@ -14,16 +16,16 @@ namespace pleat::train {
 namespace fs = std::filesystem;
 using pleat::testing::Ended;
 using pleat::testing::PleatProcess;
-using pleat::testing::read_text;
+using pleat::testing::read_file;
 using pleat::testing::run_pleat;
-using pleat::testing::write_text;
+using pleat::testing::write_file;
 
 // Every file below a folder with the digest of its bytes.
 inline std::map<std::string, std::string> tree(const std::string& folder) {
   std::map<std::string, std::string> out;
   for (const fs::directory_entry& e : fs::recursive_directory_iterator(folder))
     out[e.path().string()] =
-        e.is_regular_file() ? base::to_hex(base::sha256(read_text(e.path().string()))) : "";
+        e.is_regular_file() ? base::to_hex(base::sha256(read_file(e.path().string()))) : "";
   return out;
 }
 
@@ -37,10 +39,10 @@ struct Inside {
 class RunFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    write_text(at("notes.txt"), testing::made_up_text(6000, 3));
+    write_file(at("notes.txt"), testing::made_up_text(6000, 3));
     std::string toml = testing::run_toml("notes.txt", "first", 6);
     toml.insert(toml.find("[log]"), "separator = \"\\n\\n\"\nvalid_split = 0.2\n");
-    write_text(at("run.toml"), toml);
+    write_file(at("run.toml"), toml);
   }
 
   std::string at(const std::string& name) const { return folder_.at(name); }
@@ -54,7 +56,7 @@ class RunFolder : public ::testing::Test {
     return pleat(arguments);
   }
   nlohmann::json summary(const std::string& run) {
-    return nlohmann::json::parse(read_text(at(run + "/summary.json")));
+    return nlohmann::json::parse(read_file(at(run + "/summary.json")));
   }
   std::string state(const std::string& run) { return summary(run).at("state_sha256"); }
   static void expect(const Ended& ended, int code, const std::vector<std::string>& words = {}) {
@@ -64,7 +66,7 @@ class RunFolder : public ::testing::Test {
                                                                        << ended.out << ended.err;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
 };
 
 }  // namespace pleat::train

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "report/jsonl_log.h"
@@ -51,16 +52,16 @@ TEST_F(RunFolder, AForkNeverWritesIntoTheOriginal) {
 TEST_F(RunFolder, ASecondTrainerIsKeptOut) {
   const std::string data = at("tokens");
   testing::write_dataset(data, 4000, 5);
-  write_text(at("long.toml"), testing::run_toml(data, at("long"), 100000));
+  write_file(at("long.toml"), testing::run_toml(data, at("long"), 100000));
   const std::vector<std::string> command = {"train", at("long.toml"), "--set", "checkpoint.every=1"};
   fs::create_directory(at("one"));
   PleatProcess first(at("one"), command);
   while (first.running() && !fs::exists(at("long/checkpoints/LATEST")))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  const std::string record = read_text(at("long/config.toml"));
+  const std::string record = read_file(at("long/config.toml"));
   const Ended second = pleat(command);
   expect(second, 65, {"another trainer is at work", "pid ", "since "});
-  EXPECT_EQ(read_text(at("long/config.toml")), record);
+  EXPECT_EQ(read_file(at("long/config.toml")), record);
   // Readers are welcome, and what they read stays until they are done.
   for (int i = 0; i < 3; ++i) {
     expect(pleat({"generate", at("long"), "--max-tokens", "2"}), 0, {"using step "});
@@ -70,7 +71,7 @@ TEST_F(RunFolder, ASecondTrainerIsKeptOut) {
   first.send(SIGKILL);
   first.wait();
   std::vector<std::string> stop = command;
-  const std::string log = read_text(at("long/metrics.jsonl"));
+  const std::string log = read_file(at("long/metrics.jsonl"));
   stop.insert(stop.end(), {"--stop-after", std::to_string(std::count(log.begin(), log.end(), '\n') + 2)});
   expect(pleat(stop), 75);
 }
@@ -133,14 +134,14 @@ TEST_F(RunFolder, ChangedSettingsAreJudgedKeyByKey) {
   expect(train({"run.toml", "--allow-change", "--stop-after", "3"}, "optimizer.lr=0.02"), 75,
          {"changed since it was saved: optimizer.lr: 0.01 -> 0.02"});
   expect(train({"first", "--stop-after", "4"}), 75);  // what was accepted stays
-  EXPECT_NE(read_text(at("first/asked.toml")).find("lr = 0.02"), std::string::npos);
+  EXPECT_NE(read_file(at("first/asked.toml")).find("lr = 0.02"), std::string::npos);
   expect(train({"first"}, "train.micro_batch=1"), 0, {"train.micro_batch: 2 -> 1"});
 }
 
 TEST_F(RunFolder, OtherDataIsReadFromItsStartWithTheFlag) {
   testing::write_dataset(at("a"), 3000, 1);
   testing::write_dataset(at("b"), 2500, 2);
-  write_text(at("d.toml"), testing::run_toml(at("a"), at("d"), 4));
+  write_file(at("d.toml"), testing::run_toml(at("a"), at("d"), 4));
   expect(train({"d.toml", "--stop-after", "2"}), 75);
   expect(train({"d.toml"}, "data.train=" + at("b")), 65, {"--allow-change", "b"});
   expect(train({"d.toml", "--allow-change"}, "data.train=" + at("b")), 0, {"the new data from its start"});
@@ -156,7 +157,7 @@ TEST_F(RunFolder, TheBestCheckpointIsKeptAndCanBeUsed) {
     if (r.eval && r.step < 6 && r.eval->loss < least) least = r.eval->loss, best = r.step;
   ASSERT_LT(best, 5) << "nothing to see: the best is among the newest";
   EXPECT_TRUE(fs::exists(at(fmt::format("first/checkpoints/step-{}", best))));
-  EXPECT_TRUE(read_text(at("first/checkpoints/BEST")).starts_with(fmt::format("step-{} ", best)));
+  EXPECT_TRUE(read_file(at("first/checkpoints/BEST")).starts_with(fmt::format("step-{} ", best)));
   expect(pleat({"generate", at("first"), "--step", "best", "--max-tokens", "2"}), 0,
          {fmt::format("using step {}", best)});
   expect(pleat({"generate", at("first"), "--step", "5", "--max-tokens", "2"}), 0, {"using step 5"});
@@ -178,7 +179,7 @@ TEST_F(RunFolder, TheLastEvaluationIsOfTheSamePartAsTheOthers) {
   const int64_t best = all.at("best_checkpoint_step");
   EXPECT_EQ(best, losses[3] <= losses[6] ? 3 : 6);
   EXPECT_EQ(all.at("best_eval_loss"), losses[best]);
-  EXPECT_EQ(read_text(at("first/checkpoints/BEST")), fmt::format("step-{} {}\n", best, losses[best]));
+  EXPECT_EQ(read_file(at("first/checkpoints/BEST")), fmt::format("step-{} {}\n", best, losses[best]));
   for (const auto& [step, loss] : losses)
     EXPECT_NE(ended.err.find(fmt::format("  eval {:.4f} (", loss)), std::string::npos) << step << ended.err;
   EXPECT_NE(all.at("validation_loss").get<double>(), losses[6]);
@@ -190,7 +191,7 @@ TEST_F(RunFolder, TheLastEvaluationIsOfTheSamePartAsTheOthers) {
 
 // It ran before the last save and no signal ended it: whoever could not wait lost the run.
 TEST_F(RunFolder, AStopDuringTheWholeEvaluationComesAfterTheLastSave) {
-  write_text(at("long.txt"), testing::made_up_text(3'000'000, 3));
+  write_file(at("long.txt"), testing::made_up_text(3'000'000, 3));
   PleatProcess process(folder_.path(),
                        {"train", at("run.toml"), "--set", "data.train=" + at("long.txt"), "--set",
                         "data.valid_split=0.9", "--set", "log.run_dir=" + at("long")});
@@ -218,19 +219,19 @@ TEST_F(RunFolder, StepsBetweenProgressLinesAreObeyedInAFile) {
 
 TEST_F(RunFolder, ADamagedLineOfTheLogStopsNeitherTheReportNorTheRun) {
   expect(train({"run.toml", "--stop-after", "4"}, "checkpoint.every=2"), 75);
-  std::string log = read_text(at("first/metrics.jsonl"));
+  std::string log = read_file(at("first/metrics.jsonl"));
   log[log.find("{\"step\":2")] = '\x01';
-  write_text(at("first/metrics.jsonl"), log);
+  write_file(at("first/metrics.jsonl"), log);
   expect(pleat({"report", at("first")}), 0,
          {"metrics.jsonl:2: not valid JSON", "the report leaves this line out", "up to step 4"});
-  EXPECT_NE(read_text(at("first/report.html")).find("A damaged line is left out"), std::string::npos);
+  EXPECT_NE(read_file(at("first/report.html")).find("A damaged line is left out"), std::string::npos);
   expect(train({"run.toml"}, "checkpoint.every=2"), 0, {"metrics.jsonl.damaged"});
   EXPECT_EQ(report::read_log(at("first/metrics.jsonl")).size(), 5u);
 }
 
 TEST_F(RunFolder, ALogIsOnTheDiskBeforeItsCheckpoint) {
   expect(train({"run.toml", "--stop-after", "4"}, "checkpoint.every=2"), 75);
-  write_text(at("first/checkpoints/LATEST.tmp-0"), "step-4\n");
+  write_file(at("first/checkpoints/LATEST.tmp-0"), "step-4\n");
   fs::copy(at("first/checkpoints/step-2"), at("first/checkpoints/step-1"), fs::copy_options::recursive);
   expect(train({"run.toml"}, "checkpoint.every=2"), 0);
   for (const char* left : {"LATEST.tmp-0", "step-1"})
@@ -246,7 +247,7 @@ TEST_F(RunFolder, TheTokenizerIsPartOfTheFolder) {
   fs::remove(at("notes.txt"));
   expect(pleat({"generate", at("moved"), "--max-tokens", "2"}), 0);
   expect(train({"moved"}, "train.steps=7"), 0);
-  EXPECT_NE(read_text(at("moved/asked.toml")).find("tokenizer = \"tokenizer\""), std::string::npos);
+  EXPECT_NE(read_file(at("moved/asked.toml")).find("tokenizer = \"tokenizer\""), std::string::npos);
 }
 
 // Checkpoints outside the folder belong to one run: a copy must not go on in them.
@@ -269,8 +270,8 @@ TEST_F(RunFolder, ConversationsFineTuneAModel) {
         "{{\"messages\": [{{\"role\": \"user\", \"content\": \"{} and {}\"}}, "
         "{{\"role\": \"assistant\", \"content\": \"{}\"}}]}}\n",
         i, i + 1, 2 * i + 1);
-  write_text(at("chat.jsonl"), lines);
-  write_text(at("chat.toml"),
+  write_file(at("chat.jsonl"), lines);
+  write_file(at("chat.toml"),
              "[optimizer]\nschedule = \"constant\"\n[train]\nsteps = 2\nseq_len = 64\n[data]\n"
              "train = \"chat.jsonl\"\n[chat]\ntemplate = \"plain\"\n[log]\nrun_dir = \"chat\"\n");
   expect(train({"chat.toml", "--init", "first"}), 0, {"using step 6", "starting from the weights"});

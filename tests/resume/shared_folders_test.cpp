@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "base/posix_vfs.h"
@@ -20,11 +21,11 @@ class SharedFolders : public RunFolder {
   // A run on prepared data that ends only when something ends it.
   std::vector<std::string> endless(const std::string& run, const std::string& every) {
     testing::write_dataset(at("tokens"), 4000, 5);
-    write_text(at("endless.toml"), testing::run_toml(at("tokens"), at(run), 1000000));
+    write_file(at("endless.toml"), testing::run_toml(at("tokens"), at(run), 1000000));
     return {"train", at("endless.toml"), "--set", "checkpoint.every=" + every};
   }
   int64_t steps_logged(const std::string& run) {
-    const std::string log = read_text(at(run + "/metrics.jsonl"));
+    const std::string log = read_file(at(run + "/metrics.jsonl"));
     return std::count(log.begin(), log.end(), '\n');
   }
   template <class F>
@@ -115,7 +116,7 @@ TEST_F(SharedFolders, WhatAKilledPreparationLeftIsRemoved) {
   const std::string gone = at(fmt::format("first/data/train-train.bin.tmp-{}-0", child)),
                     alive = at(fmt::format("first/data/train-train.bin.tmp-{}-1", ::getpid())),
                     other = at("first/data/mine.tmp-1");
-  for (const std::string& path : {gone, alive, other}) write_text(path, "x");
+  for (const std::string& path : {gone, alive, other}) write_file(path, "x");
   expect(train({"run.toml"}, "model.num_heads=7"), 65);
   EXPECT_TRUE(fs::exists(gone)) << "a refused start changed something";
   expect(train({"run.toml"}), 0);

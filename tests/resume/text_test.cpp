@@ -121,7 +121,7 @@ void write_documents(const std::string& prefix, const std::vector<std::string>& 
 
 // Train: a b a b a . (. ends the document): a->b twice, a->. once, b->a twice. Valid: a b b .
 TEST(Bigram, HandComputedExample) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   write_documents(folder.at("train"), {"ababa"});
   write_documents(folder.at("valid"), {"abb"});
   const data::IndexedDataset train(folder.at("train"), 257), valid(folder.at("valid"), 257);
@@ -133,7 +133,7 @@ TEST(Bigram, HandComputedExample) {
 
 // Counted in pieces or in one, the pairs are the same: text longer than one read.
 TEST(Bigram, PairsAcrossReadsAreCounted) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   std::string text;
   for (int i = 0; i < 70000; ++i) text += i % 2 ? 'y' : 'x';
   write_documents(folder.at("train"), {text});
@@ -148,7 +148,7 @@ TEST(Bigram, PairsAcrossReadsAreCounted) {
 // "byte" is also what a config says that names nothing: the ids of other tokenizers once counted beyond the
 // table.
 TEST(Bigram, IdsThatNoByteHasGiveNothing) {
-  testing::TempFolder folder;
+  testing::TemporaryFolder folder;
   write_documents(folder.at("bytes"), {"abab"});
   data::IndexedDatasetWriter writer(folder.at("other"), {70000, 0});
   const std::vector<int32_t> ids = {1, 2, 257, 69999, 3};

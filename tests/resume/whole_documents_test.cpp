@@ -20,7 +20,7 @@
 namespace pleat::train {
 namespace {
 
-using pleat::testing::write_text;
+using pleat::testing::write_file;
 
 std::string conversation(const std::string& question, const std::string& answer) {
   return fmt::format(
@@ -33,7 +33,7 @@ class WholeConversations : public ::testing::Test {
  protected:
   // One conversation per line, as a dataset; returns the lengths in tokens.
   void write_chat(const std::string& name, const std::string& lines) {
-    write_text(folder_.at(name + ".jsonl"), lines);
+    write_file(folder_.at(name + ".jsonl"), lines);
     data::prepare({.inputs = {folder_.at(name + ".jsonl")},
                    .chat = data::chat_preset("plain"),
                    .output_prefix = folder_.at(name)},
@@ -54,7 +54,7 @@ class WholeConversations : public ::testing::Test {
     return *checkpoint::find_newest(vfs_, directory).newest;
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   base::PosixVfs vfs_;
 };
 
@@ -201,7 +201,7 @@ TEST_F(WholeConversations, DataRanksChangeNothing) {
 
 // Straight from the file: prepared once, kept whole without being asked, prepared again when it changed.
 TEST_F(WholeConversations, AJsonlFileTrainsAsItStands) {
-  write_text(folder_.at("chat.jsonl"), many_conversations());
+  write_file(folder_.at("chat.jsonl"), many_conversations());
   LoopOptions quiet;
   quiet.quiet = true;
   const auto asked = [&](std::vector<std::string> sets, int64_t steps = 6) {
@@ -218,7 +218,7 @@ TEST_F(WholeConversations, AJsonlFileTrainsAsItStands) {
   with_prepared_data(asked({}), {.quiet = true});
   EXPECT_EQ(std::filesystem::last_write_time(folder_.at("out/data/train-train.idx")), made)
       << "prepared once";
-  write_text(folder_.at("chat.jsonl"), many_conversations() + conversation("one", "more"));
+  write_file(folder_.at("chat.jsonl"), many_conversations() + conversation("one", "more"));
   const int64_t before = data::IndexedDataset(prepared.data.train, 264).num_tokens();
   const config::Config again = with_prepared_data(asked({}), {.quiet = true});
   EXPECT_GT(data::IndexedDataset(again.data.train, 264).num_tokens(), before);

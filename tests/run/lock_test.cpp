@@ -5,34 +5,28 @@
 #include <sys/file.h>
 
 #include <cerrno>
+#include <filesystem>
 
-#include "cli/process.h"
 #include "run/leftovers.h"
 #include "run/lock.h"
 #include "run/place.h"
+#include "support/process.h"
+#include "support/refusal.h"
 
 namespace pleat::run {
 namespace {
 
-using testing::TempFolder;
-
-std::string refusal(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
+using testing::message_of;
+using testing::TemporaryFolder;
 
 TEST(RunLock, ASecondTrainerIsToldWhoIsThere) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const std::string run = folder.at("runs/a");
   {
     Lock first = Lock::take(run);
-    EXPECT_NE(refusal([&] { Lock::take(run); }).find("just starting"), std::string::npos);
+    EXPECT_NE(message_of([&] { Lock::take(run); }).find("just starting"), std::string::npos);
     first.sign();
-    const std::string message = refusal([&] { Lock::take(run); });
+    const std::string message = message_of([&] { Lock::take(run); });
     char host[256] = {};
     ::gethostname(host, sizeof host - 1);
     for (const std::string& word :
@@ -43,7 +37,7 @@ TEST(RunLock, ASecondTrainerIsToldWhoIsThere) {
 }
 
 TEST(RunLock, AKilledHolderLeavesNothingInTheWay) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
@@ -55,56 +49,56 @@ TEST(RunLock, AKilledHolderLeavesNothingInTheWay) {
   }
   char byte = 0;
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
-  EXPECT_NE(refusal([&] { Lock::take(folder.path()); }).find(fmt::format("pid {}", child)),
+  EXPECT_NE(message_of([&] { Lock::take(folder.path()); }).find(fmt::format("pid {}", child)),
             std::string::npos);
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   Lock again = Lock::take(folder.path());
   // What the killed one wrote still stands there; nobody is told that it is at work.
-  EXPECT_NE(refusal([&] { Lock::take(folder.path()); }).find("just starting"), std::string::npos);
+  EXPECT_NE(message_of([&] { Lock::take(folder.path()); }).find("just starting"), std::string::npos);
   ::close(ready[0]), ::close(ready[1]);
 }
 
 TEST(RunLock, ALockThatWasNeverSignedLeavesTheFolderAsItWas) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   { const Lock lock = Lock::take(folder.at("new")); }
   EXPECT_FALSE(std::filesystem::exists(folder.at("new")));
   { Lock::take(folder.at("old")).sign(); }
-  const std::string before = testing::read_text(folder.at("old/LOCK"));
+  const std::string before = testing::read_file(folder.at("old/LOCK"));
   { const Lock lock = Lock::take(folder.at("old")); }
-  EXPECT_EQ(testing::read_text(folder.at("old/LOCK")), before);
+  EXPECT_EQ(testing::read_file(folder.at("old/LOCK")), before);
 }
 
 TEST(RunLock, ALockFileThatWasReplacedIsNotKept) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   Lock lock = Lock::take(folder.at("run"));
   EXPECT_TRUE(Lock::is_held(folder.at("run")));
   EXPECT_FALSE(Lock::is_held(folder.at("elsewhere")));
-  EXPECT_EQ(refusal([&] { lock.require_kept(); }), "");
+  EXPECT_EQ(message_of([&] { lock.require_kept(); }), "");
   std::filesystem::remove(folder.at("run/LOCK"));
   EXPECT_FALSE(Lock::is_held(folder.at("run")));
   const Lock other = Lock::take(folder.at("run"));
-  EXPECT_NE(refusal([&] { lock.require_kept(); }).find("removed or replaced"), std::string::npos);
+  EXPECT_NE(message_of([&] { lock.require_kept(); }).find("removed or replaced"), std::string::npos);
 }
 
 TEST(RunPlace, AFolderIsKnownByMoreThanItsName) {
   namespace fs = std::filesystem;
-  const TempFolder folder;
+  const TemporaryFolder folder;
   fs::create_directory(folder.at("run"));
   const Place place(folder.at("run"), kRunKey);
-  EXPECT_EQ(refusal([&] { place.require_unmoved(); }), "");
+  EXPECT_EQ(message_of([&] { place.require_unmoved(); }), "");
   fs::rename(folder.at("run"), folder.at("moved"));
-  EXPECT_NE(refusal([&] { place.require_unmoved(); }).find("nothing has that name"), std::string::npos);
+  EXPECT_NE(message_of([&] { place.require_unmoved(); }).find("nothing has that name"), std::string::npos);
   fs::create_directory(folder.at("run"));
-  EXPECT_NE(refusal([&] { place.require_unmoved(); }).find("another folder has that name"),
+  EXPECT_NE(message_of([&] { place.require_unmoved(); }).find("another folder has that name"),
             std::string::npos);
   fs::remove(folder.at("run"));
   fs::create_directory_symlink("moved", folder.at("run"));
-  EXPECT_EQ(refusal([&] { place.require_unmoved(); }), "") << "the name leads to the folder again";
+  EXPECT_EQ(message_of([&] { place.require_unmoved(); }), "") << "the name leads to the folder again";
 }
 
 TEST(RunLeftovers, OnlyFilesOfProcessesThatAreGoneAreRemoved) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
@@ -117,7 +111,7 @@ TEST(RunLeftovers, OnlyFilesOfProcessesThatAreGoneAreRemoved) {
                                          "a.bin.tmp--5-1",
                                          "a.bin"};
   for (const auto& names : {gone, kept})
-    for (const std::string& name : names) testing::write_text(folder.at(name), "x");
+    for (const std::string& name : names) testing::write_file(folder.at(name), "x");
   remove_leftovers(folder.path());
   remove_leftovers(folder.at("not there"));
   for (const std::string& name : gone) EXPECT_FALSE(std::filesystem::exists(folder.at(name))) << name;
@@ -125,14 +119,14 @@ TEST(RunLeftovers, OnlyFilesOfProcessesThatAreGoneAreRemoved) {
 }
 
 TEST(RunLock, AFileSystemWithoutWorkingLocksIsNamed) {
-  const TempFolder folder;
+  const TemporaryFolder folder;
   const FlockCall refuses = [](int, int) {
     errno = ENOLCK;
     return -1;
   };
   const FlockCall agrees = [](int, int) { return 0; };
   for (const FlockCall call : {refuses, agrees}) {
-    const std::string message = refusal([&] { Lock::take(folder.at("run"), kRunKey, call); });
+    const std::string message = message_of([&] { Lock::take(folder.at("run"), kRunKey, call); });
     for (const char* word : {"without working locks", "--no-lock", "run"})
       EXPECT_NE(message.find(word), std::string::npos) << message;
     EXPECT_FALSE(std::filesystem::exists(folder.at("run")));

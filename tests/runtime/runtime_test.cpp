@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/gpu_fault.h"
 #include "program/builder.h"
+#include "support/refusal.h"
 
 namespace pleat::runtime {
 namespace {
@@ -58,13 +59,8 @@ TEST(Runtime, ProgramsShareTheirState) {
 }
 
 TEST(Runtime, StateThatLiesElsewhereIsRefused) {
-  const auto message = [](program::Program a, program::Program b) -> std::string {
-    try {
-      Runtime(both(std::move(a), std::move(b)), {});
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto message = [](program::Program a, program::Program b) {
+    return testing::message_of([&] { Runtime(both(std::move(a), std::move(b)), {}); });
   };
   EXPECT_NE(message(product("first", 2), product("second", 2, 1000)).find("lies elsewhere in program second"),
             std::string::npos);
@@ -110,17 +106,9 @@ TEST(Runtime, AStepValueOfAnotherTypeIsRefused) {
   p.lanes[0].resource = "host_link";
   p.values[static_cast<size_t>(x)].space = program::Space::Pinned;
   Runtime runtime(std::move(p), 1);
-  const auto refusal = [&](const auto& ask) {
-    try {
-      ask();
-    } catch (const base::Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
-  };
-  EXPECT_EQ(refusal([&] { runtime.executor().at(program::step::loss); }),
+  EXPECT_EQ(testing::message_of([&] { runtime.executor().at(program::step::loss); }),
             "'loss' of program odd has elements f32, needed f64");
-  EXPECT_EQ(refusal([&] { runtime.executor().at(program::step::tokens, 3); }),
+  EXPECT_EQ(testing::message_of([&] { runtime.executor().at(program::step::tokens, 3); }),
             "program odd neither takes nor gives 'mb3.tokens'");
 }
 

@@ -24,8 +24,8 @@ std::string read_tensor(const File& file, const std::string& name) {
 
 TEST(File, ReadsWholeTensorsAndRanges) {
   TemporaryFolder folder;
-  write_file(folder.path("x.safetensors"), file_image(kJson, "01234567abc"));
-  const File file = File::open(folder.path("x.safetensors"));
+  write_file(folder.at("x.safetensors"), file_image(kJson, "01234567abc"));
+  const File file = File::open(folder.at("x.safetensors"));
   EXPECT_EQ(file.tensors().size(), 2u);
   EXPECT_EQ(read_tensor(file, "a"), "01234567");
   EXPECT_EQ(read_tensor(file, "b"), "abc");
@@ -41,8 +41,8 @@ TEST(File, ReadsWholeTensorsAndRanges) {
 
 TEST(File, RefusesWrongReads) {
   TemporaryFolder folder;
-  write_file(folder.path("x.safetensors"), file_image(kJson, "01234567abc"));
-  const File file = File::open(folder.path("x.safetensors"));
+  write_file(folder.at("x.safetensors"), file_image(kJson, "01234567abc"));
+  const File file = File::open(folder.at("x.safetensors"));
   std::string bytes(9, '?');
   const auto room = [&](size_t count) { return std::as_writable_bytes(std::span(bytes)).first(count); };
   EXPECT_REFUSED(file.read("a", room(7)), "tensor 'a' has 8 bytes, but room for 7 was given");
@@ -57,7 +57,7 @@ TEST(File, RefusesWrongReads) {
 
 TEST(File, EveryTruncationIsRefused) {
   TemporaryFolder folder;
-  const std::string image = file_image(kJson, "01234567abc"), path = folder.path("x.safetensors");
+  const std::string image = file_image(kJson, "01234567abc"), path = folder.at("x.safetensors");
   for (size_t length = 0; length < image.size(); ++length) {
     write_file(path, image.substr(0, length));
     EXPECT_THROW(File::open(path), base::Error) << length;
@@ -66,7 +66,7 @@ TEST(File, EveryTruncationIsRefused) {
 
 TEST(File, AFileCutWhileOpenIsAnError) {
   TemporaryFolder folder;
-  const std::string image = file_image(kJson, "01234567abc"), path = folder.path("x.safetensors");
+  const std::string image = file_image(kJson, "01234567abc"), path = folder.at("x.safetensors");
   write_file(path, image);
   const File file = File::open(path);
   ASSERT_EQ(::truncate(path.c_str(), static_cast<off_t>(image.size() - 2)), 0);
@@ -83,31 +83,31 @@ TEST(File, AFileCutWhileOpenIsAnError) {
 TEST(File, ALengthInTheFileAllocatesNothing) {
   // 100 MB of header announced in a sparse file would be a real allocation; a short file must not be one.
   TemporaryFolder folder;
-  write_file(folder.path("x.safetensors"), length_bytes(99'999'999) + "{}");
-  EXPECT_REFUSED(File::open(folder.path("x.safetensors")), "larger than the 2 bytes");
+  write_file(folder.at("x.safetensors"), length_bytes(99'999'999) + "{}");
+  EXPECT_REFUSED(File::open(folder.at("x.safetensors")), "larger than the 2 bytes");
 }
 
 TEST(FileAttack, OnlyPlainFilesAreOpened) {
   TemporaryFolder folder;
-  write_file(folder.path("real.safetensors"), file_image("{}", ""));
-  EXPECT_NO_THROW(File::open(folder.path("real.safetensors")));
-  std::filesystem::create_symlink("real.safetensors", folder.path("link.safetensors"));
-  EXPECT_REFUSED(File::open(folder.path("link.safetensors")), "link.safetensors: is a symbolic link");
-  ASSERT_EQ(::mkfifo(folder.path("pipe.safetensors").c_str(), 0600), 0);
-  EXPECT_REFUSED(File::open(folder.path("pipe.safetensors")), "pipe.safetensors: not a regular file");
-  std::filesystem::create_directory(folder.path("dir.safetensors"));
-  EXPECT_REFUSED(File::open(folder.path("dir.safetensors")), "dir.safetensors: not a regular file");
+  write_file(folder.at("real.safetensors"), file_image("{}", ""));
+  EXPECT_NO_THROW(File::open(folder.at("real.safetensors")));
+  std::filesystem::create_symlink("real.safetensors", folder.at("link.safetensors"));
+  EXPECT_REFUSED(File::open(folder.at("link.safetensors")), "link.safetensors: is a symbolic link");
+  ASSERT_EQ(::mkfifo(folder.at("pipe.safetensors").c_str(), 0600), 0);
+  EXPECT_REFUSED(File::open(folder.at("pipe.safetensors")), "pipe.safetensors: not a regular file");
+  std::filesystem::create_directory(folder.at("dir.safetensors"));
+  EXPECT_REFUSED(File::open(folder.at("dir.safetensors")), "dir.safetensors: not a regular file");
   EXPECT_REFUSED(File::open("/dev/zero"), "/dev/zero: not a regular file");
-  EXPECT_REFUSED(File::open(folder.path("none.safetensors")), "cannot open: No such file");
-  EXPECT_REFUSED(File::open(folder.folder() + "/"), "not the name of a file");
-  EXPECT_REFUSED(File::open(folder.folder() + "/.."), "not the name of a file");
+  EXPECT_REFUSED(File::open(folder.at("none.safetensors")), "cannot open: No such file");
+  EXPECT_REFUSED(File::open(folder.path() + "/"), "not the name of a file");
+  EXPECT_REFUSED(File::open(folder.path() + "/.."), "not the name of a file");
 }
 
 TEST(FileAttack, PicklesAreRefusedByName) {
   TemporaryFolder folder;
   for (const char* name : {"pytorch_model.bin", "model.pt", "model.pth", "last.CKPT", "x.pkl"}) {
-    write_file(folder.path(name), file_image("{}", ""));  // even when it would be readable
-    EXPECT_REFUSED(File::open(folder.path(name)), "is a Python pickle: reading one can run any code");
+    write_file(folder.at(name), file_image("{}", ""));  // even when it would be readable
+    EXPECT_REFUSED(File::open(folder.at(name)), "is a Python pickle: reading one can run any code");
   }
 }
 

@@ -26,11 +26,11 @@ ShardIndex parse_index(const std::string& json) { return parse_shard_index(json,
 class Sharded : public ::testing::Test {
  protected:
   Sharded() {
-    write_file(folder.path("s1.safetensors"), one_tensor("a", "aaa"));
-    write_file(folder.path("s2.safetensors"), one_tensor("b", "bbbb"));
+    write_file(folder.at("s1.safetensors"), one_tensor("a", "aaa"));
+    write_file(folder.at("s2.safetensors"), one_tensor("b", "bbbb"));
   }
-  void write_index(const std::string& json) { write_file(folder.path(kIndexFileName), json); }
-  ModelFolder open() { return ModelFolder::open(folder.folder()); }
+  void write_index(const std::string& json) { write_file(folder.at(kIndexFileName), json); }
+  ModelFolder open() { return ModelFolder::open(folder.path()); }
 
   TemporaryFolder folder;
   const std::string kMap = R"("b":"s2.safetensors","a":"s1.safetensors")";
@@ -41,7 +41,7 @@ TEST_F(Sharded, OneTableOverAllShards) {
               "},\"note\":1}");
   const ModelFolder opened = open();
   const ModelFolder moved = [&] {
-    ModelFolder m = ModelFolder::open(folder.folder());
+    ModelFolder m = ModelFolder::open(folder.path());
     return m;
   }();
   for (const ModelFolder* model : {&opened, &moved}) {
@@ -61,7 +61,7 @@ TEST_F(Sharded, OneTableOverAllShards) {
 
 TEST_F(Sharded, SingleFileWinsAsInTransformers) {
   write_index(index_of(kMap));
-  write_file(folder.path(kSingleFileName), one_tensor("only", "x"));
+  write_file(folder.at(kSingleFileName), one_tensor("only", "x"));
   const ModelFolder model = open();
   EXPECT_EQ(model.names(), std::vector<std::string_view>{"only"});
   ASSERT_EQ(model.warnings().size(), 1u);
@@ -76,7 +76,7 @@ TEST_F(Sharded, TensorsAndIndexMustAgree) {
   write_index(index_of(R"("a":"s2.safetensors","b":"s1.safetensors")"));
   EXPECT_REFUSED(open(), "s1.safetensors: holds tensor 'a', which the index places in 's2.safetensors'");
   // One name in two shards.
-  write_file(folder.path("s3.safetensors"),
+  write_file(folder.at("s3.safetensors"),
              file_image(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                         R"("c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                         "xy"));
@@ -84,13 +84,13 @@ TEST_F(Sharded, TensorsAndIndexMustAgree) {
   EXPECT_REFUSED(open(), "s3.safetensors: holds tensor 'a', which the index places in 's1.safetensors'");
   write_index(index_of(kMap + R"(,"c":"s4.safetensors")"));
   EXPECT_REFUSED(open(), "s4.safetensors: cannot open: No such file");
-  write_file(folder.path("s4.safetensors"), "short");
+  write_file(folder.at("s4.safetensors"), "short");
   EXPECT_REFUSED(open(), "s4.safetensors: 5 bytes are too few");
 }
 
 TEST_F(Sharded, UnlistedTensorsAndWrongSumsAreWarnings) {
   write_index(R"({"metadata":{"total_size":8},"weight_map":{"a":"s1.safetensors","c":"s3.safetensors"}})");
-  write_file(folder.path("s3.safetensors"),
+  write_file(folder.at("s3.safetensors"),
              file_image(R"({"d":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                         R"("c":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                         "xy"));
@@ -105,30 +105,30 @@ TEST_F(Sharded, UnlistedTensorsAndWrongSumsAreWarnings) {
 
 TEST_F(Sharded, ShardsThatAreNotPlainFiles) {
   write_index(index_of(kMap + R"(,"c":"s3.safetensors")"));
-  std::filesystem::create_symlink("/etc/passwd", folder.path("s3.safetensors"));
+  std::filesystem::create_symlink("/etc/passwd", folder.at("s3.safetensors"));
   EXPECT_REFUSED(open(), "s3.safetensors: is a symbolic link");
-  std::filesystem::remove(folder.path("s3.safetensors"));
-  std::filesystem::create_symlink("s1.safetensors", folder.path("s3.safetensors"));
+  std::filesystem::remove(folder.at("s3.safetensors"));
+  std::filesystem::create_symlink("s1.safetensors", folder.at("s3.safetensors"));
   EXPECT_REFUSED(open(), "s3.safetensors: is a symbolic link");
-  std::filesystem::remove(folder.path("s3.safetensors"));
-  ASSERT_EQ(::mkfifo(folder.path("s3.safetensors").c_str(), 0600), 0);
+  std::filesystem::remove(folder.at("s3.safetensors"));
+  ASSERT_EQ(::mkfifo(folder.at("s3.safetensors").c_str(), 0600), 0);
   EXPECT_REFUSED(open(), "s3.safetensors: not a regular file");
-  std::filesystem::remove(folder.path(kIndexFileName));
-  std::filesystem::create_symlink("s1.safetensors", folder.path(kIndexFileName));
+  std::filesystem::remove(folder.at(kIndexFileName));
+  std::filesystem::create_symlink("s1.safetensors", folder.at(kIndexFileName));
   EXPECT_REFUSED(open(), "index.json: is a symbolic link");
 }
 
 TEST(ModelFolder, WithoutSafetensors) {
   TemporaryFolder folder;
-  EXPECT_REFUSED(ModelFolder::open(folder.folder()),
+  EXPECT_REFUSED(ModelFolder::open(folder.path()),
                  "holds neither model.safetensors nor model.safetensors.index.json");
-  write_file(folder.path("config.json"), "{}");
-  write_file(folder.path("pytorch_model.bin"), "");
-  EXPECT_REFUSED(ModelFolder::open(folder.folder()), "'pytorch_model.bin' is a Python pickle");
-  EXPECT_REFUSED(ModelFolder::open(folder.path("none")), "cannot open the folder: No such file");
-  EXPECT_REFUSED(ModelFolder::open(folder.path("config.json")), "cannot open the folder: Not a directory");
-  write_file(folder.path(kSingleFileName), "junk");
-  EXPECT_REFUSED(ModelFolder::open(folder.folder()),
+  write_file(folder.at("config.json"), "{}");
+  write_file(folder.at("pytorch_model.bin"), "");
+  EXPECT_REFUSED(ModelFolder::open(folder.path()), "'pytorch_model.bin' is a Python pickle");
+  EXPECT_REFUSED(ModelFolder::open(folder.at("none")), "cannot open the folder: No such file");
+  EXPECT_REFUSED(ModelFolder::open(folder.at("config.json")), "cannot open the folder: Not a directory");
+  write_file(folder.at(kSingleFileName), "junk");
+  EXPECT_REFUSED(ModelFolder::open(folder.path()),
                  "model.safetensors: 4 bytes are too few");  // no way back to the pickle
 }
 

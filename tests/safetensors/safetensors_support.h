@@ -2,29 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <random>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "support/files.h"
+#include "support/refusal.h"
 
 namespace pleat::safetensors {
 
-// A fresh folder that goes with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  const std::string& folder() const { return folder_; }
-  std::vector<std::string> names() const;  // ascending
-
- private:
-  std::string folder_;
-};
-
-void write_file(const std::string& path, std::string_view bytes);
-std::string read_file(const std::string& path);
+using testing::read_file;
+using testing::refusal;
+using testing::TemporaryFolder;
+using testing::write_file;
 
 class Random {
  public:
@@ -41,14 +31,11 @@ class Random {
 std::string file_image(std::string_view json, std::string_view data);
 std::string length_bytes(uint64_t length);
 
-// The message of the base::Error that `action` throws; a test failure and "" when it throws none.
-std::string refusal(const std::function<void()>& action);
-
 }  // namespace pleat::safetensors
 
 // Statement throws base::Error with `part` in its message.
 #define EXPECT_REFUSED(statement, part)                                                                   \
   do {                                                                                                    \
-    const std::string message_ = ::pleat::safetensors::refusal([&] { statement; });                       \
+    const std::string message_ = ::pleat::testing::refusal([&] { statement; });                           \
     EXPECT_NE(message_.find(part), std::string::npos) << "message: " << message_ << "\nneeded: " << part; \
   } while (false)

@@ -50,7 +50,7 @@ std::string read_tensor(const Source& source, const std::string& name) {
 
 TEST(Writer, ExactBytes) {
   TemporaryFolder folder;
-  const std::string path = folder.path("x.safetensors");
+  const std::string path = folder.at("x.safetensors");
   Writer writer(path, {{"b", ElementType::U8, {3}},
                        {"a", ElementType::U8, {1}},
                        {"w", ElementType::F32, {1, 1}},
@@ -79,7 +79,7 @@ TEST(Writer, RandomFilesComeBackAndDoNotDependOnTheOrder) {
     std::vector<Sample> samples = random_samples(random);
     std::string first;
     for (int again = 0; again < 2; ++again) {
-      const std::string path = folder.path("x.safetensors");
+      const std::string path = folder.at("x.safetensors");
       Writer writer(path, specs_of(samples), {{"format", "pt"}, {"note", "\x01\t\xe2\x82\xac\"\\"}});
       for (const Sample& sample : samples) {
         const size_t cut = sample.data.empty() ? 0 : random.below(sample.data.size());
@@ -108,7 +108,7 @@ TEST(Writer, RandomFilesComeBackAndDoNotDependOnTheOrder) {
 TEST(Writer, RefusesWhatCouldNotBeRead) {
   TemporaryFolder folder;
   const auto declare = [&](std::vector<TensorSpec> specs, Metadata metadata = {}) {
-    Writer writer(folder.path("x.safetensors"), std::move(specs), metadata);
+    Writer writer(folder.at("x.safetensors"), std::move(specs), metadata);
   };
   const TensorSpec a{"a", ElementType::F32, {2}};
   EXPECT_REFUSED(declare({a, a}), "key 'a' appears twice");
@@ -129,7 +129,7 @@ TEST(Writer, RefusesWhatCouldNotBeRead) {
 TEST(Writer, RefusesWrongData) {
   TemporaryFolder folder;
   {
-    Writer writer(folder.path("x.safetensors"), {{"a", ElementType::F32, {2}}, {"b", ElementType::U8, {0}}});
+    Writer writer(folder.at("x.safetensors"), {{"a", ElementType::F32, {2}}, {"b", ElementType::U8, {0}}});
     EXPECT_REFUSED(writer.append("c", bytes_of("x")), "tensor 'c' was not declared");
     EXPECT_REFUSED(writer.append("b", bytes_of("x")),
                    "tensor 'b' has 0 bytes; 0 were written and 1 more came");
@@ -140,7 +140,7 @@ TEST(Writer, RefusesWrongData) {
     ASSERT_EQ(folder.names().size(), 1u);
     EXPECT_TRUE(folder.names()[0].ends_with(".tmp"));
     struct stat status;
-    ASSERT_EQ(::stat(folder.path(folder.names()[0]).c_str(), &status), 0);
+    ASSERT_EQ(::stat(folder.at(folder.names()[0]).c_str(), &status), 0);
     EXPECT_EQ(status.st_mode & 0777u, 0600u);
   }
   EXPECT_TRUE(folder.names().empty());
@@ -148,31 +148,31 @@ TEST(Writer, RefusesWrongData) {
 
 TEST(Writer, ReplacesALinkInsteadOfFollowingIt) {
   TemporaryFolder folder;
-  write_file(folder.path("victim"), "precious");
-  std::filesystem::create_symlink("victim", folder.path("x.safetensors"));
-  Writer(folder.path("x.safetensors"), {}).finish();
-  EXPECT_EQ(read_file(folder.path("victim")), "precious");
-  EXPECT_FALSE(std::filesystem::is_symlink(folder.path("x.safetensors")));
-  EXPECT_TRUE(File::open(folder.path("x.safetensors")).tensors().empty());
+  write_file(folder.at("victim"), "precious");
+  std::filesystem::create_symlink("victim", folder.at("x.safetensors"));
+  Writer(folder.at("x.safetensors"), {}).finish();
+  EXPECT_EQ(read_file(folder.at("victim")), "precious");
+  EXPECT_FALSE(std::filesystem::is_symlink(folder.at("x.safetensors")));
+  EXPECT_TRUE(File::open(folder.at("x.safetensors")).tensors().empty());
   const mode_t mask = ::umask(0);
   ::umask(mask);
   struct stat status;
-  ASSERT_EQ(::stat(folder.path("x.safetensors").c_str(), &status), 0);
+  ASSERT_EQ(::stat(folder.at("x.safetensors").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777u, 0666u & ~mask);
 }
 
 TEST(Writer, BadPlaces) {
   TemporaryFolder folder;
-  EXPECT_REFUSED(Writer(folder.path("none/x.safetensors"), {}), "cannot open the folder: No such file");
-  EXPECT_REFUSED(Writer(folder.folder() + "/", {}), "not the name of a file");
-  std::filesystem::create_directory(folder.path("x.safetensors"));
-  EXPECT_REFUSED(Writer(folder.path("x.safetensors"), {}).finish(), "cannot rename the finished file to");
+  EXPECT_REFUSED(Writer(folder.at("none/x.safetensors"), {}), "cannot open the folder: No such file");
+  EXPECT_REFUSED(Writer(folder.path() + "/", {}), "not the name of a file");
+  std::filesystem::create_directory(folder.at("x.safetensors"));
+  EXPECT_REFUSED(Writer(folder.at("x.safetensors"), {}).finish(), "cannot rename the finished file to");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"x.safetensors"});
 }
 
 TEST(FolderWriter, SplitsAsTransformersDoes) {
   TemporaryFolder folder;
-  const std::string path = folder.path("model");
+  const std::string path = folder.at("model");
   // In declared order: a+b, then big alone while c still joins d.
   FolderWriter writer(path,
                       {{"a", ElementType::U8, {4}},
@@ -219,10 +219,10 @@ TEST(FolderWriter, RandomModelsComeBack) {
   for (int round = 0; round < 12; ++round) {
     TemporaryFolder folder;
     const std::vector<Sample> samples = random_samples(random);
-    FolderWriter writer(folder.folder(), specs_of(samples), static_cast<int64_t>(1 + random.below(300)));
+    FolderWriter writer(folder.path(), specs_of(samples), static_cast<int64_t>(1 + random.below(300)));
     for (const Sample& sample : samples) writer.append(sample.spec.name, bytes_of(sample.data));
     writer.finish();
-    const ModelFolder model = ModelFolder::open(folder.folder());
+    const ModelFolder model = ModelFolder::open(folder.path());
     ASSERT_TRUE(model.warnings().empty());
     ASSERT_EQ(model.names().size(), samples.size());
     ASSERT_EQ(static_cast<int64_t>(model.files().size()), writer.num_shards());
@@ -235,13 +235,13 @@ TEST(FolderWriter, RandomModelsComeBack) {
 TEST(FolderWriter, Refusals) {
   TemporaryFolder folder;
   const TensorSpec a{"a", ElementType::U8, {4}}, b{"b", ElementType::U8, {4}};
-  EXPECT_REFUSED(FolderWriter(folder.folder(), {a, b}, 0),
+  EXPECT_REFUSED(FolderWriter(folder.path(), {a, b}, 0),
                  "shards of at most 0 bytes; a positive number is needed");
-  EXPECT_REFUSED(FolderWriter(folder.folder(), {}, 10), "no tensor to write");
-  EXPECT_REFUSED(FolderWriter(folder.folder(), {a, b, a}, 4), "tensor 'a' was declared twice");
-  EXPECT_REFUSED(FolderWriter(folder.folder(), {a, {"\xff", ElementType::U8, {1}}}, 4), "not valid UTF-8");
+  EXPECT_REFUSED(FolderWriter(folder.path(), {}, 10), "no tensor to write");
+  EXPECT_REFUSED(FolderWriter(folder.path(), {a, b, a}, 4), "tensor 'a' was declared twice");
+  EXPECT_REFUSED(FolderWriter(folder.path(), {a, {"\xff", ElementType::U8, {1}}}, 4), "not valid UTF-8");
   {
-    FolderWriter writer(folder.folder(), {a, b}, 4);
+    FolderWriter writer(folder.path(), {a, b}, 4);
     writer.append("a", bytes_of("aaaa"));
     EXPECT_REFUSED(writer.append("a", bytes_of("a")),
                    "tensor 'a' has 4 bytes; 4 were written and 1 more came");
@@ -249,8 +249,8 @@ TEST(FolderWriter, Refusals) {
     EXPECT_REFUSED(writer.finish(), "only 0 of the 4 bytes of tensor 'b' were written");
   }
   EXPECT_TRUE(folder.names().empty());
-  write_file(folder.path("model-00007-of-00009.safetensors"), "old");
-  EXPECT_REFUSED(FolderWriter(folder.folder(), {a}, 10),
+  write_file(folder.at("model-00007-of-00009.safetensors"), "old");
+  EXPECT_REFUSED(FolderWriter(folder.path(), {a}, 10),
                  "holds weights already ('model-00007-of-00009.safetensors')");
 }
 

@@ -16,6 +16,8 @@
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/schedule_support.h"
+#include "support/files.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -91,11 +93,9 @@ void expect_golden(const std::string& file, const Words& sets, const model::Mesh
   const std::string text = interpret::print(
       build_training_step(config, model::make_parameters(config), {model::RoutingUse::Choose, mesh, {}}));
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path, std::ios::binary) << text;
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream golden;
-  golden << in.rdbuf();
-  if (golden.str() == text) return;
-  std::istringstream a(golden.str()), b(text);
+  const std::string golden = testing::read_file(path);
+  if (golden == text) return;
+  std::istringstream a(golden), b(text);
   std::string x, y;
   int line = 0;
   do ++line, x = y = "(end)", std::getline(a, x), std::getline(b, y);
@@ -304,15 +304,7 @@ TEST(Passes, WaitsForBuffersAreInTheTable) {
 }
 
 TEST(Passes, AFaultNamesThePassThatMadeIt) {
-  const auto refusal = [](const auto& apply) -> std::string {
-    try {
-      apply();
-    } catch (const base::Error& error) {
-      EXPECT_EQ(error.code(), base::ExitCode::Internal);
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [](const auto& apply) { return testing::message_of(base::ExitCode::Internal, apply); };
   const config::Config config = make_config();
   const Program plain = train_program(config);
   const Pass breaks{"breaks", Promise::Exact, [](const config::Config&, const Program&) { return true; },

@@ -7,17 +7,13 @@
 #include "base/error.h"
 #include "program/limits.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
 
 std::string refused(const Words& sets, int64_t num_ranks) {
-  try {
-    build_ranks(make_config(sets), num_ranks);
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
+  return testing::message_of([&] { build_ranks(make_config(sets), num_ranks); });
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -5,7 +5,6 @@
 #include <ctime>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "base/error.h"
 #include "interpret/brute_plan.h"
@@ -18,6 +17,7 @@
 #include "program/turns.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
+#include "support/files.h"
 
 namespace pleat::schedule {
 namespace {
@@ -99,10 +99,7 @@ TEST(MessageBuffers, AreBounded) {
 void expect_golden(const std::string& name, const std::string& text) {
   const std::string path = std::string(PLEAT_SOURCE_DIR) + "/tests/golden/grid/" + name;
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path) << text;
-  std::ifstream in(path);
-  std::ostringstream file;
-  file << in.rdbuf();
-  EXPECT_EQ(file.str(), text) << "PLEAT_REGENERATE=1 writes " << path << " anew";
+  EXPECT_EQ(testing::read_file(path), text) << "PLEAT_REGENERATE=1 writes " << path << " anew";
 }
 
 TEST(GoldenGrid, OneForwardOneBackward) {

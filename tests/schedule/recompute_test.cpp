@@ -12,6 +12,7 @@
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -258,13 +259,8 @@ TEST(Recompute, CostsTheFlopsOfItsReplaysAndNoMore) {
 }
 
 std::string refusal(const Words& sets, const RecomputeOptions& options) {
-  try {
-    recompute(train_program(make_config(sets)), options);
-  } catch (const base::Error& error) {
-    EXPECT_EQ(error.code(), base::ExitCode::BadInput);
-    return error.what();
-  }
-  return "";
+  return testing::message_of(base::ExitCode::BadInput,
+                             [&] { recompute(train_program(make_config(sets)), options); });
 }
 
 TEST(Recompute, AModuleThatFreesNothingIsAnError) {

@@ -13,6 +13,7 @@
 #include "program/order.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -226,13 +227,8 @@ TEST(Ring, ASkippedOrSwappedShiftIsCaught) {
 }
 
 TEST(Ring, RulesAreSaid) {
-  const auto refusal = [](int ranks, const Words& sets) -> std::string {
-    try {
-      build_ranks(make_config(sets), ranks);
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto refusal = [](int ranks, const Words& sets) {
+    return testing::message_of([&] { build_ranks(make_config(sets), ranks); });
   };
   EXPECT_NE(refusal(4, ring(4, {"train.seq_len=20"}))
                 .find("train.seq_len = 20 does not divide by 2 x parallel.cp = 8"),

@@ -4,29 +4,9 @@
 
 #include "base/checked.h"
 #include "interpret/plan/plan.h"
+#include "support/small_models.h"
 
 namespace pleat::schedule {
-namespace {
-
-const char* const kBase = R"(
-[model]
-vocab_size = 61
-hidden_size = 32
-num_layers = 3
-num_heads = 4
-num_kv_heads = 2
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 24
-shared_ffn_hidden_size = 40
-[train]
-micro_batch = 2
-num_microbatches = 2
-seq_len = 24
-)";
-
-}  // namespace
 
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
@@ -77,7 +57,8 @@ const std::vector<Case>& cases() {
 }
 
 config::Config make_config(const Words& sets) {
-  return config::resolve(config::parse(kBase, sets, "test.toml"));
+  return config::resolve(config::parse(
+      testing::kBuiltModel + "model.num_layers = 3\ntrain.num_microbatches = 2\n", sets, "test.toml"));
 }
 
 program::Program train_program(const config::Config& config) {

@@ -14,6 +14,7 @@
 #include "program/shares.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -240,13 +241,8 @@ TEST(Owners, StatesFollowTheirFormatsAndUnits) {
 }
 
 TEST(Owners, AGroupThatDoesNotDivideIsRefusedWithTheEquation) {
-  const auto refused = [](int ranks, Words sets) -> std::string {
-    try {
-      build_ranks(make_config(sets), ranks);
-    } catch (const base::Error& e) {
-      return e.what();
-    }
-    return "";
+  const auto refused = [](int ranks, Words sets) {
+    return testing::message_of([&] { build_ranks(make_config(sets), ranks); });
   };
   EXPECT_EQ(
       refused(8, {"model.vocab_size=64", "train.num_microbatches=8", "parallel.optimizer_group=3"}),

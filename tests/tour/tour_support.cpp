@@ -8,7 +8,7 @@
 #include <set>
 #include <sstream>
 
-#include "cli/process.h"
+#include "support/process.h"
 
 namespace pleat::testing {
 namespace {
@@ -95,7 +95,7 @@ void write_script(const std::string& path, std::string text) {
        {std::pair{"@BINARY@", PLEAT_BINARY}, std::pair{"@SOURCE@", PLEAT_SOURCE_DIR}})
     for (size_t at; (at = text.find(mark)) != text.npos;) text.replace(at, std::string(mark).size(), value);
   fs::create_directories(fs::path(path).parent_path());
-  write_text(path, text);
+  write_file(path, text);
   fs::permissions(path, fs::perms::owner_all);
 }
 
@@ -214,11 +214,11 @@ std::string run_tour(const TourPage& page, const std::string& folder) {
     if (c.planned) script += "PATH=$plain; unset TOUR_PLAN TOUR_RANKS\n";
   }
   script += "echo @@ done\n";
-  write_text(folder + "/build/tour.bash", script);
+  write_file(folder + "/build/tour.bash", script);
   const std::string log = folder + "/build/tour.log";
   const int status = std::system(
       fmt::format("bash --norc {0}/build/tour.bash > {0}/build/tour.log 2>&1", quoted(folder)).c_str());
-  const std::string said = read_text(log);
+  const std::string said = read_file(log);
   if (status == 0 && said.ends_with("@@ done\n")) return "";
   // From the command that failed on.
   const size_t ended = said.rfind("@@ ended");

@@ -4,13 +4,13 @@
 
 #include <filesystem>
 
-#include "cli/process.h"
+#include "support/process.h"
 #include "tour/tour_support.h"
 
 namespace pleat {
 namespace {
 
-using testing::TempFolder;
+using testing::TemporaryFolder;
 using testing::TourPage;
 
 std::vector<std::string> pages() {
@@ -24,8 +24,8 @@ std::vector<std::string> pages() {
 class Tour : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Tour, EveryCommandRuns) {
-  const TempFolder folder, other;
-  const std::string text = testing::read_text(PLEAT_SOURCE_DIR "/" + GetParam());
+  const TemporaryFolder folder, other;
+  const std::string text = testing::read_file(PLEAT_SOURCE_DIR "/" + GetParam());
   const TourPage page = testing::read_tour(GetParam(), text);
   for (const std::string& fault : page.faults) ADD_FAILURE() << fault;
   for (const std::string& fault : testing::check_inline_commands(GetParam(), text, other.path()))
@@ -34,7 +34,7 @@ TEST_P(Tour, EveryCommandRuns) {
     const std::string trouble = testing::run_tour(page, folder.path());
     EXPECT_TRUE(trouble.empty()) << trouble;
   }
-  if (std::getenv("PLEAT_TOUR_LOG")) fmt::print("{}", testing::read_text(folder.at("build/tour.log")));
+  if (std::getenv("PLEAT_TOUR_LOG")) fmt::print("{}", testing::read_file(folder.at("build/tour.log")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Documents, Tour, ::testing::ValuesIn(pages()), [](const auto& info) {
@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Documents, Tour, ::testing::ValuesIn(pages()), [](const
 std::string outcome(const std::string& text) {
   const TourPage page = testing::read_tour("page.md", text);
   if (!page.faults.empty()) return page.faults.front();
-  const TempFolder folder;
+  const TemporaryFolder folder;
   return testing::run_tour(page, folder.path());
 }
 

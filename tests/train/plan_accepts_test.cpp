@@ -12,6 +12,7 @@
 #include "interpret/plan/plan.h"
 #include "runtime/programs.h"
 #include "schedule/ranks.h"
+#include "support/refusal.h"
 #include "train/feed.h"
 #include "train/launch.h"
 
@@ -151,19 +152,9 @@ Asked draw_config(uint64_t seed) {
   return out;
 }
 
-template <class F>
-std::string refusal_of(const F& f) {
-  try {
-    f();
-  } catch (const base::Error& e) {
-    return e.what();
-  }
-  return "";
-}
-
 // As apps/commands/plan.cpp.
 std::string plan_says(const Asked& a) {
-  return refusal_of([&] {
+  return pleat::testing::message_of([&] {
     const config::Config c = config::resolve(config::parse(a.text, a.sets, "test.toml"));
     for (const program::Program& p : schedule::build_ranks(c, a.ranks).programs) {
       interpret::require_ok(interpret::check(p), "program");
@@ -215,7 +206,7 @@ void train_two_steps(const config::Config& c, runtime::Crew& crew) {
 }
 
 std::string train_says(const Asked& a) {
-  return refusal_of([&] {
+  return pleat::testing::message_of([&] {
     const config::Config c = config::parse(a.text, a.sets, "test.toml");
     launch(c, a.ranks, [](const config::Config& asked, runtime::Crew& crew, const std::string&) {
       train_two_steps(config::resolve(asked), crew);

@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
-#include "verify/bug_support.h"
 #include "verify/grid.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {

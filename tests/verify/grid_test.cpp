@@ -8,7 +8,8 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <sstream>
+
+#include "support/files.h"
 
 namespace pleat::verify {
 namespace {
@@ -28,10 +29,7 @@ void expect_refused(const std::vector<GridCase>& all, const std::string& file, c
   }
   const std::string path = std::string(PLEAT_SOURCE_DIR) + "/tests/golden/" + file;
   if (std::getenv("PLEAT_REGENERATE")) std::ofstream(path) << list;
-  std::ifstream in(path);
-  std::stringstream golden;
-  golden << in.rdbuf();
-  EXPECT_EQ(list, golden.str()) << "if the change is meant, run with PLEAT_REGENERATE=1";
+  EXPECT_EQ(list, testing::read_file(path)) << "if the change is meant, run with PLEAT_REGENERATE=1";
   EXPECT_GT(passing, 0);
   if (!whole_grid()) return;
   fmt::print("{} {} to pass, {} refused:\n", passing, what, all.size() - size_t(passing));

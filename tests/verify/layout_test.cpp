@@ -1,8 +1,8 @@
 // Layouts against one rank, in double.
 #include <gtest/gtest.h>
 
-#include "verify/bug_support.h"
 #include "verify/grid.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {

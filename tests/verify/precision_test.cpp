@@ -10,8 +10,9 @@
 #include "base/error.h"
 #include "layout/from_config.h"
 #include "schedule/ranks.h"
+#include "support/small_models.h"
 #include "tensor/bf16.h"
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
@@ -48,31 +49,16 @@ const Words kLatentQuery = {"model.attention=\"mla\"",  "model.q_lora_rank=16",
                             "moe.aux_coef=[0.01]"};
 
 config::Config precise_model(Words sets, const Words& layout = {}) {
-  constexpr const char* kModel = R"(
-[model]
-vocab_size = 64
-hidden_size = 32
-num_layers = 2
-num_heads = 4
-leading_dense_layers = 1
-ffn_hidden_size = 32
-init_std = 0.05
-[moe]
-num_experts = 8
-top_k = 2
-ffn_hidden_size = 16
-shared_ffn_hidden_size = 16
-[train]
-num_microbatches = 4
-micro_batch = 2
-seq_len = 16
-[optimizer]
-lr = 1e-3
-clip = 0.3
-schedule = "constant"
+  static const std::string model = testing::kLayoutModel + R"(
+model.vocab_size = 64
+model.num_layers = 2
+model.ffn_hidden_size = 32
+model.init_std = 0.05
+optimizer.lr = 1e-3
+optimizer.clip = 0.3
 )";
   sets.insert(sets.end(), layout.begin(), layout.end());
-  return config::resolve(config::parse(kModel, sets, "precision.toml"));
+  return config::resolve(config::parse(model, sets, "precision.toml"));
 }
 
 constexpr PrecisionOptions kBfloat16 = {.narrow = true};

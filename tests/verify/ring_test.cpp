@@ -2,7 +2,7 @@
 // double; and bits that nothing but the order of the ring may decide.
 #include <algorithm>
 
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {

@@ -2,7 +2,7 @@
 // dispatchers.
 #include "base/error.h"
 #include "model/overflow.h"
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {

@@ -4,17 +4,9 @@
 #include "model/block/attention_parts.h"
 #include "model/block/core_attention.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::AttrSet;
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 
 AttrSet rope_attrs(const config::ModelConfig& m, int64_t tp) {

@@ -3,17 +3,9 @@
 #include "model/block/attention_attrs.h"
 #include "model/block/ring_attention.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::AttrSet;
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 
 using Widths = AttentionWidths;

@@ -1,16 +1,9 @@
 // Dense SwiGLU: norm, gate|up, silu(gate) * up, down projection added to the residual stream. Tensor ranks
 // hold some of the columns in between and work on all rows of their group.
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 constexpr RowParallel kDown = {Op::mlp_down, Op::mlp_scatter, Op::mlp_add};
 }

@@ -9,17 +9,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::u;
-using program::w;
-
 namespace {
 
 program::AttrSet vocabulary_part(const Decoder& d) {

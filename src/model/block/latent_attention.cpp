@@ -5,17 +5,9 @@
 #include "model/block/attention_parts.h"
 #include "model/block/core_attention.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::AttrSet;
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 
 // What the stages that gather and scatter carry, as part.

@@ -2,14 +2,9 @@
 // tokens and into the residual stream.
 #include "model/block/moe.h"
 #include "model/block/moe_attrs.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::none;
-using program::Op;
-using program::Owner;
-using program::r;
-using program::w;
 
 ValueId routed_forward(Decoder& d, int mb, int layer, ValueId residual, ValueId shared) {
   d.b.at({mb, layer});

@@ -5,18 +5,9 @@
 #include "model/block/moe.h"
 #include "model/block/moe_attrs.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Owner;
-using program::Phase;
-using program::r;
-using program::u;
-using program::w;
-
 namespace {
 
 enum class Way { Local, Gather, Exchange };

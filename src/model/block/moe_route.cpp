@@ -2,16 +2,9 @@
 #include "model/block/moe.h"
 #include "model/block/moe_attrs.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Owner;
-using program::Phase;
-using program::r;
-using program::w;
 
 void route(Decoder& d, int mb, int layer) {
   const auto& e = d.config.moe;

@@ -3,17 +3,9 @@
 #include "model/block/moe.h"
 #include "model/block/moe_attrs.h"
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Owner;
-using program::Phase;
-using program::r;
-using program::w;
-
 namespace {
 constexpr RowParallel kSharedDown = {Op::shared_down, Op::shared_scatter, Op::shared_add};
 }

@@ -7,17 +7,9 @@
 // and counted before the first backward. Order of sums: the head's gradient takes the main loss first, then
 // the depths upwards; the embedding's takes the depths downwards, then the main input.
 #include "model/exchange.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::u;
-using program::w;
-
 namespace {
 
 int layer_of(const Decoder& d, size_t depth_idx) {

@@ -1,18 +1,9 @@
 #include "model/block/ring_attention.h"
 
 #include "model/block/attention_attrs.h"
+#include "model/words.h"
 
 namespace pleat::model {
-
-using program::AttrSet;
-using program::Group;
-using program::none;
-using program::Op;
-using program::Phase;
-using program::r;
-using program::u;
-using program::w;
-
 namespace {
 
 AttrSet step_attrs(const Decoder& d, int layer, int step) {

@@ -1,9 +1,9 @@
-// Bug 1: experts missing from the gradient norm, or counted once per copy; expert gradients that grow with
-// the number of expert ranks; sums over groups of one rank that count a gradient twice.
+// Every distinct scalar counts once in the gradient norm, those of experts too, however many copies there are;
+// gradients of experts do not grow with the number of expert ranks, nor with groups of one rank.
 #include <cmath>
 
 #include "model/shard.h"
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
@@ -15,7 +15,7 @@ double one_if_chosen(const model::Mesh& mesh, const model::Parameter& p, int64_t
   return 1.0 / static_cast<double>(mesh.size(model::ownership(p, mesh).reduction));
 }
 
-TEST(Bug1a, NormCountsEveryDistinctScalarOnce) {
+TEST(GradientNorm, NormCountsEveryDistinctScalarOnce) {
   const config::Config c = small_model({"train.num_microbatches=8"});
   int layouts = 0;
   for (const int world : {2, 4, 8})
@@ -41,7 +41,7 @@ TEST(Bug1a, NormCountsEveryDistinctScalarOnce) {
   EXPECT_EQ(layouts, 64);
 }
 
-TEST(Bug1a, SkippedNormIsNoticed) {
+TEST(GradientNorm, SkippedNormIsNoticed) {
   const model::Mesh mesh = mesh_of({2, 1, 1, 1, 2, 1});
   RunOptions options;
   options.num_steps = 1;
@@ -73,7 +73,7 @@ std::vector<Division> divisions() {
   return out;
 }
 
-TEST(Bug1bc, GradientsAndClippedUpdateEqualOneRanks) {
+TEST(ExpertGradients, GradientsAndClippedUpdateEqualOneRanks) {
   std::map<int, LayoutRun> references;
   RunOptions options;
   options.num_steps = 1;

@@ -1,8 +1,8 @@
-// Bug 2: the strength of auxiliary losses depends on the layout, on how tokens are split into microbatches,
-// or on the other losses.
+// The strength of auxiliary losses depends neither on the layout, nor on how tokens are split into microbatches, nor on
+// the other losses.
 #include <cmath>
 
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
@@ -37,7 +37,7 @@ config::Config model_of(const Type& type, std::vector<std::string> more) {
   return small_model(more);
 }
 
-TEST(Bug2, AuxGradientDoesNotDependOnTheLayout) {
+TEST(AuxScale, AuxGradientDoesNotDependOnTheLayout) {
   int layouts = 0;
   for (const Type& type : types()) {
     SCOPED_TRACE(type.name);
@@ -63,7 +63,7 @@ TEST(Bug2, AuxGradientDoesNotDependOnTheLayout) {
   EXPECT_EQ(layouts, 90);
 }
 
-TEST(Bug2, AuxGradientDoesNotDependOnTheSplit) {
+TEST(AuxScale, AuxGradientDoesNotDependOnTheSplit) {
   // Four rows, together or apart.
   const std::vector<Packing> rows = {{{5, 8}, {1, 2}}, {{1, 3, 7}, {3, 4, 5}}, {{16}, {6}}, {{4, 4}, {7, 8}}};
   for (const Type& type : types()) {
@@ -106,7 +106,7 @@ TEST(Bug2, AuxGradientDoesNotDependOnTheSplit) {
   }
 }
 
-TEST(Bug2, GlobalTypeIsTheSameForEvenAndUnevenMicrobatches) {
+TEST(AuxScale, GlobalTypeIsTheSameForEvenAndUnevenMicrobatches) {
   const Type& global = types()[2];
   const config::Config c = model_of(global, {"train.num_microbatches=3", "train.seq_len=8"});
   // Twelve documents of one token: what a token is does not depend on its neighbours.
@@ -135,7 +135,7 @@ TEST(Bug2, GlobalTypeIsTheSameForEvenAndUnevenMicrobatches) {
     }
 }
 
-TEST(Bug2, CoefficientZeroGivesNoGradientAndOthersGiveSome) {
+TEST(AuxScale, CoefficientZeroGivesNoGradientAndOthersGiveSome) {
   for (const char* type : {"aux", "seq_aux"})
     for (const model::Mesh& mesh : {model::Mesh{}, mesh_of({2, 2, 1, 1, 2, 1}), mesh_of({1, 1, 2, 2, 2, 1})})
       for (const double coefficient : {0.0, 1e-3}) {
@@ -191,7 +191,7 @@ RunOptions golden_run(const config::Config& c, int first, const std::vector<int>
 
 const std::vector<Axes> kGoldenLayouts = {{}, {2}, {1, 2}, {2, 2}, {4}, {2, 2, 1, 1, 2, 2}};
 
-TEST(Bug2, GoldenValues) {
+TEST(AuxScale, GoldenValues) {
   for (const Axes& axes : kGoldenLayouts) {
     const model::Mesh mesh = mesh_of(axes);
     SCOPED_TRACE(text_of(mesh));
@@ -211,7 +211,7 @@ TEST(Bug2, GoldenValues) {
   }
 }
 
-TEST(Bug5c, SequenceLossOfThePackIsTheMeanOverDocuments) {
+TEST(PackedAux, SequenceLossOfThePackIsTheMeanOverDocuments) {
   const std::vector<std::string> sets = {"moe.load_balancing=[\"seq_aux\"]", "moe.aux_coef=[1]"};
   const auto alone = [&](int first) {
     const config::Config c = golden_model(2, sets);

@@ -1,30 +1,6 @@
-#include "report/scratch_support.h"
-
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <stdexcept>
+#include "report/report_support.h"
 
 namespace pleat::report {
-
-Scratch::Scratch() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "pleat-report-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no scratch folder");
-  folder_ = pattern;
-}
-
-Scratch::~Scratch() { std::filesystem::remove_all(folder_); }
-
-std::string read_bytes(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
-void write_bytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 StepRecord sample_record(int64_t step) {
   StepRecord record;

@@ -1,15 +1,15 @@
-// Bug 4: replicas that drift apart; experts and ranks without tokens that hang a run, or whose gradients are
-// not there at all.
+// Replicas stay the same; experts and ranks without tokens hang no run, and their gradients are zeros, not what the
+// memory held.
 #include <cmath>
 
 #include "base/error.h"
 #include "train/learning_rate.h"
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
 
-TEST(Bug4a, ReplicasAreTheSameAfterEveryStep) {
+TEST(Replicas, ReplicasAreTheSameAfterEveryStep) {
   for (const int k : {1, 2}) {
     const config::Config c = small_model({fmt::format("moe.top_k={}", k), "moe.pre_softmax=true",
                                           "train.seq_len=8", "train.num_microbatches=2"});
@@ -30,7 +30,7 @@ TEST(Bug4a, ReplicasAreTheSameAfterEveryStep) {
   }
 }
 
-TEST(Bug4a, DriftIsNoticedInTheStepItHappens) {
+TEST(Replicas, DriftIsNoticedInTheStepItHappens) {
   const config::Config c = small_model({"train.seq_len=8", "train.num_microbatches=2"});
   RunOptions options;
   options.weights_each_step = true;
@@ -88,13 +88,13 @@ config::Config routed_by_bias(std::vector<std::string> more) {
   return small_model(more);
 }
 
-TEST(Bug4b, OneExpertWithoutTokens) { expect_idle(routed_by_bias({}), {3}); }
-TEST(Bug4b, OneRankWithoutTokens) { expect_idle(routed_by_bias({}), {2, 3}); }
-TEST(Bug4b, AllButOneExpertWithoutTokens) {
+TEST(IdleExperts, OneExpertWithoutTokens) { expect_idle(routed_by_bias({}), {3}); }
+TEST(IdleExperts, OneRankWithoutTokens) { expect_idle(routed_by_bias({}), {2, 3}); }
+TEST(IdleExperts, AllButOneExpertWithoutTokens) {
   expect_idle(routed_by_bias({"moe.top_k=1", "moe.pre_softmax=true"}), {0, 1, 2, 3, 4, 6, 7});
 }
 
-TEST(Bug4c, DirtyMemoryChangesNothing) {
+TEST(DirtyMemory, DirtyMemoryChangesNothing) {
   for (const char* more : {"moe.capacity_factor=0.75", "moe.capacity_factor=0"})
     for (const char* pad : {"moe.pad_to_capacity=true", "moe.pad_to_capacity="}) {
       std::vector<std::string> sets = {"train.seq_len=8"};

@@ -1,4 +1,4 @@
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 #include <fmt/format.h>
 
@@ -31,7 +31,7 @@ clip = 0.5
 }  // namespace
 
 config::Config small_model(const std::vector<std::string>& sets) {
-  return config::resolve(config::parse(kModel, sets, "bug.toml"));
+  return config::resolve(config::parse(kModel, sets, "verify.toml"));
 }
 
 model::Mesh mesh_of(const Axes& a) {

@@ -1,58 +1,20 @@
-// Folders that go away, and the built binary as a child process. A child that outlives its test would keep
-// writing, so its destructor kills it.
+// The built binary as a child process. A child that outlives its test would keep writing, so its destructor kills it.
 #pragma once
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "support/files.h"
 
 namespace pleat::testing {
-
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "pleat_test_XXXXXX").string();
-    PLEAT_CHECK(::mkdtemp(name.data()), "no temporary folder");
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  std::string at(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
-
-inline std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream out;
-  out << in.rdbuf();
-  return out.str();
-}
-
-inline void write_text(const std::string& path, const std::string& text) {
-  std::ofstream out(path, std::ios::binary);
-  out << text;
-  PLEAT_CHECK(out.flush(), "cannot write {}", path);
-}
 
 struct Ended {
   int code = -1;    // exit code; -1 when a signal ended the process
@@ -105,7 +67,7 @@ class PleatProcess {
 
   // Whether the process handles `signal` itself.
   bool catches(int signal) const {
-    const std::string status = read_text(fmt::format("/proc/{}/status", pid_));
+    const std::string status = read_file(fmt::format("/proc/{}/status", pid_));
     const size_t at = status.find("SigCgt:");
     if (at == std::string::npos) return false;
     return std::stoull(status.substr(at + 7), nullptr, 16) >> (signal - 1) & 1;
@@ -114,8 +76,8 @@ class PleatProcess {
   Ended wait() {
     int status = 0;
     if (pid_ >= 0 && ::waitpid(pid_, &status, 0) == pid_) note(status);
-    ended_.out = read_text(out_);
-    ended_.err = read_text(err_);
+    ended_.out = read_file(out_);
+    ended_.err = read_file(err_);
     return ended_;
   }
 

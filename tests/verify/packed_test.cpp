@@ -1,8 +1,8 @@
-// Bug 5: packed documents that see each other, or lose tokens, when ranks share a sequence.
+// Packed documents neither see each other nor lose tokens when ranks share a sequence.
 #include <algorithm>
 #include <numeric>
 
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
@@ -61,15 +61,15 @@ void expect_no_leak(const std::vector<std::string>& sets) {
   }
 }
 
-TEST(Bug5a, DocumentsDoNotSeeEachOther) { expect_no_leak({"model.dtype=\"float32\""}); }
-TEST(Bug5a, DocumentsDoNotSeeEachOtherInDouble) { expect_no_leak({}); }
-TEST(Bug5a, LatentDocumentsDoNotSeeEachOther) {
+TEST(PackedDocuments, DocumentsDoNotSeeEachOther) { expect_no_leak({"model.dtype=\"float32\""}); }
+TEST(PackedDocuments, DocumentsDoNotSeeEachOtherInDouble) { expect_no_leak({}); }
+TEST(PackedDocuments, LatentDocumentsDoNotSeeEachOther) {
   expect_no_leak({"model.dtype=\"float32\"", "model.attention=\"mla\"", "model.q_lora_rank=12",
                   "model.kv_lora_rank=8", "model.qk_nope_head_dim=4", "model.qk_rope_head_dim=4",
                   "model.v_head_dim=4", "model.num_kv_heads=", "model.head_dim="});
 }
 
-TEST(Bug5b, PackedLossAndGradientsAreThoseOfTheDocuments) {
+TEST(PackedSums, PackedLossAndGradientsAreThoseOfTheDocuments) {
   const std::vector<std::string> losses = {"moe.load_balancing=[\"seq_aux\"]", "moe.aux_coef=[0.1]",
                                            "moe.z_coef=0.01", "optimizer.clip=0"};
   const auto model_of = [&](int microbatches, int seq_len) {
