@@ -94,6 +94,10 @@ class Communicator {
   virtual void abort(const std::string& why);
 
   virtual program::Meeting meeting() const { return program::Meeting::OnHost; }
+  // Enqueued groups: the messages between the two are one call, whose parts wait for nobody but their peers. Others make
+  // them one by one.
+  virtual void begin_messages() {}
+  virtual void end_messages() {}
   // How far the enqueued calls are, without waiting; true: all are done. Throws when the group has failed (Retry,
   // naming rank, call and stage). Any thread.
   virtual bool watch() { return true; }

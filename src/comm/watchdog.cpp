@@ -183,6 +183,11 @@ void Watchdog::watch() {
   }
 }
 
+bool Watchdog::is_stopped(int rank) const {
+  const RankFlight* flight = view_.flights[static_cast<size_t>(rank)];
+  return view_.processes && flight && flight->process() != 0 && state_of(flight->process()) == 'T';
+}
+
 void Watchdog::lose(int rank) { lost_[static_cast<size_t>(rank)] = true; }
 
 bool Watchdog::is_gone(int rank) const {
@@ -300,6 +305,7 @@ Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) 
   };
   auto best_order = order(best);
   for (size_t r = 0; r < calls.size(); ++r) {
+    if (is_stopped(static_cast<int>(r))) continue;  // what it waits in is what it waited in then
     for (const FlightEntry& e : calls[r]) {
       const Stuck other{static_cast<int>(r), e};
       if (!in_flight(e) || waited(e) < at_least_seconds || !(order(other) < best_order)) continue;
@@ -350,8 +356,7 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
     if (is_gone(rank)) {
       at = fmt::format("{}; {}", how_gone(*flight), at);
     } else {
-      if (view_.processes && flight->process() != 0 && state_of(flight->process()) == 'T')
-        at = fmt::format("process {} is stopped; {}", flight->process(), at);
+      if (is_stopped(rank)) at = fmt::format("process {} is stopped; {}", flight->process(), at);
       if (const std::string more = view_.remark ? view_.remark(rank) : ""; !more.empty())
         at = fmt::format("{}; {}", more, at);
     }

@@ -65,6 +65,7 @@ class Watchdog {
   Stuck nearest_to_cause(Stuck best, double at_least_seconds) const;
   double waited(const FlightEntry& entry) const;
   bool is_gone(int rank) const;
+  bool is_stopped(int rank) const;  // its process, by a signal
   std::vector<int> members_of(const Stuck& stuck) const;
   std::string rows(const std::optional<Stuck>& stuck) const;
   void report(const std::string& table);

@@ -51,6 +51,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   b.options.device = device_of(config.device.kind);
   b.options.graph = config.device.graph;
   b.options.nan_memory = choice.nan_memory;
+  b.options.bind_in_turn = choice.bind_in_turn;
   b.options.num_threads = crew ? crew->num_threads() : static_cast<int>(config.device.threads);
   if (crew) {
     PLEAT_CHECK(!choice.logits, "logits are for one rank");
@@ -76,6 +77,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   if (choice.evaluate) b.evaluate = b.add(passed(schedule::build_evaluation(config, b.table, choice.build)));
   if (choice.logits) b.logits = b.add(passed(schedule::build_logits(config, b.table)));
   if (choice.train && crew) b.gather = b.add(passed(schedule::build_gather(config, b.table, choice.build)));
+  b.options.laps.done("programs and their plans");
   return b;
 }
 

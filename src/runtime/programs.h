@@ -18,9 +18,10 @@ struct ProgramChoice {
   bool train = true, evaluate = true, logits = false;
   schedule::BuildOptions build;
   std::vector<std::string> disabled_passes;
-  bool nan_memory = false;                              // Options::nan_memory
-  schedule::ProgramEdit edit = {};                      // of training steps
-  program::Meeting meeting = program::Meeting::OnHost;  // with a crew: as its ranks do
+  bool nan_memory = false;                                                   // Options::nan_memory
+  schedule::ProgramEdit edit = {};                                           // of training steps
+  program::Meeting meeting = program::Meeting::OnHost;                       // with a crew: as its ranks do
+  std::function<void(const std::function<void()>& bind)> bind_in_turn = {};  // Options::bind_in_turn
 };
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,

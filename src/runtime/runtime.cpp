@@ -28,7 +28,7 @@ comm::Buffers buffers_of(Device device) {
 }
 
 Runtime::Runtime(std::vector<Planned> programs, const Options& options)
-    : programs_(std::move(programs)), pool_(options.num_threads) {
+    : laps_(options.laps), programs_(std::move(programs)), pool_(options.num_threads) {
   PLEAT_CHECK(!programs_.empty(), "nothing to run: no program");
   require_same_state();
   int64_t bytes = 0, pinned = 0;
@@ -46,7 +46,9 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     else
       arena_->fill_pattern();
   }
+  laps_.done("memory");
   bind(options);
+  laps_.done("kernels and their algorithms");
   for (checkpoint::Target& t : targets()) {
     std::string name = t.name;
     targets_.emplace(std::move(name), std::move(t));
@@ -69,14 +71,23 @@ void Runtime::bind(const Options& options) {
       for (const program::Stage& s : p.program.stages) {
         const program::OpClass kind = class_of(s.op);
         if (kind == program::OpClass::Transfer)
-          lanes.emplace(s.group, "messages");
+          lanes.emplace(s.group, interpret::kMessageLane);
         else if (kind == program::OpClass::Collective)
           lanes.emplace(s.group, p.program.lanes[static_cast<size_t>(s.lane)].name);
       }
     options.groups.open(lanes, buffers_of(options.device), [this](const std::string& lane) -> void* {
       return machine_ ? machine_->lane(lane).stream() : nullptr;
     });
+    laps_.done("groups of ranks");
   }
+  const auto bind_all = [&] { bind_programs(options); };
+  if (options.bind_in_turn)
+    options.bind_in_turn(bind_all);
+  else
+    bind_all();
+}
+
+void Runtime::bind_programs(const Options& options) {
   for (const Planned& p : programs_) {
     if (machine_)
       executors_.push_back(std::make_unique<interpret::CudaExecutor>(

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/laps.h"
 #include "checkpoint/load.h"
 #include "checkpoint/state.h"
 #include "device/cpu/arena.h"
@@ -47,12 +48,15 @@ struct Groups {
 };
 
 struct Options {
+  base::Laps laps = {};  // of what was done before; goes on here
   Device device = Device::Cpu;
   int num_threads = 1;
   bool graph = true;  // on a GPU: a step becomes a graph
   bool nan_memory =
       false;  // memory begins as NaN, which nothing may read, instead of a pattern that shows changes
   Groups groups = {};
+  std::function<void(const std::function<void()>& bind)> bind_in_turn =
+      {};  // when this rank binds; none: at once
 };
 
 class Runtime {
@@ -69,6 +73,7 @@ class Runtime {
   const Planned& planned(size_t program = 0) const { return programs_[program]; }
   const program::Program& program(size_t program = 0) const { return programs_[program].program; }
   const interpret::Plan& plan(size_t program = 0) const { return programs_[program].plan; }
+  const base::Laps& laps() const { return laps_; }  // where the time until it could run went
   device::Pool& pool() { return pool_; }
   const device::Arena& arena() const { return *arena_; }
   interpret::CudaMachine* machine() { return machine_.get(); }  // nullptr: the CPU
@@ -93,9 +98,11 @@ class Runtime {
 
  private:
   void bind(const Options& options);
+  void bind_programs(const Options& options);
   void require_same_state() const;
   int64_t offset_of(const checkpoint::Target& target) const { return target.bytes.data() - arena_->data(); }
 
+  base::Laps laps_;
   std::vector<Planned> programs_;
   device::Pool pool_;
   std::unique_ptr<interpret::CudaMachine> machine_;

@@ -9,7 +9,9 @@
 #include "comm/world.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
+#include "interpret/check/check_network.h"
 #include "interpret/run/collectives.h"
+#include "schedule/ranks.h"
 
 namespace pleat::train {
 namespace {
@@ -25,6 +27,22 @@ comm::Options comm_options(const config::Config& c, const comm::Inject& inject) 
 
 int threads_for(const config::Config& resolved, int ranks_here) {
   return static_cast<int>(std::max<int64_t>(1, resolved.device.threads / ranks_here));
+}
+
+// Enqueued exchanges of a rank run one after the other, and messages have no names: the order of the pipeline must allow
+// both.
+void require_one_chain(const config::Config& resolved, int num_ranks) {
+  if (resolved.parallel.pp == 1) return;
+  const schedule::RankPrograms ranks = schedule::ranks_as_built(resolved, num_ranks);
+  const interpret::NetworkReport report =
+      interpret::check_network(interpret::network_of_roles(ranks.programs));
+  const std::string& why = report.single_lane_hang.empty() ? report.overtaking : report.single_lane_hang;
+  if (!why.empty())
+    base::fail(
+        "this pipeline cannot run on several GPUs: over NCCL the exchanges of a rank run one after the "
+        "other, and {}; "
+        "parallel.vpp = 1 can",
+        why);
 }
 
 }  // namespace
@@ -72,10 +90,14 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     });
     return;
   }
+  if (config.device.kind == "cuda") require_one_chain(resolved, size);
   comm::run_process_rank(world, comm_options(config, inject), [&](comm::Endpoint& endpoint, int num_here) {
+    if (config.device.kind == "cuda") comm::require_own_gpu(endpoint, device::cuda::device_bus());
     runtime::Crew crew(resolved, endpoint, threads_for(resolved, num_here));
     const char* carrier = config.device.kind == "cuda" ? "NCCL" : name_of(comm::carrier_of(world));
     rank_main(config, crew, fmt::format("processes over {}, started by {}", carrier, world.launcher));
+    // A group over NCCL ends at once: nobody may still be in a call of it.
+    crew.wait_for_all("end");
   });
 }
 

@@ -59,6 +59,7 @@ class Loop {
       how.timing = crew_.leads() && (draw || break_down);
       StepOutcome outcome = trainer().step(how);
       const int64_t step = trainer().run_state().step;
+      if (start_laps_.empty()) note_start(progress);
       if (how.timing && draw) write_timeline();
       if (outcome.committed && !outcome.culprit.empty())
         progress.message(fmt::format("step {} had to be run twice: {}", step, outcome.culprit));
@@ -123,6 +124,21 @@ class Loop {
   // Of progress where lines are not rewritten: whoever asked for a number of steps gets them all.
   double seconds_between_lines() const {
     return open_.asked().asked.contains("log.console_every") ? 0.0 : 5.0;
+  }
+
+  // The first step is done: where the time went.
+  void note_start(report::Progress& progress) {
+    base::Laps laps = open_.laps();
+    laps.done("first step");
+    start_laps_ = laps.all();
+    if (!options_.verbose) return;
+    double sum = 0;
+    std::string text;
+    for (const auto& [what, seconds] : start_laps_) {
+      sum += seconds;
+      text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", what, seconds);
+    }
+    progress.message(fmt::format("{:.2f} s to the end of the first step: {}", sum, text));
   }
 
   // A signal may have reached one process only.
@@ -190,8 +206,9 @@ class Loop {
     out.summary_path = open_.path("summary.json");
     if (!crew_.leads()) return out;
 
-    const nlohmann::json summary =
+    nlohmann::json summary =
         run_summary(trainer(), history_, final_eval_, out.state_sha256, code, open_.vfs());
+    for (const auto& [what, seconds] : start_laps_) summary["start_seconds"][what] = seconds;
     open_.start().require_places();
     base::replace_file(out.summary_path,
                        summary.dump(1, ' ', false, nlohmann::json::error_handler_t::replace));
@@ -205,6 +222,7 @@ class Loop {
   OpenRun open_;
   const config::Config& config_;
   RunHistory history_;
+  std::vector<base::Laps::Lap> start_laps_;  // until the end of this process's first step
   std::optional<EvalOutcome> final_eval_;
 };
 

@@ -29,6 +29,7 @@ OpenRun::OpenRun(const config::Config& asked, const LoopOptions& options, runtim
       config_(config::resolve(asked_)),
       choices_line_(take_choices(config_, start_, crew)),
       trainer_(config_, choice(), hooks(), &crew) {
+  laps_.take(trainer_.laps());
   if (!quiet_) announce(named_, trainer_, carrier, options_.verbose);
   if (!quiet_ && !choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
   if (start_.from) resume();
@@ -40,6 +41,7 @@ OpenRun::OpenRun(const config::Config& asked, const LoopOptions& options, runtim
     if (const std::string line = keep_choices(config_); !line.empty() && !quiet_)
       fmt::print(stderr, "gpu: {}\n", line);
   tidy();
+  laps_.done("files of the run");
 }
 
 // What a run has been trained on stays as it is.
@@ -62,6 +64,7 @@ config::Config OpenRun::prepared() {
   config::Config out;
   if (crew_.leads()) out = with_prepared_data(named, how);
   crew_.wait_for_all("start.data");
+  laps_.done("text to tokens");
   how.quiet = true;
   if (!crew_.leads()) out = with_prepared_data(named, how);
   return with_tokenizer(out, tokenizer_.name());
@@ -100,6 +103,8 @@ void OpenRun::begin_from_weights() {
 runtime::ProgramChoice OpenRun::choice() const {
   runtime::ProgramChoice c;
   c.logits = crew_.alone();
+  if (config_.device.kind == "cuda" && crew_.meeting(comm::Buffers::Device) == program::Meeting::OnDevice)
+    c.bind_in_turn = [this](const std::function<void()>& bind) { bind_with_one_choice(crew_, bind); };
   return c;
 }
 

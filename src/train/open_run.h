@@ -23,6 +23,7 @@ class OpenRun {
   Trainer& trainer() { return trainer_; }
   const Start& start() const { return start_; }
   base::Vfs& vfs() { return *start_.vfs; }
+  const base::Laps& laps() const { return laps_; }
   bool quiet() const { return quiet_; }  // nothing on the console, as asked or because another rank speaks
   std::string path(const std::string& name) const { return config_.log.run_dir + "/" + name; }
 
@@ -37,6 +38,7 @@ class OpenRun {
   void resume();
   void tidy();
 
+  base::Laps laps_;
   const LoopOptions& options_;
   runtime::Crew& crew_;
   const bool quiet_;

@@ -1,5 +1,7 @@
 #include "train/run_choices.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/replace_file.h"
 #include "kernels/cuda/choices.h"
@@ -41,11 +43,40 @@ std::string read_choices(const config::Config& config, const Start& start) {
   return taken.line;
 }
 
+// All ranks know from now on what rank `from` knows.
+void tell_choices(runtime::Crew& crew, int from) {
+  if (crew.meeting(comm::Buffers::Device) == program::Meeting::OnHost) return;  // threads share one table
+  const bool tells = crew.setup().rank() == from;
+  const std::string text =
+      crew.tell("choices of algorithms", tells ? to_json(current_choices()) : std::string(), from);
+  const std::string where = fmt::format("rank {}", from);
+  if (!tells) kernels::use_matmul_choices(take(choices_from_json(text, where), matmul_machine(), where).use);
+}
+
 }  // namespace
 
 std::string take_choices(const config::Config& config, const Start& start, runtime::Crew& crew) {
   if (config.device.kind != "cuda") return {};
-  return crew.tell("algorithms of products", crew.leads() ? read_choices(config, start) : std::string());
+  const std::string line =
+      crew.tell("algorithms of products", crew.leads() ? read_choices(config, start) : std::string());
+  tell_choices(crew, 0);
+  return line;
+}
+
+void bind_with_one_choice(runtime::Crew& crew, const std::function<void()>& bind) {
+  const std::vector<int>& mine = crew.setup().place.members[static_cast<size_t>(program::Group::Pipeline)];
+  std::vector<int64_t> first(std::max<size_t>(mine.size(), 1), 0);
+  for (size_t stage = 0; stage < mine.size(); ++stage) first[stage] = mine[stage];
+  crew.tell("first ranks of stages", first);  // of the leader's pipeline
+  bool bound = false;
+  for (const int64_t rank : first) {
+    if (rank == crew.setup().rank()) {
+      bind();
+      bound = true;
+    }
+    tell_choices(crew, static_cast<int>(rank));
+  }
+  if (!bound) bind();
 }
 
 std::string keep_choices(const config::Config& config) {

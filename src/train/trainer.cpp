@@ -69,6 +69,7 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
       train_data_(open_train_data(config)),
       programs_(config, choice, &crew_),
       rows_(config, crew_.setup().mesh, crew_.setup().place) {
+  laps_.take(programs_.laps());
   if (!config_.data.valid.empty()) {
     if (config_.data.packing == "stream" &&
         data::IndexedDataset(config_.data.valid, config_.model.vocab_size).num_tokens() <=
@@ -79,6 +80,7 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
   if (valid_data_ && choice.evaluate)
     num_valid_batches();  // said now, not at the first evaluation or the last
   run_.data = train_data_.start();
+  laps_.done("opening the data");
   model_flops_ = cost::model_flops(config_, static_cast<double>(tokens_per_step()),
                                    static_cast<double>(config_.train.seq_len))
                      .total();
@@ -94,7 +96,9 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
   crew_.sum("start.rates", shared);
   hardware_flops_ = shared[0];
   gemm_rate_ = shared[1] * crew_.setup().world();
+  laps_.done("rate of a large product");
   programs_.initialize();
+  laps_.done("weights");
   sharded_.emplace(programs_, crew_);
 }
 

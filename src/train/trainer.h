@@ -104,7 +104,8 @@ class Trainer {
   double model_flops_per_step() const { return model_flops_; }
   double hardware_flops_per_step() const { return hardware_flops_; }  // of all ranks
   double gemm_rate() const { return gemm_rate_; }
-  int64_t tokens_seen() const;  // trained on so far, by the position in the data
+  const base::Laps& laps() const { return laps_; }  // where the time until the first step could begin went
+  int64_t tokens_seen() const;                      // trained on so far, by the position in the data
   // Large allocations seen inside steps so far; `available` is false in sanitizer builds. The first steps
   // alone: in them a GPU's graph is made and its libraries set themselves up.
   static constexpr int64_t kFirstSteps = 2;
@@ -126,6 +127,7 @@ class Trainer {
   const std::string& data_identity() const;
   data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
+  base::Laps laps_;
   config::Config config_;
   TrainerHooks hooks_;
   std::unique_ptr<runtime::Crew> own_crew_;

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "comm/comm_support.h"
 #include "comm/door.h"
+#include "comm/gpu_choice.h"
 #include "comm/tcp/handshake.h"
 #include "comm/tcp/mesh.h"
 #include "comm/tcp/tcp_world.h"
@@ -228,6 +229,17 @@ TEST(TcpWorld, ExchangesOfDeviceMemoryAreEnqueued) {
                              EXPECT_EQ(e.meeting(Buffers::Host), program::Meeting::OnHost);
                            }),
             "");
+}
+
+TEST(TcpWorld, TwoRanksOnOneGpuAreRefused) {
+  const std::string faults = run_as_threads(3, [](Endpoint& e) {
+    require_own_gpu(e, fmt::format("0000:1{}:00.0", e.rank()));
+    require_own_gpu(e, e.rank() == 1 ? "0000:1b:00.0" : "0000:2c:00.0");
+  });
+  for (int rank = 0; rank < 3; ++rank)
+    EXPECT_NE(faults.find(fmt::format("rank {}: ranks 0 and 2 have the same GPU", rank)), std::string::npos)
+        << faults;
+  EXPECT_NE(faults.find("NCCL_MULTI_RANK_GPU_ENABLE=1"), std::string::npos) << faults;
 }
 
 // ---- Where they meet

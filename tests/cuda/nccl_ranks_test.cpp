@@ -24,6 +24,7 @@ namespace {
 using pleat::testing::NcclEnded;
 using pleat::testing::NcclRank;
 using pleat::testing::run_nccl_ranks;
+using pleat::testing::StagedNccl;
 
 #define PLEAT_NEEDS_NCCL_RANKS() \
   PLEAT_NEEDS_GPU();             \
@@ -45,12 +46,14 @@ TEST(CudaNcclRanks, DoEveryOperation) {
 
 TEST(NcclRank, DISABLED_Operations) {
   if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
-  NcclRank world(60);
-  const auto group = world.group("all", pleat::testing::all_of(world.size()), comm::Buffers::Host, nullptr);
-  std::string digest;
-  EXPECT_EQ(pleat::testing::run_cases(*group, digest, pleat::testing::Sums::Native), "");
-  for (const comm::Exercised& e : comm::exercise(*group, {4096, 1})) EXPECT_EQ(e.fault, "") << e.operation;
-  world.wait_for_all();
+  NcclRank::run(60, [](comm::Endpoint& world, const NcclRank&) {
+    StagedNccl all(world, "all", pleat::testing::all_of(world.size()));
+    std::string digest;
+    EXPECT_EQ(pleat::testing::run_cases(all.group(), digest, pleat::testing::Sums::Native), "");
+    for (const comm::Exercised& e : comm::exercise(all.group(), {4096, 1}))
+      EXPECT_EQ(e.fault, "") << e.operation;
+    all.wait_for_all();
+  });
 }
 
 // A rank that never comes to a call ends in the table of who waits where, as with every carrier.
@@ -67,13 +70,14 @@ TEST(CudaNcclRanks, ARankThatDoesNotComeIsNamed) {
 
 TEST(NcclRank, DISABLED_Late) {
   if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
-  NcclRank world(6);
-  const auto group = world.group("all", pleat::testing::all_of(world.size()), comm::Buffers::Host, nullptr);
-  float one = 1;
-  group->all_reduce("first", std::span(&one, 1), comm::Reduce::Sum);
-  EXPECT_EQ(one, 2);
-  if (world.rank() == 1) sleep(60);
-  group->all_reduce("second", std::span(&one, 1), comm::Reduce::Sum);
+  NcclRank::run(6, [](comm::Endpoint& world, const NcclRank&) {
+    StagedNccl all(world, "all", pleat::testing::all_of(world.size()));
+    float one = 1;
+    all.group().all_reduce("first", std::span(&one, 1), comm::Reduce::Sum);
+    EXPECT_EQ(one, 2);
+    if (world.rank() == 1) sleep(60);
+    all.group().all_reduce("second", std::span(&one, 1), comm::Reduce::Sum);
+  });
 }
 
 // ---- Whole steps
@@ -89,6 +93,10 @@ const std::vector<StepCase>& step_cases() {
       {"ep2", {"parallel.ep=2"}, false},
       {"ep2gather", {"parallel.ep=2", "parallel.dispatcher=\"allgather\""}, true},
       {"tp2", {"parallel.tp=2"}, true},
+      {"pp2", {"parallel.pp=2"}, true},
+      {"cp2", {"parallel.cp=2"}, true},
+      {"cp2ring", {"parallel.cp=2", "parallel.context=\"ring\""}, true},
+      {"cp2alltoall", {"parallel.cp=2", "parallel.context=\"alltoall\""}, true},
   };
   return all;
 }
@@ -116,22 +124,23 @@ std::vector<double> train_and_save(Trainer& trainer, const std::string& director
 
 TEST(NcclRank, DISABLED_Steps) {
   if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
-  NcclRank world(100);
-  for (const StepCase& c : step_cases()) {
-    if (world.argument() != c.name) continue;
-    const config::Config config = step_config(world.folder() + "/../data", world.folder() + "/run", c.sets);
-    runtime::Crew crew(config, world, 1);
-    Trainer trainer(config, {}, {}, &crew);
-    std::string text;
-    for (const double loss : train_and_save(trainer, world.folder() + "/saved"))
-      text += fmt::format("{:a}\n", loss);
-    pleat::testing::write_file(fmt::format("{}/losses{}", world.folder(), world.rank()), text);
-    const auto& executor = dynamic_cast<interpret::CudaExecutor&>(trainer.programs().train());
-    EXPECT_EQ(executor.num_graph_nodes() > 0, c.graph);
-    world.wait_for_all();
-    return;
-  }
-  FAIL() << "no case '" << world.argument() << "'";
+  NcclRank::run(100, [](comm::Endpoint& world, const NcclRank& rank) {
+    for (const StepCase& c : step_cases()) {
+      if (rank.argument != c.name) continue;
+      const config::Config config = step_config(rank.folder + "/../data", rank.folder + "/run", c.sets);
+      runtime::Crew crew(config, world, 1);
+      Trainer trainer(config, {}, {}, &crew);
+      std::string text;
+      for (const double loss : train_and_save(trainer, rank.folder + "/saved"))
+        text += fmt::format("{:a}\n", loss);
+      pleat::testing::write_file(fmt::format("{}/losses{}", rank.folder, world.rank()), text);
+      const auto& executor = dynamic_cast<interpret::CudaExecutor&>(trainer.programs().train());
+      EXPECT_EQ(executor.num_graph_nodes() > 0, c.graph);
+      crew.wait_for_all("end");
+      return;
+    }
+    ADD_FAILURE() << "no case '" << rank.argument << "'";
+  });
 }
 
 // The tensors of a saved state as one rank holds them.

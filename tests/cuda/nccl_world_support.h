@@ -1,17 +1,14 @@
 // NCCL ranks that are processes, for tests: all of them may lie on one GPU where the library allows it.
 //
-// A test starts its own program once per rank with another test as what the rank does (CUDA may not be forked).
-// Ranks meet over a folder: ids of groups are files, the flight recorders lie in a file that all have mapped.
+// A test starts its own program once per rank with another test as what the rank does (CUDA may not be forked). The
+// ranks meet as those of a run do (comm/process/run_rank.h).
 #pragma once
 
-#include <map>
-#include <memory>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/watchdog.h"
-#include "device/cuda/cuda.h"
 
 namespace pleat::testing {
 
@@ -28,36 +25,27 @@ NcclEnded run_nccl_ranks(const std::string& folder, int size, const std::string&
                          const std::string& argument = "", double seconds = 120);
 
 // Inside such a test.
-class NcclRank : public comm::Endpoint {
- public:
-  explicit NcclRank(double timeout_seconds);  // as the environment says
-  static bool is_one();                       // whether it says anything
-  ~NcclRank() override;
+struct NcclRank {
+  std::string folder, argument;
+  static bool is_one();  // whether this process is one
+  // As the environment says. The process ends with the code of an error, as the program's own would.
+  static void run(double timeout_seconds, const std::function<void(comm::Endpoint&, const NcclRank&)>& fn);
+};
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  const std::string& folder() const { return folder_; }
-  const std::string& argument() const { return argument_; }
-  // At the end, when this rank's calls are done: nobody goes while another may still read its memory.
+// A group of host buffers that are staged on the device, so that the cases of every carrier reach NCCL.
+class StagedNccl {
+ public:
+  StagedNccl(comm::Endpoint& endpoint, const std::string& name, std::span<const int> ranks);
+  ~StagedNccl();
+  comm::Communicator& group() { return *outer_; }
+  // At the end: nobody ends its group while another is still in a call of it.
   void wait_for_all();
 
-  // Host buffers are staged on the device.
-  std::unique_ptr<comm::Communicator> group(const std::string& name, std::span<const int> ranks,
-                                            comm::Buffers buffers, void* stream) override;
-  program::Meeting meeting(comm::Buffers buffers) const override {
-    return buffers == comm::Buffers::Device ? program::Meeting::OnDevice : program::Meeting::OnHost;
-  }
-
  private:
-  struct Board;
-  std::string folder_, argument_;
-  int rank_ = 0, size_ = 1;
-  Board* board_ = nullptr;
-  std::map<std::string, int> num_opened_;
-  std::vector<std::unique_ptr<device::cuda::Lane>> lanes_;
-  std::vector<std::unique_ptr<comm::Communicator>> inner_;
-  comm::RankFlight staged_;
-  std::unique_ptr<comm::Watchdog> watchdog_;
+  struct Inside;
+  std::unique_ptr<comm::Communicator> host_;
+  std::unique_ptr<Inside> inside_;
+  std::unique_ptr<comm::Communicator> outer_;
 };
 
 }  // namespace pleat::testing

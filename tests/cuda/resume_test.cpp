@@ -54,7 +54,7 @@ class CudaResume : public ::testing::Test {
     return checkpoint::open(memory_, result.path);
   }
 
-  testing::TempFolder folder_;
+  testing::TemporaryFolder folder_;
   base::SimVfs memory_;
   int num_saved_ = 0;
 };

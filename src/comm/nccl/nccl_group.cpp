@@ -77,12 +77,29 @@ class NcclGroup : public EnqueuedCommunicator {
         fmt::format("group '{}', {} #{} of stage '{}' on rank {}", name(), name_of(call.operation),
                     call.sequence, call.stage, world_ranks()[static_cast<size_t>(rank())]);
     if (!comm_) base::fail_with(base::ExitCode::Retry, "{}: the group has failed before", here);
+    if (together_) {
+      require(enqueue(call), here);
+      ++num_together_;
+      return;
+    }
     require(ncclGroupStart(), here);
     const ncclResult_t enqueued = enqueue(call);
     const ncclResult_t ended = ncclGroupEnd();
     require(enqueued, here);
     require(ended, here);
     marks_->put(stream_, here);
+  }
+
+  void begin_messages() override {
+    require(ncclGroupStart(), "group '" + name() + "', several messages");
+    together_ = true;
+    num_together_ = 0;
+  }
+  void end_messages() override {
+    const std::string here = "group '" + name() + "', several messages";
+    together_ = false;
+    require(ncclGroupEnd(), here);
+    for (; num_together_ > 0; --num_together_) marks_->put(stream_, here);
   }
 
   uint64_t num_done() const override { return marks_->num_passed(); }
@@ -174,6 +191,8 @@ class NcclGroup : public EnqueuedCommunicator {
   }
 
   cudaStream_t stream_;
+  bool together_ = false;  // messages are being collected
+  int num_together_ = 0;
   std::atomic<ncclComm_t> comm_{nullptr};
   std::unique_ptr<nccl::Marks> marks_;
 };

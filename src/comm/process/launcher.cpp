@@ -55,6 +55,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 struct Rank {
   pid_t process = -1;  // -1: has ended
   int status = 0;
+  bool stopped = false;
 };
 
 class Launch {
@@ -81,6 +82,7 @@ class Launch {
         send(signal);
       }
       collect();
+      if (first_failed_ >= 0) kill_stopped();
       if (first_failed_ >= 0 && num_running_ > 0 && Clock::now() > until_) {
         fmt::print(stderr, "pleat launch: {} other ranks have not ended by themselves: {}\n", num_running_,
                    hard_ ? "killed" : "asked to stop");
@@ -136,7 +138,7 @@ class Launch {
         execve(arguments[0], arguments.data(), variables.data());
         _exit(127);
       }
-      ranks_.push_back({process, 0});
+      ranks_.push_back({process, 0, false});
       ++num_running_;
     }
   }
@@ -149,10 +151,26 @@ class Launch {
       }
   }
 
+  // Once another has failed: nobody else will let them go on.
+  void kill_stopped() {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      if (ranks_[r].process < 0 || !ranks_[r].stopped) continue;
+      ranks_[r].stopped = false;
+      fmt::print(stderr, "pleat launch: rank {} was stopped: killed\n", r);
+      kill(ranks_[r].process, SIGKILL);
+    }
+  }
+
   void collect() {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       Rank& rank = ranks_[r];
-      if (rank.process < 0 || waitpid(rank.process, &rank.status, WNOHANG) != rank.process) continue;
+      int status = 0;
+      if (rank.process < 0 ||
+          waitpid(rank.process, &status, WNOHANG | WUNTRACED | WCONTINUED) != rank.process)
+        continue;
+      rank.stopped = WIFSTOPPED(status);
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
+      rank.status = status;
       rank.process = -1;
       --num_running_;
       if (rank.status == 0 || first_failed_ >= 0) continue;

@@ -22,6 +22,7 @@ int num_devices(std::string* why) {
 Facts facts() { absent(); }
 void choose_device(int) { absent(); }
 int chosen_device() { return 0; }
+std::string device_bus() { absent(); }
 void enter_device() { absent(); }
 bool is_done(const Lane&) { absent(); }
 int64_t context_bytes() { absent(); }

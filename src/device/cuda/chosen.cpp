@@ -18,6 +18,12 @@ void choose_device(int device) {
   enter_device();
 }
 
+std::string device_bus() {
+  char text[32] = {};
+  PLEAT_CUDA(cudaDeviceGetPCIBusId(text, sizeof text, chosen));
+  return text;
+}
+
 void enter_device() {
   thread_local int entered = -1;
   const int device = chosen;

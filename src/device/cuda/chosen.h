@@ -8,6 +8,7 @@ namespace pleat::device::cuda {
 // Of those visible; 0 until it is called. Before anything is allocated on a GPU.
 void choose_device(int device);
 int chosen_device();
+std::string device_bus();  // where it sits in this machine: "0000:1b:00.0"
 // This thread's calls go to it. Cheap when they do already; whoever allocates or makes a lane is inside.
 void enter_device();
 

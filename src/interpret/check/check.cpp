@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "program/message_calls.h"
 #include "program/value_name.h"
 
 namespace pleat::interpret {
@@ -269,16 +270,19 @@ CheckReport check_host_waits(const Program& program, program::Meeting meeting) {
   const EdgeList edges = edge_list(program);
   const Order order(program, edges);
   std::vector<StageId> last(program.lanes.size(), -1);  // per lane, the stage before
-  StageId previous = -1;                                // exchange
+  const auto calls = message_calls(program, edges);
+  std::pair<StageId, StageId> previous{0, 0},
+      current{0, 0};  // the call of an exchange before this one, and this one
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const Stage& stage = program.stages[s];
     const StageId wait = std::exchange(last[static_cast<size_t>(stage.lane)], static_cast<StageId>(s));
     if (!is_exchange(stage.op)) continue;
-    if (!blocking && previous >= 0 && !order.before(previous, static_cast<StageId>(s)))
-      report.faults.push_back(
-          fmt::format("{}: not ordered behind {}, the exchange before it; ranks could wait in a circle",
-                      stage_name(stage), stage_name(program.stages[static_cast<size_t>(previous)])));
-    previous = static_cast<StageId>(s);
+    if (calls[s] != current) previous = std::exchange(current, calls[s]);
+    for (StageId before = previous.first; !blocking && before < previous.second; ++before)
+      if (!order.before(before, static_cast<StageId>(s)))
+        report.faults.push_back(
+            fmt::format("{}: not ordered behind {}, the exchange before it; ranks could wait in a circle",
+                        stage_name(stage), stage_name(program.stages[static_cast<size_t>(before)])));
     const int counts = host_use(stage);
     if (!blocking && counts < 0) continue;
     if (wait < 0 || class_of(program.stages[static_cast<size_t>(wait)].op) != OpClass::Host) {

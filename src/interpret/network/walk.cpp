@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "program/message_calls.h"
+
 namespace pleat::interpret {
 
 using namespace program;
@@ -18,32 +20,9 @@ struct Waits {
   std::vector<StageId> all;
 };
 
-// Per stage the first and the end of the messages that are one call with it: those beside it in the list, on
-// other lanes, none of which carries what another of them brought.
-std::vector<std::pair<StageId, StageId>> calls_of(const Program& program, const EdgeList& edges) {
-  std::vector<std::pair<StageId, StageId>> out;
-  const StageId n = static_cast<StageId>(program.stages.size());
-  const auto at = [&](StageId s) -> const Stage& { return program.stages[static_cast<size_t>(s)]; };
-  const auto joins = [&](StageId s, StageId first) {
-    if (class_of(at(s).op) != OpClass::Transfer || class_of(at(first).op) != OpClass::Transfer) return false;
-    for (const StageId before : edges[static_cast<size_t>(s)])
-      if (before >= first) return false;
-    for (StageId other = first; other < s; ++other)
-      if (at(other).lane == at(s).lane) return false;
-    return true;
-  };
-  for (StageId first = 0; first < n;) {
-    StageId end = first + 1;
-    while (end < n && joins(end, first)) ++end;
-    for (StageId s = first; s < end; ++s) out.emplace_back(first, end);
-    first = end;
-  }
-  return out;
-}
-
 // A call of several messages starts when all of them can, and has ended when all of them have.
 void wait_by_calls(const Program& program, Waits& w) {
-  const auto calls = calls_of(program, *w.edges);
+  const auto calls = message_calls(program, *w.edges);
   const auto take = [&](StageId before, StageId own_first) {
     if (before < 0 || before >= own_first) return;
     const auto [first, end] = calls[static_cast<size_t>(before)];

@@ -217,7 +217,7 @@ BoundCollective bind_collective(const program::Program& program, const program::
   const bool message = class_of(stage.op) == program::OpClass::Transfer;
   if (groups)
     out.group =
-        groups(stage.group, message ? "messages" : program.lanes[static_cast<size_t>(stage.lane)].name);
+        groups(stage.group, message ? kMessageLane : program.lanes[static_cast<size_t>(stage.lane)].name);
   if (!out.group)
     base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", out.name, name_of(stage.group));
   try {

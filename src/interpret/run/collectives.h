@@ -14,6 +14,9 @@ namespace pleat::interpret {
 // Ranks of a group: counts of all of them lie on the stack, since a step allocates nothing.
 constexpr int kMaxGroupRanks = 1024;
 
+// The lane of a group's messages, for those that ask for groups: one for all, since both ends lie on different lanes.
+inline constexpr const char* kMessageLane = "messages";
+
 // This rank's end of a group for the stages of one lane; lanes must not share one, because each runs its
 // collectives in an order of its own. The result outlives the executor. Called once per (group, lane).
 using FindGroup = std::function<comm::Communicator*(program::Group group, const std::string& lane)>;

@@ -19,6 +19,7 @@
 #include "interpret/run/lane_threads.h"
 #include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
+#include "program/message_calls.h"
 #include "program/order.h"
 #include "tensor/bf16.h"
 
@@ -125,12 +126,14 @@ struct CudaExecutor::State {
   Timeline timeline;
   std::optional<NonFinite> bad;
   int64_t runs = 0;
-  bool meets_on_host = false;                 // some stage is a call that blocks
-  bool waits_on_host = false;                 // or one of class host
-  std::vector<comm::Communicator*> enqueued;  // groups whose calls are
-  std::vector<int> captured;                  // of each, the calls that the graph holds
-  std::optional<LaneThreads> threads;         // made when first asked for
-  std::mutex mutex;                           // of `bad`, when lanes are threads
+  bool meets_on_host = false;                      // some stage is a call that blocks
+  bool waits_on_host = false;                      // or one of class host
+  std::vector<comm::Communicator*> enqueued;       // groups whose calls are
+  std::vector<int> captured;                       // of each, the calls that the graph holds
+  Lane* messages = nullptr;                        // where enqueued messages go, whatever their lane
+  std::vector<std::pair<StageId, StageId>> calls;  // of such messages: which are one
+  std::optional<LaneThreads> threads;              // made when first asked for
+  std::mutex mutex;                                // of `bad`, when lanes are threads
 
   State(const Program& p, const Plan& q, CudaMachine& m, const CudaOptions& o, const FindGroup& g)
       : program(p), plan(q), machine(m), options(o), groups(g) {}
@@ -166,7 +169,12 @@ struct CudaExecutor::State {
                         scratch_of(stage)};
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
-      note_group(stage, *bound.collective.group);
+      note_group(*bound.collective.group);
+      // Both ends of a message lie on different lanes, and their group has one stream.
+      if (class_of(stage.op) == OpClass::Transfer && !enqueued.empty()) {
+        if (!messages) lanes.push_back(messages = &machine.lane(kMessageLane));
+        bound.lane = messages;
+      }
       return;
     }
     if (class_of(stage.op) == OpClass::Host) {
@@ -190,14 +198,10 @@ struct CudaExecutor::State {
                  types_of(bound));
   }
 
-  void note_group(const Stage& stage, comm::Communicator& group) {
+  void note_group(comm::Communicator& group) {
     if (group.meeting() == program::Meeting::OnHost) {
       meets_on_host = true;
     } else {
-      // Both ends of a message lie on different lanes, and the group has one stream.
-      if (class_of(stage.op) == OpClass::Transfer)
-        base::fail("{}: messages between stages of a pipeline cannot be enqueued; their group must block",
-                   stage_name(stage));
       if (std::find(enqueued.begin(), enqueued.end(), &group) == enqueued.end()) enqueued.push_back(&group);
     }
     if (meets_on_host && !enqueued.empty())
@@ -227,10 +231,36 @@ struct CudaExecutor::State {
 
   using AtStage = std::function<void(size_t)>;
 
+  // A stage, or all messages that are one call with it; the last of them.
+  size_t run_call(size_t s, const AtStage& before, const AtStage& after) {
+    const size_t end = messages ? static_cast<size_t>(calls[s].second) : s + 1;
+    for (size_t member = s; member < end; ++member) await(member, before);
+    comm::Communicator* const group = end > s + 1 ? stages[s].collective.group : nullptr;
+    if (group) group->begin_messages();
+    for (size_t member = s; member < end; ++member) start(member);
+    if (group) group->end_messages();
+    for (size_t member = s; member < end; ++member) finish(member, after);
+    return end - 1;
+  }
+
   void run_stage(size_t s, const AtStage& before, const AtStage& after) {
-    CudaStage& stage = stages[s];
-    for (size_t w : stage.waits) stage.lane->wait(*stages[w].event);
+    await(s, before);
+    start(s);
+    finish(s, after);
+  }
+
+  void await(size_t s, const AtStage& before) {
+    for (size_t w : stages[s].waits) stages[s].lane->wait(*stages[w].event);
     if (before) before(s);
+  }
+
+  void finish(size_t s, const AtStage& after) {
+    if (after) after(s);
+    if (stages[s].event) stages[s].lane->record(*stages[s].event);
+  }
+
+  void start(size_t s) {
+    CudaStage& stage = stages[s];
     device::cuda::push_range(stage.name.c_str());
     try {
       if (stage.collective.run) {
@@ -245,8 +275,6 @@ struct CudaExecutor::State {
       throw base::Error(e.code(), fmt::format("{}: {}", stage.name, e.what()));
     }
     device::cuda::pop_range();
-    if (after) after(s);
-    if (stage.event) stage.lane->record(*stage.event);
   }
 
   // Streams overlap by themselves; a lane whose stages wait on the host for other ranks must not hold up the others.
@@ -279,7 +307,7 @@ struct CudaExecutor::State {
       run_lane_threads(how.delay_seed, before, after);
     } else {
       for (size_t s = 0; s < stages.size(); ++s) {
-        run_stage(s, before, after);
+        s = run_call(s, before, after);
         if (how.in_order) wait_for(*stages[s].lane);  // streams would overlap
       }
     }
@@ -383,10 +411,15 @@ CudaExecutor::CudaExecutor(const Program& program, const Plan& plan, CudaMachine
   // A lane that has waited for a stage need not wait for it, or an earlier one of that lane, again.
   const auto edges = data_edges(program);
   std::vector<std::vector<int64_t>> seen(s.lanes.size(), std::vector<int64_t>(s.lanes.size(), -1));
+  if (s.messages) s.calls = message_calls(program, edge_list(program));
+  const auto stream_of = [&](size_t stage) {
+    return s.messages && s.stages[stage].lane == s.messages ? s.lanes.size() - 1
+                                                            : static_cast<size_t>(program.stages[stage].lane);
+  };
   for (size_t i = 0; i < s.stages.size(); ++i) {
-    const size_t lane = static_cast<size_t>(program.stages[i].lane);
+    const size_t lane = stream_of(i);
     for (auto p = edges[i].rbegin(); p != edges[i].rend(); ++p) {
-      const size_t from = static_cast<size_t>(program.stages[static_cast<size_t>(*p)].lane);
+      const size_t from = stream_of(static_cast<size_t>(*p));
       if (from == lane || seen[lane][from] >= *p) continue;
       seen[lane][from] = *p;
       s.stages[i].waits.push_back(static_cast<size_t>(*p));

@@ -1,9 +1,11 @@
 #include "schedule/pass/host_waits.h"
 
 #include <map>
+#include <utility>
 
 #include "program/builder.h"
 #include "program/edit.h"
+#include "program/message_calls.h"
 #include "program/order.h"
 
 namespace pleat::schedule {
@@ -25,15 +27,19 @@ Stage beside(const Stage& exchange, Op op, int part) {
 Program host_waits(Program program, program::Meeting meeting) {
   const bool blocking = meeting == program::Meeting::OnHost;
   const EdgeList edges = edge_list(program);
+  const auto calls = message_calls(program, edges);
   Edit edit(std::move(program));
   std::map<ValueId, ValueId> on_host;  // counts -> their copy
   const int link = edit.lane("d2h", "host_link");
   int part = 0;
-  StageId previous = -1;  // exchange, where they form a chain
+  // Where exchanges form a chain: the call before this one, and this one. Messages of one call wait for no other.
+  std::pair<StageId, StageId> previous{0, 0}, current{0, 0};
   for (StageId s = 0; s < edit.num_stages(); ++s) {
     if (!is_exchange(edit[s].op)) continue;
-    if (!blocking && previous >= 0 && edit[previous].lane != edit[s].lane) edit.wait(s, previous);
-    previous = s;
+    if (calls[static_cast<size_t>(s)] != current)
+      previous = std::exchange(current, calls[static_cast<size_t>(s)]);
+    for (StageId before = previous.first; !blocking && before < previous.second; ++before)
+      if (edit[before].lane != edit[s].lane) edit.wait(s, before);
     const int at = host_use(edit[s]);
     if (!blocking && at < 0) continue;
     Stage wait = beside(edit[s], Op::host_wait, part);
