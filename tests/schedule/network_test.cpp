@@ -287,6 +287,14 @@ TEST(Schedules, BubbleIsTheFormula) {
         }
 }
 
+TEST(Schedules, TheUpdateIsWorkAndNoBubble) {
+  const RankPrograms r = build_ranks(make_config({}), 1);
+  const auto s = interpret::simulate(interpret::network_of_roles(r.programs),
+                                     [](const Program&, const Stage&) -> int64_t { return 100; });
+  EXPECT_EQ(s.nodes[0].busy_ns, s.step_ns) << "one rank waits for nobody";
+  EXPECT_EQ(s.bubble(), 0);
+}
+
 TEST(Schedules, ASlowStageMovesTheStep) {
   const int p = 4, m = 8;
   const int64_t even = simulated(p, 1, p, m, layer_times(100, 200)).step_ns;
