@@ -242,6 +242,26 @@ TEST_F(Cli, FlopsOfAConfigAndOfAModelFolder) {
   EXPECT_NE(wrong.err.find("holds no config.json"), std::string::npos) << wrong.err;
 }
 
+TEST_F(Cli, FlopsAreOfTheSequencesOfTheConfiguration) {
+  const std::string tiny = std::string(PLEAT_SOURCE_DIR) + "/configs/tiny.toml";
+  const auto core = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"flops", tiny, "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto j = nlohmann::json::parse(run(all).out);
+    return std::pair(j.at("seq_len").get<int64_t>(),
+                     j.at("flops_per_token").at("attention_core").get<double>());
+  };
+  const auto [length, flops] = core({"--set", "train.seq_len=192"});
+  EXPECT_EQ(length, 192);
+  EXPECT_EQ(core({"--seq", "384"}).second, 2 * flops);
+  const Ended help = run({"flops", "--help"});
+  for (const char* part : {"train.seq_len", "else 4096"})
+    EXPECT_NE(help.out.find(part), std::string::npos) << help.out;
+  // Parts of a small model are no zeros.
+  const Ended table = run({"flops", tiny});
+  EXPECT_EQ(table.out.find("0.000 "), std::string::npos) << table.out;
+}
+
 TEST_F(Cli, ExplainIsAProgramThatParses) {
   for (const char* which : {"train", "evaluate", "logits"}) {
     const Ended ended = run({"explain", config_, "--program", which});
