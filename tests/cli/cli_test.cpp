@@ -132,7 +132,7 @@ TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
   EXPECT_EQ(layout.at("ranks").size(), 4u);
   EXPECT_EQ(layout.at("groups").at("tp"), nlohmann::json::parse("[[0,1],[2,3]]"));
   expect_refused({"layout", config_, "--ranks", "4", "--set", "parallel.tp=3"},
-                 {"4 / (3 x 1 x 1)", "tp=2", "tp=4"});
+                 {"4 / (3 x 1 x 1)", "tp=2", "tp=1"});
   expect_refused({"layout", config_, "--ranks", "0"}, {"--ranks"});
   // What one rank cannot honour is not ignored.
   expect_refused({"plan", config_, "--ranks", "1", "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
@@ -240,6 +240,16 @@ TEST_F(Cli, FlopsOfAConfigAndOfAModelFolder) {
   const Ended wrong = run({"flops", root + "/tests"});
   EXPECT_NE(wrong.code, 0);
   EXPECT_NE(wrong.err.find("holds no config.json"), std::string::npos) << wrong.err;
+}
+
+TEST_F(Cli, NearestLayoutsAreThoseTheModelCanHave) {
+  const std::string tiny = std::string(PLEAT_SOURCE_DIR) + "/configs/tiny.toml";
+  const Ended e =
+      run({"layout", tiny, "--ranks", "3", "--set", "parallel.tp=2", "--set", "train.seq_len=96"});
+  EXPECT_EQ(e.code, 65);
+  for (const char* part : {"Nearest settings for 3 ranks:", "tp=1", "train.num_microbatches a multiple of 3"})
+    EXPECT_NE(e.err.find(part), std::string::npos) << e.err;
+  EXPECT_EQ(e.err.find("\n  tp=3"), std::string::npos) << e.err;
 }
 
 TEST_F(Cli, FlopsAreOfTheSequencesOfTheConfiguration) {
