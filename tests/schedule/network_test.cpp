@@ -231,7 +231,7 @@ TEST(PlantedFaults, AMissingCollective) {
         Program& p = r.programs[3];
         remove_stage(p, find_stage(p, is_op(Op::tie_reduce, Phase::BackwardWeight)));
       },
-      "never comes to this collective 0 of group ends");
+      "never comes to this collective 0 of group embedding");
 }
 
 TEST(PlantedFaults, BothSendFirstOnOneLane) {
