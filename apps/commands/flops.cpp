@@ -97,7 +97,10 @@ void add_flops(CLI::App& command, Action& chosen) {
            "Length of the sequences (default: train.seq_len where the configuration sets it, else {})",
            kUsualLength))
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  c->add_option("--set", a->sets, "Override a key: section.key=value (repeatable)")->allow_extra_args(false);
+  c->add_option(
+       "--set", a->sets,
+       "Override a key: section.key=value; section.key= takes it out, as if it were not set (repeatable)")
+      ->allow_extra_args(false);
   c->add_flag("--json", a->json, "Machine-readable output");
   add_example(*c, "pleat flops configs/models/deepseek-v3.toml --seq 4096");
   c->callback([a, &chosen] { chosen = [a] { return count(*a); }; });
