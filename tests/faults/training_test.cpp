@@ -161,8 +161,7 @@ TEST_F(TrainingFaults, ThreadRanks) {
 TEST_F(TrainingFaults, MpiRanks) {
   if (std::string(PLEAT_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
   std::vector<Case> cases;
-  const std::string dispatch =
-      call("etp-ep@compute:0", "all_to_all", "fwd mb0 L0 dispatch_exchange[.0-9]*");
+  const std::string dispatch = call("etp-ep@compute:0", "all_to_all", "fwd mb0 L0 dispatch_exchange[.0-9]*");
   cases.push_back(
       make(2, {"parallel.ep=2"}, "kill:1:fwd mb0 L0 dispatch_exchange", -1, gone(dispatch, 0, 1), true));
   cases.push_back(make(2, {}, "stop:0:update norm_reduce:2", 75,
