@@ -19,7 +19,10 @@ config::Config ConfigArgument::resolved() const { return config::resolve(train::
 
 void add_config_argument(CLI::App& command, ConfigArgument& argument) {
   command.add_option("config", argument.path, "Run configuration (TOML), or the folder of a run")->required();
-  command.add_option("--set", argument.sets, "Override a key: section.key=value (repeatable)")
+  command
+      .add_option(
+          "--set", argument.sets,
+          "Override a key: section.key=value; section.key= takes it out, as if it were not set (repeatable)")
       ->allow_extra_args(false);
 }
 

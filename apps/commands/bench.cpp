@@ -187,7 +187,9 @@ void add_bench_step(CLI::App& command, Action& chosen) {
       ->check(CLI::PositiveNumber);
   c->add_option("--seconds", a->options.seconds, "Stop after this many seconds of timed steps (0: no limit)");
   c->add_option("--threads", a->threads, "Worker threads (0: all cores)")->check(CLI::NonNegativeNumber);
-  c->add_option("--set", a->sets, "Override a key of the configuration: section.key=value (repeatable)")
+  c->add_option("--set", a->sets,
+                "Override a key of the configuration: section.key=value; section.key= takes it out, as if it "
+                "were not set (repeatable)")
       ->allow_extra_args(false);
   c->add_option(
        "--skew", a->skew,

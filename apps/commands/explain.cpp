@@ -84,8 +84,7 @@ void add_explain(CLI::App& command, Action& chosen) {
       }
       if (!a->svg.empty()) base::fail("--svg draws what --grid shows: give both");
       if (a->ranks == 0 && a->which == "train")
-        schedule::fitted_mesh(config,
-                              layout::Layout(layout::sizes_of(config, 1)));  // throws what does not fit
+        schedule::fitted_mesh(config, schedule::layout_of(config, 1));  // throws what does not fit
       const auto table = model::make_parameters(config);
       const auto passed = [&](program::Program p) { return schedule::apply_passes(std::move(p), config); };
       program::Program program = a->ranks > 0          ? of_stage(config, *a)

@@ -8,6 +8,7 @@
 #include "layout/from_config.h"
 #include "layout/picture.h"
 #include "report/table.h"
+#include "schedule/ranks.h"
 
 namespace pleat::apps {
 namespace {
@@ -151,7 +152,7 @@ void add_layout(CLI::App& command, Action& chosen) {
   c->callback([o, &chosen] {
     chosen = [o] {
       const config::Config config = o->config.resolved();
-      const layout::Layout layout(layout::sizes_of(config, o->num_ranks));
+      const layout::Layout layout = schedule::layout_of(config, o->num_ranks);
       const layout::PipelineLayout pipeline = layout::pipeline_of(config);
       if (!o->svg.empty())
         write_text(o->svg, layout::picture(layout));

@@ -38,7 +38,7 @@ struct Row {
 
 // The training step as built, and after every pass: what each technique moved.
 std::vector<Row> rows_of(const config::Config& config) {
-  schedule::fitted_mesh(config, layout::Layout(layout::sizes_of(config, 1)));  // throws what does not fit
+  schedule::fitted_mesh(config, schedule::layout_of(config, 1));  // throws what does not fit
   const auto table = model::make_parameters(config);
   std::vector<Row> rows;
   const auto note = [&](std::string name, const program::Program& program) {

@@ -26,7 +26,9 @@ void add_probe(CLI::App& command, Action& chosen) {
       ->capture_default_str()
       ->check(CLI::IsMember({"cpu", "cuda"}));
   c->add_option("--threads", o->threads, "Worker threads (0: all cores)");
-  c->add_option("--set", o->sets, "Override a key of the model's config: section.key=value (repeatable)")
+  c->add_option("--set", o->sets,
+                "Override a key of the model's config: section.key=value; section.key= takes it out, as if "
+                "it were not set (repeatable)")
       ->allow_extra_args(false);
   add_example(*c,
               "pleat probe my-model --tokens ids.safetensors --out probe.safetensors --grads --dtype f64");

@@ -163,8 +163,12 @@ int simulate_ranks(const SimulateArguments& a) {
       table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
       machine.far.bytes_per_ns, s.bubble());
   if (a.exchanges) print_exchanges(exchanges_of(ranks, s));
-  fmt::print("{} messages and {} collectives between stages fit, nothing can hang\n", report.num_messages,
-             report.num_collectives);
+  if (report.num_messages + report.num_collectives == 0)
+    fmt::print("pipeline stages exchange nothing, nothing can hang\n");
+  else
+    fmt::print("{} and {} between pipeline stages fit together, nothing can hang\n",
+               base::counted(report.num_messages, "message"),
+               base::counted(report.num_collectives, "collective"));
   if (!report.single_lane_hang.empty())
     fmt::print("with a single lane for all communication it would hang: {}\n", report.single_lane_hang);
   fmt::print(
@@ -200,7 +204,14 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_option("--far", a->far_gb, fmt::format("All other links, GB/s (default {:g})", toy.far.bytes_per_ns))
       ->check(CLI::PositiveNumber);
   add_example(*c, "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json");
-  c->footer("bubble = time a rank's compute lanes are empty / time they hold work\n\n" + c->get_footer());
+  c->footer(
+      "bubble = time a rank's compute lanes are empty / time they hold work, over the whole step with "
+      "exchanges "
+      "and update.\n"
+      "That of `pleat explain --grid` is the schedule's own: forwards and backwards only, all alike, "
+      "messages "
+      "free.\n\n" +
+      c->get_footer());
   c->callback([a, &chosen] { chosen = [a] { return simulate_ranks(*a); }; });
 }
 

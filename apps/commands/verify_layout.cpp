@@ -7,6 +7,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
+#include "device/cuda/cuda.h"
 #include "report/table.h"
 #include "runtime/rank_setup.h"
 #include "verify/budget.h"
@@ -41,6 +42,13 @@ void print_layout(const VerifyLayoutArguments& a, const model::Mesh& mesh) {
 }
 
 int run_in_precision(const VerifyLayoutArguments& a, const config::Config& asked, const model::Mesh& mesh) {
+  std::string why;
+  if (!a.cpu && asked.device.kind == "cuda" && device::cuda::num_devices(&why) == 0)
+    base::fail_with(
+        base::ExitCode::Hardware,
+        "device.kind = \"cuda\", but no GPU can be used here: {}; --cpu compares on the CPU, bfloat16 "
+        "by rounding float32",
+        why);
   verify::Shrunk small =
       verify::shrink(asked, mesh, a.cpu ? verify::SmallCopy::AskedOnCpu : verify::SmallCopy::Asked);
   const auto start = std::chrono::steady_clock::now();
@@ -67,6 +75,7 @@ int run_in_precision(const VerifyLayoutArguments& a, const config::Config& asked
       out["rows"].push_back({{"what", row.what},
                              {"difference", row.difference},
                              {"noise", row.noise},
+                             {"weights_apart", row.moved},
                              {"bound", row.bound},
                              {"pass", row.passed()},
                              {"worst", row.worst}});
@@ -81,18 +90,25 @@ int run_in_precision(const VerifyLayoutArguments& a, const config::Config& asked
   for (const std::string& change : small.changes) fmt::print("  {}\n", change);
   fmt::print("\none rank against float64: gradients differ by {:.2g}, {:.0f} % of what {} may round\n",
              r.alone.gradient, 100 * std::max(r.alone.gradient_share, r.alone.later_share), r.dtype);
-  fmt::print("noise: the error of one rank against float64; bound: {:.2f} x noise, or a few last places\n",
-             r.factor);
+  fmt::print(
+      "noise: the error of one rank against float64; weights apart: what it may change that a later step "
+      "begins "
+      "with other weights\n"
+      "bound: {:.2f} x noise + weights apart; without noise, a few last places of what follows from its own "
+      "gradients\n",
+      r.factor);
   report::Table rows({{"what"},
                       {"differs by", report::Align::Right},
                       {"noise", report::Align::Right},
+                      {"weights apart", report::Align::Right},
                       {"bound", report::Align::Right},
                       {"share", report::Align::Right},
                       {""},
                       {"nearest to its bound"}});
   for (const verify::PrecisionRow& row : r.rows)
     rows.add_row({row.what, fmt::format("{:.2g}", row.difference),
-                  row.noise > 0 ? fmt::format("{:.2g}", row.noise) : "", fmt::format("{:.2g}", row.bound),
+                  row.noise > 0 ? fmt::format("{:.2g}", row.noise) : "",
+                  row.moved > 0 ? fmt::format("{:.2g}", row.moved) : "", fmt::format("{:.2g}", row.bound),
                   row.bound > 0 ? fmt::format("{:.0f} %", 100 * row.difference / row.bound) : "",
                   row.passed() ? "ok" : "FAIL", row.worst});
   fmt::print("\n{}\n", rows.text());

@@ -148,7 +148,9 @@ std::vector<Key> optimizer_keys() {
           "stay float32: the bfloat16 weight and the 16 bits it leaves out.")
           .one_of({"float32", "bfloat16"})
           .on_resume(OnResume::Free)
-          .when(narrow)
+          .when({"model.dtype is \"bfloat16\" (in a float32 model optimizer.moment1_dtype and "
+                 "optimizer.moment2_dtype say it)",
+                 narrow.decided_by, narrow.holds})
           .when({"optimizer.moment1_dtype or optimizer.moment2_dtype is \"unset\"",
                  {"optimizer.moment1_dtype", "optimizer.moment2_dtype"},
                  [](const Config& c) {

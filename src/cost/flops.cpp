@@ -9,7 +9,7 @@ ModelFlops model_flops(const config::Config& config, double tokens, double seq_l
 }
 
 double stage_flops(const program::Program& program, const program::Stage& stage) {
-  return stage_work(program, stage, RoutedRows::Planned).flops;
+  return stage_work(program, stage, RoutedRows::Balanced).flops;
 }
 
 double hardware_flops(const program::Program& program) {

@@ -2,7 +2,8 @@
 //
 // Model FLOPs: what the model needs whatever the implementation does: active experts only, causal attention
 // counted half, forward + both backwards, no recompute, no router, norms or rotation. Hardware FLOPs: what
-// the stages of a program really execute, replayed forwards and padded rows included.
+// the stages of a program really execute, replayed forwards and padded rows included, of routed rows as many as
+// even routing fills: kernels skip those that are only reserved.
 #pragma once
 
 #include "config/config.h"

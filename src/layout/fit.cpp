@@ -168,7 +168,9 @@ std::string owners_misfit(const Sizes& s) {
   return "";
 }
 
-std::vector<Sizes> nearest_fits(const Sizes& s, size_t num) {
+std::vector<Sizes> nearest_fits(const Sizes& s, size_t num, const Judge& judge) {
+  constexpr int kMostJudged = 5000;  // beyond, nothing is near
+  int judged = 0;
   const std::array<int, 5> order = parse_order(s.order);
   std::vector<int64_t> divisors;
   for (int64_t d = 1; d <= s.world; ++d)
@@ -191,6 +193,7 @@ std::vector<Sizes> nearest_fits(const Sizes& s, size_t num) {
         Sizes candidate = s;
         candidate.pp = pp, candidate.tp = a.a, candidate.cp = a.b, candidate.etp = e.a, candidate.ep = e.b;
         if (!fits(candidate, order)) continue;
+        if (judge && (++judged > kMostJudged || !judge(candidate))) continue;
         const auto at = std::upper_bound(best.begin(), best.end(), cost,
                                          [](double c, const Candidate& b) { return c < b.cost; });
         best.insert(at, {cost, candidate});
@@ -202,7 +205,7 @@ std::vector<Sizes> nearest_fits(const Sizes& s, size_t num) {
   return out;
 }
 
-void require_fit(const Sizes& s) {
+void require_fit(const Sizes& s, const Judge& judge) {
   const std::pair<const char*, int64_t> counts[] = {{"ranks", s.world}, {"tp", s.tp},   {"cp", s.cp},
                                                     {"pp", s.pp},       {"vpp", s.vpp}, {"ep", s.ep},
                                                     {"etp", s.etp}};
@@ -214,12 +217,17 @@ void require_fit(const Sizes& s) {
     return;
   }
   std::vector<std::string> nearest;
-  for (const Sizes& fit : nearest_fits(s, 3)) nearest.push_back("\n  " + text_of(fit));
+  for (const Sizes& fit : nearest_fits(s, 3, judge)) {
+    const std::string also = judge ? judge(fit).value_or("") : "";
+    nearest.push_back("\n  " + text_of(fit) + (also.empty() ? "" : ", with " + also));
+  }
   const int64_t multiple = std::lcm(attention_ranks(s), expert_ranks(s));
   const std::string ranks = fmt::format("{} rank{}", s.world, s.world == 1 ? "" : "s");
   base::fail(
-      "{} cannot be laid out as tp={} cp={} pp={} ep={} etp={}: {}.\nNearest settings for {}:{}{}", ranks,
-      s.tp, s.cp, s.pp, s.ep, s.etp, why, ranks, fmt::join(nearest, ""),
+      "{} cannot be laid out as tp={} cp={} pp={} ep={} etp={}: {}.\n{}{}", ranks, s.tp, s.cp, s.pp, s.ep,
+      s.etp, why,
+      nearest.empty() ? fmt::format("No setting of them lets this model run on {}.", ranks)
+                      : fmt::format("Nearest settings for {}:{}", ranks, fmt::join(nearest, "")),
       s.world % multiple != 0 ? fmt::format("\nAs asked, a multiple of {} ranks is needed.", multiple) : "");
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +21,15 @@ std::string misfit(const Sizes& sizes);
 // fit.
 std::string owners_misfit(const Sizes& sizes);
 
-// Up to `num` settings of tp, cp, pp, ep and etp that fit the world, fewest and smallest changes first.
-std::vector<Sizes> nearest_fits(const Sizes& sizes, size_t num);
+// What a model says to sizes that fit the ranks: nothing where it cannot have them; else what else has to change
+// for it, empty where nothing has.
+using Judge = std::function<std::optional<std::string>(const Sizes&)>;
+
+// Up to `num` settings of tp, cp, pp, ep and etp that fit the world and the model, fewest and smallest changes
+// first. Without a judge every model is taken to fit.
+std::vector<Sizes> nearest_fits(const Sizes& sizes, size_t num, const Judge& judge = {});
 
 // Throws with misfit and nearest_fits.
-void require_fit(const Sizes& sizes);
+void require_fit(const Sizes& sizes, const Judge& judge = {});
 
 }  // namespace pleat::layout

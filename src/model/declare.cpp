@@ -231,9 +231,9 @@ ValueId Decoder::activation(const std::string& what, tensor::Dtype dtype, std::v
 
 ValueId Decoder::routed(const std::string& what, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
                         int64_t most) {
-  // Balanced: every expert rank of a group gets its part of all ranks' choices.
+  // Balanced: every expert rank of a group gets its part of all ranks' choices. Rows of padding are computed on.
   const int64_t balanced = num_tokens * config.moe.top_k * mesh.etp;
-  const int64_t expected = std::min(balanced, shape[0]);
+  const int64_t expected = config.moe.pad_to_capacity ? shape[0] : std::min(balanced, shape[0]);
   return b.routed(here(what), dtype, std::move(shape), owner, expected, most);
 }
 

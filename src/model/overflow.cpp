@@ -24,7 +24,7 @@ ExpertRows expert_rows(const config::Config& c, const Mesh& mesh) {
   out.maximum = of_source * mesh.size(program::Group::Dispatch);
   // Every expert rank of a group gets its part of all ranks' choices.
   const int64_t balanced = tokens * e.top_k * mesh.etp;
-  out.expected = std::min(balanced, out.maximum);
+  out.expected = e.pad_to_capacity ? out.maximum : std::min(balanced, out.maximum);  // padding is computed on
   out.budget = out.maximum;
   if (e.token_budget > 0 && mesh.ep > 1 && !e.pad_to_capacity)
     out.budget = std::clamp<int64_t>(

@@ -13,7 +13,7 @@
 
 namespace pleat::model {
 
-// Rows of one expert rank: of balanced routing, what the plan reserves, and what routing could ask for.
+// Rows of one expert rank: of balanced routing, with its padding; what the plan reserves; what routing could ask for.
 struct ExpertRows {
   int64_t expected = 0, budget = 0, maximum = 0;
 };

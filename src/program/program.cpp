@@ -154,7 +154,7 @@ std::string_view name_of(OpClass op_class) {
   static constexpr std::string_view names[] = {"compute", "collective", "transfer", "copy", "host", "update"};
   return names[static_cast<size_t>(op_class)];
 }
-std::string_view name_of(Group group) {
+std::string_view name_of(Group group) {  // spelled as layout::name_of(GroupKind) spells them
   static constexpr std::string_view names[] = {"none",
                                                "tp",
                                                "cp",
@@ -164,17 +164,17 @@ std::string_view name_of(Group group) {
                                                "etp",
                                                "edp",
                                                "world",
-                                               "tp_cp",
-                                               "dp_cp",
-                                               "tp_dp_cp",
-                                               "dispatch",
-                                               "ends",
-                                               "dp_cp_inside",
-                                               "dp_cp_across",
-                                               "tp_dp_cp_inside",
-                                               "tp_dp_cp_across",
-                                               "edp_inside",
-                                               "edp_across"};
+                                               "tp-cp",
+                                               "dp-cp",
+                                               "tp-cp-dp",
+                                               "etp-ep",
+                                               "embedding",
+                                               "dp-cp-inside",
+                                               "dp-cp-across",
+                                               "tp-cp-dp-inside",
+                                               "tp-cp-dp-across",
+                                               "edp-inside",
+                                               "edp-across"};
   static_assert(std::size(names) == kNumGroups);
   return names[static_cast<size_t>(group)];
 }

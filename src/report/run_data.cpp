@@ -105,7 +105,7 @@ RunSummary read_summary(const std::string& path) {
   return summary;
 }
 
-std::vector<TimelineEvent> read_timeline(const std::string& path) {
+std::vector<TimelineEvent> read_timeline(const std::string& path, std::string& of) {
   const std::string text = read_text(path);
   const auto list = parse<json>(text, path);
   if (!list.is_array()) base::fail("{}:1: is {}, needs a list of stages", path, list.type_name());
@@ -128,6 +128,7 @@ std::vector<TimelineEvent> read_timeline(const std::string& path) {
         base::fail("{}: \"{}\" is {}, needs a time in microseconds", where, key, value);
       return value;
     };
+    if (events.empty() && entry.contains("of")) of = text_at("of");
     events.push_back({text_at("name"), text_at("lane"), text_at("category"), number_at("start_us", -1e15),
                       number_at("dur_us", 0.0)});
   }
@@ -202,7 +203,7 @@ RunData read_run(const std::string& folder) {
   RunData run;
   run.folder = folder;
   if (fs::exists(summary)) run.summary = read_summary(summary);
-  if (fs::exists(timeline)) run.timeline = read_timeline(timeline);
+  if (fs::exists(timeline)) run.timeline = read_timeline(timeline, run.timeline_of);
   if (fs::exists(metrics)) {
     run.has_metrics = true;
     const JsonlTail tail =

@@ -11,7 +11,8 @@
 //   object   memory_by_owner {owner: bytes}
 // Other keys are shown as they are. "config" may also be an object.
 //
-// timeline.json is a list of {name, lane, start_us, dur_us, category}; lane may be a number.
+// timeline.json is a list of {name, lane, start_us, dur_us, category}; lane may be a number. With several ranks
+// each has "of", which says whose timeline it is.
 #pragma once
 
 #include <cstdint>
@@ -63,6 +64,7 @@ struct RunData {
   std::vector<RouterHealth> health;          // the last ones logged
   int64_t health_step = 0;
   std::optional<std::vector<TimelineEvent>> timeline;
+  std::string timeline_of;  // whose it is, where there are several ranks
 };
 
 // A summary older than the log (a run that is under way) gets its numbers from there.

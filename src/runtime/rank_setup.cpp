@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "layout/from_config.h"
 #include "schedule/ranks.h"
 
 namespace pleat::runtime {
@@ -35,7 +34,7 @@ bool RankSetup::leads_replica() const {
 }
 
 RankSetup rank_setup(const config::Config& c, int world, int rank) {
-  const layout::Layout layout(layout::sizes_of(c, world));
+  const layout::Layout layout = schedule::layout_of(c, world);
   RankSetup out;
   out.mesh = schedule::fitted_mesh(c, layout);
   out.place = rank_place(layout, rank);

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "config/rank_effect.h"
+#include "layout/fit.h"
 #include "layout/from_config.h"
 #include "model/mesh_rules.h"
 #include "schedule/build.h"
@@ -49,7 +50,41 @@ std::tuple<int64_t, int64_t, int64_t, int64_t> order_key(const layout::Layout& l
   return {p.pp, p.dp, p.cp, p.tp};
 }
 
+bool has_pipeline(const config::Config& config) {
+  try {
+    layout::pipeline_of(config);
+    return true;
+  } catch (const base::Error&) {
+    return false;
+  }
+}
+
+// Whether the model can have other sizes than those asked for. Microbatches are easily changed: that is said.
+layout::Judge judge_of(const config::Config& config) {
+  return [&config](const layout::Sizes& s) -> std::optional<std::string> {
+    config::Config c = config;
+    c.parallel.tp = s.tp, c.parallel.cp = s.cp, c.parallel.pp = s.pp;
+    c.parallel.ep = s.ep, c.parallel.etp = s.etp;
+    if (!layout::owners_misfit(s).empty() || !has_pipeline(c)) return {};
+    const model::Mesh mesh = mesh_of(c, layout::Layout(s));
+    const int64_t multiple = mesh.dp * (mesh.vpp > 1 ? mesh.pp : 1);
+    std::string also;
+    if (c.train.num_microbatches % multiple != 0) {
+      c.train.num_microbatches = multiple;
+      also = fmt::format("train.num_microbatches a multiple of {}", multiple);
+    }
+    if (!model::layout_faults(c, mesh).empty()) return {};
+    return also;
+  };
+}
+
 }  // namespace
+
+layout::Layout layout_of(const config::Config& config, int64_t num_ranks) {
+  const layout::Sizes sizes = layout::sizes_of(config, num_ranks);
+  layout::require_fit(sizes, judge_of(config));
+  return layout::Layout(sizes);
+}
 
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) {
   const config::ParallelConfig& p = config.parallel;
@@ -95,7 +130,7 @@ std::vector<model::Role> roles_of(const config::Config& config) {
 }
 
 RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks) {
-  RankPrograms out{layout::Layout(layout::sizes_of(config, num_ranks)), {}, {}, {}};
+  RankPrograms out{layout_of(config, num_ranks), {}, {}, {}};
   out.mesh = fitted_mesh(config, out.layout);
   out.roles = roles_of(config);
   const auto table = model::make_parameters(config);

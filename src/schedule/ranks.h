@@ -11,6 +11,9 @@
 
 namespace pleat::schedule {
 
+// The layout that [parallel] asks for. Throws where the ranks do not make it, with the nearest ones that the model
+// can have. `config` must be resolved.
+layout::Layout layout_of(const config::Config& config, int64_t num_ranks);
 // The sizes of the axes and how dispatch and context work.
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout);
 // The same, after all that is judged by the number of ranks: every key has an effect on them, and the model

@@ -130,7 +130,7 @@ void announce(const config::Config& asked, Trainer& trainer, const std::string& 
     fmt::print(
         stderr,
         "{} ranks ({}), {} each: attention tp {} x cp {} x dp {} x pp {}, experts etp {} x ep {} "
-        "x edp {} x pp {}; arena and products are those of rank 0{}\n",
+        "x edp {} x pp {}; the arena is that of rank 0, the GEMM rate that of all{}\n",
         m.world(), carrier, base::counted(trainer.crew().num_threads(), "thread"), m.tp, m.cp, m.dp, m.pp,
         m.etp, m.ep, m.edp, m.pp,
         config.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");

@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
+#include "device/gpu_fault.h"
 #include "interpret/check/check_network.h"
 #include "interpret/run/collectives.h"
 #include "schedule/ranks.h"
@@ -45,6 +46,15 @@ void require_one_chain(const config::Config& resolved, int num_ranks) {
         why);
 }
 
+// Throws where there is none to run on: now, and not when data is prepared and the run has its folder.
+void take_gpu(const comm::World& world) {
+  if (const int num_gpus = device::cuda::num_devices(); num_gpus > 0)
+    device::cuda::choose_device(comm::gpu_of(world, num_gpus));
+  device::cuda::enter_device();
+  if (const std::string fault = device::gpu_fault(device::cuda::facts()); !fault.empty())
+    base::fail_with(base::ExitCode::Hardware, "{}", fault);
+}
+
 }  // namespace
 
 std::string carrier_fault(int64_t num_ranks) {
@@ -73,9 +83,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
   if (config.comm.mpi_native && !(processes && comm::carrier_of(world) == comm::Carrier::Mpi))
     base::fail("comm.mpi_native = true has no effect here: the ranks {} and do not talk over MPI; remove it",
                processes ? "are processes over TCP" : "are threads");
-  if (config.device.kind == "cuda")
-    if (const int num_gpus = device::cuda::num_devices(); num_gpus > 0)
-      device::cuda::choose_device(comm::gpu_of(world, num_gpus));
+  if (config.device.kind == "cuda") take_gpu(world);
   if (size == 1) {
     runtime::Crew alone(resolved);
     rank_main(config, alone, "alone");

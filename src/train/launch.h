@@ -23,7 +23,7 @@ std::string carrier_fault(int64_t num_ranks);
 // (comm/process/run_rank.h), and over NCCL where they compute on GPUs. The
 // worker threads of device.threads are divided among the ranks of this machine. With device.kind = "cuda" the process
 // takes the GPU of its local rank (comm/gpu_choice.h). Throws, before any rank
-// starts work, when the layout does not fit the ranks or the launcher's world is not whole.
+// starts work, when the layout does not fit the ranks, the launcher's world is not whole, or there is no GPU to run on.
 // `inject`: faults for tests.
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
             const comm::Inject& inject = {});

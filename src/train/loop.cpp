@@ -152,8 +152,14 @@ class Loop {
   void write_timeline() {
     open_.start().require_places();
     const interpret::Executor& e = trainer().programs().train();
-    base::replace_file(open_.path("timeline.json"), interpret::to_report_json(e.program(), e.timeline()));
-    base::replace_file(open_.path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline()));
+    // Of this rank alone: the files of a run are the leader's.
+    const runtime::RankSetup& setup = crew_.setup();
+    const std::string of = crew_.alone()
+                               ? ""
+                               : fmt::format("rank {} of {}, pipeline stage {} of {}", setup.rank(),
+                                             setup.world(), setup.role.pipeline_rank, setup.mesh.pp);
+    base::replace_file(open_.path("timeline.json"), interpret::to_report_json(e.program(), e.timeline(), of));
+    base::replace_file(open_.path("trace.json"), interpret::to_chrome_json(e.program(), e.timeline(), of));
   }
 
   void show_breakdown(report::StepRecord& record, report::Progress& progress) {

@@ -58,6 +58,23 @@ data::Mixture open_train_data(const config::Config& c) {
       base::counted(sequences, "sequence"), c.train.seq_len, c.train.micro_batch);
 }
 
+// What all ranks reach together.
+double measure_gemm_rate(const runtime::Crew& crew, runtime::Programs& programs, const config::Config& c) {
+  if (programs.machine()) {
+    // Processes have a GPU each; threads share one, whose rate is counted once.
+    const bool shared = crew.meeting(comm::Buffers::Device) == program::Meeting::OnHost;
+    double rate = shared && !crew.leads() ? 0 : programs.machine()->gemm_rate();
+    crew.sum("start.gemm_rate", std::span(&rate, 1));
+    return rate;
+  }
+  const tensor::Dtype dtype = c.model.dtype == "float64" ? tensor::Dtype::F64 : tensor::Dtype::F32;
+  if (crew.alone()) return device::measure_gemm_rate(programs.pool(), dtype);
+  std::vector<double> rates =
+      device::measure_gemm_rates(programs.pool(), dtype, [&] { crew.wait_for_all("start.gemm_rate"); });
+  crew.sum("start.gemm_rate", rates);
+  return *std::max_element(rates.begin(), rates.end());
+}
+
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& choice, TrainerHooks hooks,
@@ -85,17 +102,8 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
                                    static_cast<double>(config_.train.seq_len))
                      .total();
   if (choice.train) hardware_flops_ = cost::hardware_flops(programs_.train_plan().program);
-  // The others wait, so that the leader measures with its own threads alone.
-  if (crew_.leads())
-    gemm_rate_ = programs_.machine()
-                     ? programs_.machine()->gemm_rate()
-                     : device::measure_gemm_rate(programs_.pool(), config_.model.dtype == "float64"
-                                                                       ? tensor::Dtype::F64
-                                                                       : tensor::Dtype::F32);
-  double shared[] = {hardware_flops_, gemm_rate_};
-  crew_.sum("start.rates", shared);
-  hardware_flops_ = shared[0];
-  gemm_rate_ = shared[1] * crew_.setup().world();
+  crew_.sum("start.flops", std::span(&hardware_flops_, 1));
+  gemm_rate_ = measure_gemm_rate(crew_, programs_, config_);
   laps_.done("rate of a large product");
   programs_.initialize();
   laps_.done("weights");

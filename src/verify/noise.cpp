@@ -89,8 +89,8 @@ std::vector<PrecisionRow> Noise::rows(double factor) const {
   std::vector<PrecisionRow> out;
   for (const auto& key : order_) {
     const Item& item = items_.at(key);
-    const PrecisionRow row{item.row, item.worst, item.difference, item.noise,
-                           factor * item.noise + item.moved};
+    const PrecisionRow row{
+        item.row, item.worst, item.difference, item.noise, factor * item.noise + item.moved, item.moved};
     const auto same = std::find_if(out.begin(), out.end(), [&](const auto& r) { return r.what == row.what; });
     if (same == out.end())
       out.push_back(row);

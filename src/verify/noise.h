@@ -9,6 +9,7 @@ struct PrecisionRow {
   std::string what;                             // "gradients of experts"
   std::string worst;                            // the tensor nearest to its bound, and its step
   double difference = 0, noise = 0, bound = 0;  // of that tensor, relative to its length; noise 0: none taken
+  double moved = 0;                             // of the bound: what weights that are apart may do
   bool passed() const { return difference <= bound; }
 };
 

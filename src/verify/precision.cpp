@@ -206,7 +206,7 @@ PrecisionReport OneRank::verify(config::Config config, const model::Mesh& mesh,
   out.rows = noise.rows(out.factor);
   const OwnResults own = from_own_gradients(config, layout);
   const auto add = [&](const char* what, const OwnResult& r) {
-    out.rows.push_back({what, r.worst, r.difference, 0, r.bound});
+    out.rows.push_back({what, r.worst, r.difference, 0, r.bound, 0});
   };
   add("gradient norm, of its gradients", own.norm);
   add("clip factor, of its norm", own.clip);

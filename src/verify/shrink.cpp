@@ -71,8 +71,17 @@ void set_precision(config::Config& c, SmallCopy copy) {
   if (copy == SmallCopy::Float64) {
     c.model.dtype = "float64";  // which the CPU alone has
     if (c.moe.num_experts > 0) c.moe.router_dtype = "float64";
+    // Everything is float64. What these keys asked for is not compared, and is said to be gone.
+    const config::OptimizerConfig defaults;
+    c.optimizer.grad_dtype = defaults.grad_dtype;
+    c.optimizer.moment_dtype = defaults.moment_dtype;
+    c.optimizer.moment1_dtype = defaults.moment1_dtype;
+    c.optimizer.moment2_dtype = defaults.moment2_dtype;
   } else if (copy == SmallCopy::AskedOnCpu && c.model.dtype == "bfloat16") {
     c.model.dtype = "float32";
+    // In a float32 model the two own keys alone decide.
+    for (std::string* own : {&c.optimizer.moment1_dtype, &c.optimizer.moment2_dtype})
+      if (*own == "unset" && c.optimizer.moment_dtype == "bfloat16") *own = c.optimizer.moment_dtype;
   }
 }
 

@@ -132,7 +132,7 @@ TEST_F(Cli, LayoutShowsEveryRankAndGroup) {
   EXPECT_EQ(layout.at("ranks").size(), 4u);
   EXPECT_EQ(layout.at("groups").at("tp"), nlohmann::json::parse("[[0,1],[2,3]]"));
   expect_refused({"layout", config_, "--ranks", "4", "--set", "parallel.tp=3"},
-                 {"4 / (3 x 1 x 1)", "tp=2", "tp=4"});
+                 {"4 / (3 x 1 x 1)", "tp=2", "tp=1"});
   expect_refused({"layout", config_, "--ranks", "0"}, {"--ranks"});
   // What one rank cannot honour is not ignored.
   expect_refused({"plan", config_, "--ranks", "1", "--set", "parallel.tp=2"}, {"1 rank cannot be laid out"});
@@ -240,6 +240,36 @@ TEST_F(Cli, FlopsOfAConfigAndOfAModelFolder) {
   const Ended wrong = run({"flops", root + "/tests"});
   EXPECT_NE(wrong.code, 0);
   EXPECT_NE(wrong.err.find("holds no config.json"), std::string::npos) << wrong.err;
+}
+
+TEST_F(Cli, NearestLayoutsAreThoseTheModelCanHave) {
+  const std::string tiny = std::string(PLEAT_SOURCE_DIR) + "/configs/tiny.toml";
+  const Ended e =
+      run({"layout", tiny, "--ranks", "3", "--set", "parallel.tp=2", "--set", "train.seq_len=96"});
+  EXPECT_EQ(e.code, 65);
+  for (const char* part : {"Nearest settings for 3 ranks:", "tp=1", "train.num_microbatches a multiple of 3"})
+    EXPECT_NE(e.err.find(part), std::string::npos) << e.err;
+  EXPECT_EQ(e.err.find("\n  tp=3"), std::string::npos) << e.err;
+}
+
+TEST_F(Cli, FlopsAreOfTheSequencesOfTheConfiguration) {
+  const std::string tiny = std::string(PLEAT_SOURCE_DIR) + "/configs/tiny.toml";
+  const auto core = [&](std::vector<std::string> more) {
+    std::vector<std::string> all = {"flops", tiny, "--json"};
+    all.insert(all.end(), more.begin(), more.end());
+    const auto j = nlohmann::json::parse(run(all).out);
+    return std::pair(j.at("seq_len").get<int64_t>(),
+                     j.at("flops_per_token").at("attention_core").get<double>());
+  };
+  const auto [length, flops] = core({"--set", "train.seq_len=192"});
+  EXPECT_EQ(length, 192);
+  EXPECT_EQ(core({"--seq", "384"}).second, 2 * flops);
+  const Ended help = run({"flops", "--help"});
+  for (const char* part : {"train.seq_len", "else 4096"})
+    EXPECT_NE(help.out.find(part), std::string::npos) << help.out;
+  // Parts of a small model are no zeros.
+  const Ended table = run({"flops", tiny});
+  EXPECT_EQ(table.out.find("0.000 "), std::string::npos) << table.out;
 }
 
 TEST_F(Cli, ExplainIsAProgramThatParses) {

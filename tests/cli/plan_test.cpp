@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
+#include "device/cuda/cuda.h"
 #include "support/process.h"
 #include "support/small_models.h"
 
@@ -142,7 +143,15 @@ TEST_F(PlanCli, ALayoutIsVerifiedInThePrecisionOfTheConfiguration) {
   EXPECT_EQ(j["pass"], true);
   EXPECT_EQ(j["precision"], "float32");
   EXPECT_EQ(j["device"], "cpu");
-  for (const auto& row : j["rows"]) EXPECT_LE(row["difference"], row["bound"]) << row;
+  for (const auto& row : j["rows"]) {
+    EXPECT_LE(row["difference"], row["bound"]) << row;
+    // As the line above the table says it.
+    if (row["noise"] > 0) {
+      EXPECT_DOUBLE_EQ(row["bound"], j["bound_over_noise"].get<double>() * row["noise"].get<double>() +
+                                         row["weights_apart"].get<double>())
+          << row;
+    }
+  }
   EXPECT_GE(j["rows"].size(), 15u);
   Words broken = bfloat16;
   broken.insert(broken.end(), {"--fault", "drop-expert"});
@@ -151,6 +160,40 @@ TEST_F(PlanCli, ALayoutIsVerifiedInThePrecisionOfTheConfiguration) {
   EXPECT_NE(found.out.find("FAIL: gradients of experts differ"), std::string::npos) << found.out;
   EXPECT_EQ(verify({"--cpu"}).err,
             "pleat: --cpu needs --precision config: float64 runs on the CPU in any case\n");
+}
+
+TEST_F(PlanCli, WithoutAGpuVerifyLayoutNamesTheComparisonOnTheCpu) {
+  if (device::cuda::num_devices() > 0) GTEST_SKIP() << "there is a GPU";
+  const Ended e = run({"verify-layout", config_, "--ranks", "2", "--set", "parallel.ep=2", "--precision",
+                       "config", "--set", "model.dtype=bfloat16", "--set", "device.kind=cuda"});
+  EXPECT_EQ(e.code, 76) << e.err;
+  EXPECT_NE(e.err.find("--cpu compares on the CPU"), std::string::npos) << e.err;
+}
+
+TEST_F(PlanCli, WithoutAGpuTrainingIsRefusedBeforeDataIsPrepared) {
+  if (device::cuda::num_devices() > 0) GTEST_SKIP() << "there is a GPU";
+  const Ended e = run({"train", config_, "--set", "device.kind=cuda", "--set",
+                       "data.train=" + folder_.at("text.txt"), "--set", "log.run_dir=" + folder_.at("run")});
+  EXPECT_NE(e.code, 0);
+  EXPECT_NE(e.err.find("device.kind = \"cpu\""), std::string::npos) << e.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.at("run"))) << e.err;
+}
+
+TEST_F(PlanCli, TheTimelineOfSeveralRanksSaysWhoseItIs) {
+  const std::string folder = folder_.at("run");
+  const Ended trained = run({"train", config_, "--ranks", "2", "--quiet", "--set", "parallel.pp=2", "--set",
+                             "log.timeline_step=2", "--set", "data.train=" + folder_.at("text.txt"), "--set",
+                             "log.run_dir=" + folder});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string of = "rank 0 of 2, pipeline stage 0 of 2";
+  for (const auto& stage : nlohmann::json::parse(testing::read_file(folder + "/timeline.json")))
+    ASSERT_EQ(stage.at("of"), of);
+  const auto trace = nlohmann::json::parse(testing::read_file(folder + "/trace.json"));
+  EXPECT_EQ(trace.at("traceEvents").at(0).at("name"), "process_name");
+  EXPECT_EQ(trace.at("traceEvents").at(0).at("args").at("name"), of);
+  ASSERT_EQ(run({"report", folder, "--out", folder_.at("page.html")}).code, 0);
+  EXPECT_NE(testing::read_file(folder_.at("page.html")).find("The step of " + of + " alone."),
+            std::string::npos);
 }
 
 // What the small copy takes from the configuration and what it changes is what it says.

@@ -79,6 +79,8 @@ TEST(ConfigEffect, KeysWithoutEffectAreRefused) {
            "optimizer.decay_steps = 5 has no effect"},
           {"optimizer.decay_biases = true", "the model has biases"},
           {"optimizer.moment_dtype = \"bfloat16\"", "model.dtype is \"bfloat16\""},
+          {"optimizer.moment_dtype = \"bfloat16\"",
+           "optimizer.moment1_dtype and optimizer.moment2_dtype say it"},
           {"model.dtype = \"float64\"\noptimizer.moment1_dtype = \"bfloat16\"",
            "model.dtype is not \"float64\""},
           {"model.dtype = \"bfloat16\"\ndevice.kind = \"cuda\"\noptimizer.moment_dtype = \"bfloat16\"\n"

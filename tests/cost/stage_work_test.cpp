@@ -19,11 +19,16 @@ using program::Phase;
 using program::Program;
 using program::Stage;
 
-// The shape of the argument of that name.
+// The shape of the argument of that name, of routed values with the rows that even routing fills.
 std::vector<int64_t> shape_named(const Program& p, const Stage& stage, std::string_view name) {
   const auto& arguments = program::arguments_of(stage.op, stage.phase);
   for (size_t i = 0; i < arguments.size(); ++i)
-    if (arguments[i].name == name) return p.values[static_cast<size_t>(stage.uses[i].value)].shape;
+    if (arguments[i].name == name) {
+      const program::Value& value = p.values[static_cast<size_t>(stage.uses[i].value)];
+      std::vector<int64_t> shape = value.shape;
+      if (value.expected_rows > 0) shape[0] = value.expected_rows;
+      return shape;
+    }
   ADD_FAILURE() << stage_name(stage) << " has no argument " << name;
   return {0, 0, 0};
 }
@@ -104,6 +109,18 @@ TEST(StageWork, FlopsAreThoseOfTheFormulas) {
       EXPECT_EQ(hardware_flops(p), sum);
     }
   }
+}
+
+TEST(HardwareFlops, ReservedRowsDoNotCount) {
+  const auto of_all = [](const std::string& budget) {
+    double sum = 0;
+    for (const Program& p : programs_of({"", 2, {"parallel.ep=2", "moe.token_budget=" + budget}}))
+      sum += hardware_flops(p);
+    return sum;
+  };
+  const double even = of_all("1.0");
+  EXPECT_EQ(of_all("1.5"), even);
+  EXPECT_EQ(of_all("0"), even) << "room for all that routing could ask for";
 }
 
 TEST(StageWork, EveryStageMovesBytesAndTakesTime) {

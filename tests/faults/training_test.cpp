@@ -110,16 +110,16 @@ TEST_F(TrainingFaults, ThreadRanks) {
   add(tensor, "skip:0:fwd mb0 L1 attn_scatter:2", 65,
       differ("tp@compute:0", "fwd mb0 head_gather", "fwd mb0 L1 attn_scatter"));
   add(expert, "sleep:0:fwd mb0 L1 dispatch_exchange", 75,
-      stalled(call("dispatch@compute:0", all_to_all, "fwd mb0 L1 dispatch_exchange[.0-9]*"), 1, 0));
+      stalled(call("etp-ep@compute:0", all_to_all, "fwd mb0 L1 dispatch_exchange[.0-9]*"), 1, 0));
   add(expert, "throw:1:dgrad mb0 L0 combine_exchange", 75,
-      failed(call("dispatch@compute:0", all_to_all, "dgrad mb0 L0 combine_exchange[.0-9]*"), 0, 1));
+      failed(call("etp-ep@compute:0", all_to_all, "dgrad mb0 L0 combine_exchange[.0-9]*"), 0, 1));
   add(expert, "size:1:fwd mb0 L0 combine_exchange", 65,
-      {"group 'dispatch@compute:0'[^\n]*'fwd mb0 L0 combine_exchange'",
+      {"group 'etp-ep@compute:0'[^\n]*'fwd mb0 L0 combine_exchange'",
        "rank 1 sends [0-9]+ bytes to rank 0, which awaits [0-9]+ bytes",
        row_of_rank(0, "(failed|running)", "combine_exchange"),
        row_of_rank(1, "(failed|running)", "combine_exchange")});
   add(expert, "skip:1:dispatch_gather:3", 65,
-      differ("dispatch@compute:0", "fwd mb[01] L[01] dispatch_gather[.0-9]*",
+      differ("etp-ep@compute:0", "fwd mb[01] L[01] dispatch_gather[.0-9]*",
              "fwd mb[01] L[01] dispatch_exchange[.0-9]*"));
   add(context, "sleep:1:fwd mb1 L0 cp_gather", 75,
       stalled(call("cp@compute:0", "all_gather", "fwd mb1 L0 cp_gather[.0-9]*"), 0, 1));
@@ -152,17 +152,16 @@ TEST_F(TrainingFaults, ThreadRanks) {
   add(data, "sleep:1:loop.stop", 75, stalled(call("run", "all_reduce", "loop.stop"), 0, 1));
   add(data, "throw:1:state.digest", 75, failed(call("run", "[a-z_]+", "state.digest"), 0, 1));
   add(folded, "throw:3:fwd mb0 L1 dispatch_exchange", 75,
-      failed(call("dispatch@compute:2", all_to_all, "fwd mb0 L1 dispatch_exchange[.0-9]*"), 2, 3));
+      failed(call("etp-ep@compute:2", all_to_all, "fwd mb0 L1 dispatch_exchange[.0-9]*"), 2, 3));
   add(folded, "sleep:1:fwd mb0 L0 combine_exchange", 75,
-      stalled(call("dispatch@compute:0", all_to_all, "fwd mb0 L0 combine_exchange[.0-9]*"), 0, 1));
+      stalled(call("etp-ep@compute:0", all_to_all, "fwd mb0 L0 combine_exchange[.0-9]*"), 0, 1));
   testing::judge(cases, testing::run_cases(cases, 4));
 }
 
 TEST_F(TrainingFaults, MpiRanks) {
   if (std::string(PLEAT_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
   std::vector<Case> cases;
-  const std::string dispatch =
-      call("dispatch@compute:0", "all_to_all", "fwd mb0 L0 dispatch_exchange[.0-9]*");
+  const std::string dispatch = call("etp-ep@compute:0", "all_to_all", "fwd mb0 L0 dispatch_exchange[.0-9]*");
   cases.push_back(
       make(2, {"parallel.ep=2"}, "kill:1:fwd mb0 L0 dispatch_exchange", -1, gone(dispatch, 0, 1), true));
   cases.push_back(make(2, {}, "stop:0:update norm_reduce:2", 75,

@@ -304,6 +304,22 @@ TEST(Layout, NearestSettingsAreValidAndNearest) {
     }
 }
 
+TEST(Layout, NearestSettingsFitTheModel) {
+  Sizes s;
+  s.world = 6, s.tp = 4;
+  const Judge four_heads = [](const Sizes& sizes) -> std::optional<std::string> {
+    if (4 % sizes.tp != 0) return {};
+    return sizes.tp == 2 ? "another length" : "";
+  };
+  for (const Sizes& fit : nearest_fits(s, 3, four_heads)) EXPECT_EQ(4 % fit.tp, 0) << fit.tp;
+  const std::string text = message_of([&] { require_fit(s, four_heads); });
+  EXPECT_EQ(text.find("\n  tp=3"), std::string::npos) << text;
+  EXPECT_SAYS(text, "\n  tp=2");
+  EXPECT_SAYS(text, ", with another length");
+  EXPECT_SAYS(message_of([&] { require_fit(s, [](const Sizes&) { return std::nullopt; }); }),
+              "No setting of them lets this model run on 6 ranks");
+}
+
 TEST(Layout, OrdersNameEveryAxisOnce) {
   for (const char* order :
        {"", "tp", "tp-cp-ep-dp", "tp-cp-ep-dp-dp", "tp-cp-ep-dp-pp-tp", "tp-cp-ep-dp-xx", "tp cp ep dp pp"}) {

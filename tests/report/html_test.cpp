@@ -243,6 +243,15 @@ TEST_F(RunFolder, WholePageIsWellFormedAndSelfContained) {
   EXPECT_FALSE(std::filesystem::exists(scratch_.at("report.html.tmp")));
 }
 
+TEST_F(RunFolder, ATimelineOfOneOfSeveralRanksSaysSo) {
+  write_all();
+  EXPECT_FALSE(has(report(), "counts as time of the exchange"));
+  const nlohmann::json stage = {{"name", "a"}, {"lane", "compute"},  {"start_us", 0},
+                                {"dur_us", 5}, {"category", "head"}, {"of", "rank 0 of 2 <b>"}};
+  write_file(scratch_.at("timeline.json"), nlohmann::json::array({stage}).dump());
+  EXPECT_TRUE(has(report(), "The step of rank 0 of 2 &lt;b&gt; alone. Waiting for other ranks"));
+}
+
 TEST_F(RunFolder, ExtremeNumbersStillMakeAPage) {
   for (const double value : {0.0, 5e-324, 1e-310, -1.7e308, 1.7e308, 1e300, -kInfinity, 1.0 + 1e-16}) {
     std::filesystem::remove(scratch_.at("metrics.jsonl"));

@@ -4,7 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/error.h"
+#include "layout/layout.h"
 #include "program/limits.h"
 #include "schedule/schedule_support.h"
 #include "support/refusal.h"
@@ -17,6 +20,18 @@ std::string refused(const Words& sets, int64_t num_ranks) {
 }
 
 bool says(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Groups, HaveOneNameInLayoutsAndPrograms) {
+  std::set<std::string_view> of_layouts;
+  for (int k = 0; k < layout::kNumGroupKinds; ++k)
+    of_layouts.insert(name_of(static_cast<layout::GroupKind>(k)));
+  for (int g = 1; g < program::kNumGroups; ++g) {
+    std::string_view name = name_of(static_cast<program::Group>(g));
+    for (const std::string_view part : {"-inside", "-across"})
+      if (name.ends_with(part)) name.remove_suffix(part.size());
+    EXPECT_TRUE(of_layouts.contains(name)) << name;
+  }
+}
 
 TEST(MeshRules, MoreChoicesThanAGpusLanesAreRefusedOverRanks) {
   const Words on_cpu = {"moe.num_experts=64", "moe.top_k=33", "parallel.ep=2"};

@@ -231,7 +231,7 @@ TEST(PlantedFaults, AMissingCollective) {
         Program& p = r.programs[3];
         remove_stage(p, find_stage(p, is_op(Op::tie_reduce, Phase::BackwardWeight)));
       },
-      "never comes to this collective 0 of group ends");
+      "never comes to this collective 0 of group embedding");
 }
 
 TEST(PlantedFaults, BothSendFirstOnOneLane) {
@@ -285,6 +285,14 @@ TEST(Schedules, BubbleIsTheFormula) {
             EXPECT_EQ((s.step_ns - ideal) * v * m, ideal * (p - 1));
           }
         }
+}
+
+TEST(Schedules, TheUpdateIsWorkAndNoBubble) {
+  const RankPrograms r = build_ranks(make_config({}), 1);
+  const auto s = interpret::simulate(interpret::network_of_roles(r.programs),
+                                     [](const Program&, const Stage&) -> int64_t { return 100; });
+  EXPECT_EQ(s.nodes[0].busy_ns, s.step_ns) << "one rank waits for nobody";
+  EXPECT_EQ(s.bubble(), 0);
 }
 
 TEST(Schedules, ASlowStageMovesTheStep) {

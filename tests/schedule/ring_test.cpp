@@ -121,6 +121,24 @@ TEST(Ring, TransfersHideBehindAttention) {
   }
 }
 
+TEST(Exchanges, OneOperationOverSeveralGroupsHasARowForEach) {
+  const RankPrograms r =
+      build_ranks(make_config({"parallel.tp=2", "parallel.ep=2", "train.num_microbatches=4"}), 4);
+  const auto s = interpret::simulate(interpret::network_of_roles(r.programs), times(100, 200, 60));
+  const auto sent = [&](const Program& p, const Stage& stage) { return cost::sent_bytes(r.mesh, p, stage); };
+  std::map<std::pair<std::string, std::string>, double> bytes, expected;  // of operation and group
+  for (const interpret::Exchanged& e : interpret::exchanges(r.programs[0], s.nodes[0].timeline, sent))
+    bytes[{e.name, e.group}] += e.bytes;
+  int64_t gathers = 0;
+  for (const Stage& stage : r.programs[0].stages)
+    if (is_exchange(stage.op))
+      expected[{std::string(name_of(stage.op)), std::string(name_of(stage.group))}] +=
+          sent(r.programs[0], stage);
+  for (const auto& [key, sum] : expected) gathers += key.first == "bucket_gather";
+  EXPECT_EQ(bytes, expected);
+  EXPECT_GT(gathers, 1) << "one group: nothing was tested";
+}
+
 TEST(Ring, ExchangesAreReadOffTheTimeline) {
   const int n = 4;
   const RankPrograms r =

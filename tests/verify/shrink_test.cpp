@@ -112,5 +112,26 @@ TEST(Shrink, PrecisionAndDeviceAreKeptWhenAsked) {
   EXPECT_EQ(wide.small.config.model.dtype + wide.small.config.device.kind, "float64cpu");
 }
 
+TEST(Shrink, FormatsOfTheOptimizerThatFloat64DropsAreListed) {
+  const auto lists = [](const Laid& l, const std::string& key) {
+    return std::any_of(l.small.changes.begin(), l.small.changes.end(),
+                       [&](const std::string& change) { return change.starts_with(key + ":"); });
+  };
+  const Laid own =
+      laid_out(1, {"optimizer.moment1_dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""});
+  EXPECT_TRUE(lists(own, "optimizer.moment1_dtype"));
+  EXPECT_TRUE(lists(own, "optimizer.moment2_dtype"));
+  const std::vector<std::string> narrow = {"model.dtype=\"bfloat16\"", "device.kind=\"cuda\"",
+                                           "optimizer.moment_dtype=\"bfloat16\"",
+                                           "optimizer.grad_dtype=\"bfloat16\""};
+  EXPECT_TRUE(lists(laid_out(1, narrow), "optimizer.moment_dtype"));
+  EXPECT_TRUE(lists(laid_out(1, narrow), "optimizer.grad_dtype"));
+  EXPECT_FALSE(lists(laid_out(1, {}), "optimizer.moment1_dtype"));
+  // On the CPU by rounding they are kept.
+  const Laid rounded = laid_out(1, narrow, SmallCopy::AskedOnCpu);
+  EXPECT_EQ(model::optimizer_of(rounded.small.config).states.at(0).format, tensor::Dtype::BF16);
+  EXPECT_EQ(model::optimizer_of(rounded.small.config).states.at(1).format, tensor::Dtype::BF16);
+}
+
 }  // namespace
 }  // namespace pleat::verify

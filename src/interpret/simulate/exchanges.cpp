@@ -47,11 +47,11 @@ int64_t overlap(const std::vector<Interval>& work, int64_t start, int64_t end) {
 std::vector<Exchanged> exchanges(const Program& program, const Timeline& timeline, const SentBytes& sent) {
   const std::vector<Interval> work = work_times(program, timeline);
   std::vector<Exchanged> out;
-  std::map<std::tuple<Op, Phase, int>, size_t> rows;
+  std::map<std::tuple<Op, Phase, Group, int>, size_t> rows;
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
     if (!is_exchange(stage.op)) continue;
-    const auto [row, fresh] = rows.try_emplace({stage.op, stage.phase, stage.lane}, out.size());
+    const auto [row, fresh] = rows.try_emplace({stage.op, stage.phase, stage.group, stage.lane}, out.size());
     if (fresh) {
       Exchanged& e = out.emplace_back();
       e.name = name_of(stage.op);

@@ -20,7 +20,7 @@ struct Exchanged {
 
 using SentBytes = std::function<double(const program::Program&, const program::Stage&)>;
 
-// Rows in order of first appearance in the program; one per operation, phase and lane.
+// Rows in order of first appearance in the program; one per operation, phase, group and lane.
 std::vector<Exchanged> exchanges(const program::Program& program, const Timeline& timeline,
                                  const SentBytes& sent);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/counted.h"
 #include "interpret/simulate/simulate.h"
 #include "program/signature.h"
 #include "program/turns.h"
@@ -111,9 +112,10 @@ std::string grid(const Network& network, const GridTimes& times) {
   out += "\n";
   for (size_t n = 0; n < all.nodes.size(); ++n) {
     const InFlight f = in_flight(turns(*network.nodes[n].program));
-    out += fmt::format(
-        "{}: {} forwards before the first backward, at most {} chunks ({} layers) in flight, bubble {:.4f}\n",
-        network.nodes[n].name, f.warm_up, f.most_chunks, f.most_layers, all.simulation.bubble(n));
+    out += fmt::format("{}: {} before the first backward, at most {} ({}) in flight, bubble {:.4f}\n",
+                       network.nodes[n].name, base::counted(f.warm_up, "forward"),
+                       base::counted(f.most_chunks, "chunk"), base::counted(f.most_layers, "layer"),
+                       all.simulation.bubble(n));
   }
   return out;
 }

@@ -39,7 +39,7 @@ Simulation simulate(const Network& network, const Duration& duration) {
       out.step_ns = std::max(out.step_ns, end);
       if (is_exchange(stage.op)) node.exchange_ns += end - start;
       const bool compute = program.lanes[static_cast<size_t>(stage.lane)].resource == "compute";
-      if (compute && stage.microbatch >= 0) node.busy_ns += end - start;
+      if (compute) node.busy_ns += end - start;
     }
   }
   return out;

@@ -15,15 +15,15 @@ namespace pleat::interpret {
 
 struct NodeTimes {
   Timeline timeline;
-  int64_t busy_ns = 0;      // the compute lanes hold a stage of a microbatch, exchanges among them included
+  int64_t busy_ns = 0;      // the compute lanes hold a stage, exchanges among them and the update included
   int64_t exchange_ns = 0;  // messages and collectives on any lane, waiting not counted
 };
 
 struct Simulation {
   std::vector<NodeTimes> nodes;
   int64_t step_ns = 0;
-  // Time a node's compute lanes are empty over the time they hold stages of microbatches: (p - 1) / m for
-  // 1F1B on equal stages with free messages and update.
+  // Time a node's compute lanes are empty over the time they hold stages: (p - 1) / m for 1F1B on equal stages
+  // with free messages and update.
   double bubble(size_t node) const;
   double bubble() const;  // over all nodes
 };

@@ -27,8 +27,8 @@ const char* colour_of(Region region) {
 
 }  // namespace
 
-std::string to_chrome_json(const Program& program, const Timeline& timeline) {
-  return to_chrome_json({{"", &program, &timeline}});
+std::string to_chrome_json(const Program& program, const Timeline& timeline, const std::string& of) {
+  return to_chrome_json({{of, &program, &timeline}});
 }
 
 std::string to_chrome_json(const std::vector<NamedTimeline>& nodes) {
@@ -61,7 +61,7 @@ std::string to_chrome_json(const std::vector<NamedTimeline>& nodes) {
   return json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump();
 }
 
-std::string to_report_json(const Program& program, const Timeline& timeline) {
+std::string to_report_json(const Program& program, const Timeline& timeline, const std::string& of) {
   json out = json::array();
   const int64_t origin = origin_of(timeline);
   for (const Span& span : timeline.spans) {
@@ -71,6 +71,7 @@ std::string to_report_json(const Program& program, const Timeline& timeline) {
                    {"start_us", static_cast<double>(span.start_ns - origin) / 1e3},
                    {"dur_us", static_cast<double>(span.end_ns - span.start_ns) / 1e3},
                    {"category", name_of(region_of(stage.op))}});
+    if (!of.empty()) out.back()["of"] = of;
   }
   return out.dump();
 }

@@ -18,8 +18,9 @@ struct Timeline {
   std::vector<Span> spans;
 };
 
-// Chrome / Perfetto JSON: one track per lane.
-std::string to_chrome_json(const program::Program& program, const Timeline& timeline);
+// Chrome / Perfetto JSON: one track per lane. `of` says whose it is where there are several ranks.
+std::string to_chrome_json(const program::Program& program, const Timeline& timeline,
+                           const std::string& of = {});
 // The same for several programs, one process per node.
 struct NamedTimeline {
   std::string name;
@@ -27,8 +28,9 @@ struct NamedTimeline {
   const Timeline* timeline = nullptr;
 };
 std::string to_chrome_json(const std::vector<NamedTimeline>& nodes);
-// [{name, lane, start_us, dur_us, category}], what `pleat report` draws.
-std::string to_report_json(const program::Program& program, const Timeline& timeline);
+// [{name, lane, start_us, dur_us, category}], what `pleat report` draws; with `of` each has it too.
+std::string to_report_json(const program::Program& program, const Timeline& timeline,
+                           const std::string& of = {});
 // A standalone picture: lanes as rows, stages coloured by region.
 std::string to_svg(const program::Program& program, const Timeline& timeline);
 

@@ -174,6 +174,14 @@ std::string learning(const RunData& run) {
   return out;
 }
 
+// Of one of several ranks: the others are not drawn.
+std::string whose(const std::string& of) {
+  if (of.empty()) return "";
+  return fmt::format(
+      "<p class=\"note\">The step of {} alone. Waiting for other ranks counts as time of the exchange.</p>",
+      escape(shorten(of, 100)));
+}
+
 std::string details(const RunData& run) {
   if (!run.summary) return "";
   std::string out;
@@ -243,7 +251,7 @@ std::string page(const RunData& run) {
   else if (run.timeline->empty())
     out += section("One step", missing("timeline.json holds no stage."));
   else
-    out += section("One step", timeline(*run.timeline));
+    out += section("One step", whose(run.timeline_of) + timeline(*run.timeline));
   if (run.summary && !run.summary->text("sample").empty())
     out += section("Sample", fmt::format("<pre>{}</pre>", escape(run.summary->text("sample"))));
   if (const std::string rest = details(run); !rest.empty()) out += section("Details", rest);
