@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "verify/bug_support.h"
+#include "verify/verify_support.h"
 
 namespace pleat::verify {
 namespace {
