@@ -27,6 +27,7 @@ struct TomlAssertion : std::runtime_error {
 #include <sstream>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "config/config.h"
 #include "config/quote.h"
 #include "config/run_files.h"
@@ -315,6 +316,7 @@ std::string read_text(const std::string& path) {
 
 // Empty where there is none: it may get another name at any moment.
 std::string text_if_there(const std::string& path) {
+  base::require_regular(path);
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
   if (file && file.peek() != std::ifstream::traits_type::eof()) text << file.rdbuf();
@@ -363,6 +365,7 @@ Config read_unchecked(const std::string& path, const std::vector<std::string>& s
   const std::string folder = run_folder_of(path);
   if (folder.empty()) return read(read_text(path), sets, path, "");
   const std::string asked = folder + "/" + kAskedName;
+  base::require_regular(asked);  // a file of no run may be a pipe
   const std::string text = read_text(asked);
   require_whole(text, asked);
   return read(text, sets, asked, folder);
@@ -381,6 +384,7 @@ Config read_record(const std::string& folder, const std::vector<std::string>& se
   const std::string next = text_if_there(next_path);
   const bool is_next = !next.empty() && next_record_counts(next, text_if_there(folder + "/" + kAskedName));
   if (is_next) path = next_path;
+  base::require_regular(path);
   const std::string text = is_next ? next : read_text(path);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     base::fail_with(base::ExitCode::Storage, "{} is empty: the record of the run was lost{}", quote(path),

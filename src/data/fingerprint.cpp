@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/regular_file.h"
 
 namespace pleat::data {
 namespace {
@@ -56,6 +57,7 @@ std::string fingerprint(const IndexedDataset& dataset, int num_threads) {
 std::string cached_fingerprint(const IndexedDataset& dataset, int num_threads,
                                const std::string& cache_path) {
   // A line is a digest and a stamp. Lines only come; the last one of a stamp counts.
+  base::require_regular(cache_path);
   const std::string stamp = stamp_of(dataset);
   std::string known;
   base::Sha256Digest digest;

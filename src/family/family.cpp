@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/foreign_text.h"
+#include "base/regular_file.h"
 #include "family/check_description.h"
 #include "family/config_reader.h"
 #include "family/descriptions.h"
@@ -78,6 +79,7 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
 
 FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets) {
   const std::string path = folder + "/config.json";
+  base::require_regular(path);
   std::ifstream in(path, std::ios::binary);
   if (!in) base::fail("cannot open '{}': a model folder needs a config.json", path);
   std::stringstream text;

@@ -104,6 +104,16 @@ std::vector<Chunk> cut(const std::string& symbols) {
   return chunks;
 }
 
+// "as item 2 of 3 in chunk 1 of 2", of a part that is there.
+std::string place_of(const std::vector<Chunk>& chunks, Part part) {
+  for (size_t i = 0; i < chunks.size(); ++i)
+    for (size_t k = 0; k < chunks[i].size(); ++k)
+      if (chunks[i][k].part == part)
+        return fmt::format("as item {} of {} in chunk {} of {}", k + 1, chunks[i].size(), i + 1,
+                           chunks.size());
+  return "nowhere";
+}
+
 // Throws unless the chunks are a model of `shape`; `where` begins the message.
 void require_model(const std::vector<Chunk>& chunks, const PipelineShape& s, const std::string& where) {
   const int64_t num_chunks = static_cast<int64_t>(chunks.size());
@@ -124,10 +134,16 @@ void require_model(const std::vector<Chunk>& chunks, const PipelineShape& s, con
                    i);
       prediction_chunk = i;
     }
-  if (count[0] != 1 || chunks.front().empty() || chunks.front().front().part != Part::Embedding)
+  if (count[0] != 1)
     base::fail("{}: {} times E; needed is one, as the first item of the first chunk", where, count[0]);
-  if (count[3] != 1 || chunks.back().empty() || chunks.back().back().part != Part::Loss)
+  if (chunks.front().empty() || chunks.front().front().part != Part::Embedding)
+    base::fail("{}: E stands {}; its place is the first item of the first chunk", where,
+               place_of(chunks, Part::Embedding));
+  if (count[3] != 1)
     base::fail("{}: {} times L; needed is one, as the last item of the last chunk", where, count[3]);
+  if (chunks.back().empty() || chunks.back().back().part != Part::Loss)
+    base::fail("{}: L stands {}; its place is the last item of the last chunk", where,
+               place_of(chunks, Part::Loss));
   if (count[1] != s.num_layers)
     base::fail("{}: {} decoder layers (t), but model.num_layers = {}", where, count[1], s.num_layers);
   if (count[2] != s.num_prediction_layers)

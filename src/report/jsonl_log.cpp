@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "report/record_json.h"
 
 namespace pleat::report {
@@ -26,6 +27,7 @@ using base::ExitCode;
 }
 
 int open_file(const std::string& path, int flags) {
+  if (!(flags & O_DIRECTORY)) base::require_regular(path);
   const int fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
   if (fd < 0) io_failed("open", path);
   return fd;
@@ -53,6 +55,7 @@ void sync_folder_of(const std::string& path) {
 // Hands over every complete line with its parsed record; see for_each_record for the rules.
 JsonlTail scan(const std::string& path,
                const std::function<void(std::string_view line, const StepRecord&)>& each) {
+  base::require_regular(path);
   std::ifstream in(path, std::ios::binary);
   if (!in) io_failed("open", path);
   JsonlTail tail;
@@ -134,6 +137,7 @@ class LineSorter {
 
 // Gives every line to `sorter` but a last one that was cut off by a stop. Returns whether there is such a one.
 bool sort_lines(const std::string& path, LineSorter& sorter) {
+  base::require_regular(path);
   std::ifstream in(path, std::ios::binary);
   if (!in) io_failed("open", path);
   bool torn = false;

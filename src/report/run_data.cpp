@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "report/jsonl_log.h"
 #include "report/record_json.h"
 
@@ -40,6 +41,7 @@ constexpr const char* kNumbers[] = {"steps",
                                     "measured_peak_bytes"};
 
 std::string read_text(const std::string& path) {
+  base::require_regular(path);
   const uintmax_t size = std::filesystem::file_size(path);
   if (size > kMaxJsonBytes) base::fail("{} has {} bytes, at most {} are read", path, size, kMaxJsonBytes);
   std::string text(size, '\0');

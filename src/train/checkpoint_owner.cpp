@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "base/replace_file.h"
 #include "config/run_files.h"
 #include "run/lock.h"
@@ -55,7 +56,9 @@ bool checkpoints_lie_outside(const config::Config& used) {
 }
 
 void require_own_checkpoints(const config::Config& used) {
-  std::ifstream in(fs::path(used.checkpoint.dir) / kOwnerName);
+  const fs::path path = fs::path(used.checkpoint.dir) / kOwnerName;
+  base::require_regular(path.string());
+  std::ifstream in(path);
   std::string owner;
   std::error_code ignored;
   if (!std::getline(in, owner) || fs::equivalent(owner, used.log.run_dir, ignored) ||

@@ -18,7 +18,8 @@ std::string choices_cache_path(const std::string& folder, const kernels::MatmulM
 SavedChoices read_choices_cache(const std::string& path, const kernels::MatmulMachine& machine,
                                 std::string& line);
 
-// Adds choices to the file, which keeps its own where both know a product. A folder that cannot be written is no
+// Adds choices to the file, which keeps its own where both know a product; `path`.lock is held meanwhile, so that starts at
+// the same time lose nothing of each other. A folder that cannot be written is no
 // fault of a run: returns a line for the log, empty when all went well or nothing was new.
 std::string add_to_choices_cache(const std::string& path, const SavedChoices& now);
 

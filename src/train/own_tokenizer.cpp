@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/regular_file.h"
 #include "base/replace_file.h"
 #include "config/run_files.h"
 
@@ -45,6 +46,7 @@ std::string contents(const fs::path& path) {
 }
 
 std::string came_from(const fs::path& copy) {
+  base::require_regular((copy / kFromName).string());
   std::ifstream stamp(copy / kFromName);
   std::string from;
   std::getline(stamp, from);

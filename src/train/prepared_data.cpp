@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/regular_file.h"
 #include "base/replace_file.h"
 #include "base/text_name.h"
 #include "config/config.h"
@@ -68,6 +69,7 @@ struct Sides {
         valid(split ? prefix + "-validation" : "") {}
   std::string stamp_path() const { return prefix + ".source.json"; }
   std::string stamp() const {
+    base::require_regular(stamp_path());
     std::stringstream text;
     if (std::ifstream in(stamp_path()); in) text << in.rdbuf();
     return text.str();

@@ -1,9 +1,10 @@
 #include "train/restore_state.h"
 
 #include <algorithm>
-#include <set>
+#include <cstring>
 #include <string>
 
+#include "base/error.h"
 #include "model/state.h"
 #include "safetensors/convert.h"
 #include "tensor/halves.h"
@@ -11,7 +12,9 @@
 namespace pleat::train {
 namespace {
 
+using checkpoint::Expected;
 using checkpoint::Loaded;
+using checkpoint::Part;
 using checkpoint::Target;
 using checkpoint::TensorEntry;
 
@@ -30,89 +33,107 @@ struct Source {
   enum Part { Bits, Numbers, Joined, High, Rest } part = Bits;
 };
 
-Source source_of(const Loaded& loaded, const Target& target, const std::set<std::string>& targets) {
-  const TensorEntry* same = find(loaded, target.name);
-  const std::string rest = target.name + std::string(kRest);
-  if (!same && target.name.ends_with(kRest))
-    return {target.name.substr(0, target.name.size() - kRest.size()), Source::Rest};
-  if (!same || same->dtype == target.dtype) return {target.name, Source::Bits};
-  if (same->dtype == tensor::Dtype::BF16 && find(loaded, rest)) return {target.name, Source::Joined};
-  return {target.name, targets.count(rest) ? Source::High : Source::Numbers};
+Source source_of(const Loaded& loaded, const std::string& name, tensor::Dtype dtype,
+                 const std::set<std::string>& wanted) {
+  const TensorEntry* same = find(loaded, name);
+  const std::string rest = name + std::string(kRest);
+  if (!same && name.ends_with(kRest)) return {name.substr(0, name.size() - kRest.size()), Source::Rest};
+  if (!same || same->dtype == dtype) return {name, Source::Bits};
+  if (same->dtype == tensor::Dtype::BF16 && find(loaded, rest)) return {name, Source::Joined};
+  return {name, wanted.count(rest) ? Source::High : Source::Numbers};
 }
 
 // What the checkpoint must hold, in the types it has.
-std::vector<checkpoint::Expected> expected_in(const Loaded& loaded, std::span<const Target> targets,
-                                              const std::set<std::string>& names) {
-  std::vector<checkpoint::Expected> out;
+template <class Tensor>  // Target or Expected
+std::vector<Expected> expected_in(const Loaded& loaded, std::span<const Tensor> tensors,
+                                  const std::set<std::string>& names) {
+  std::vector<Expected> out;
   std::set<std::string> seen;
-  const auto expect = [&](const std::string& name, const Target& target, tensor::Dtype otherwise) {
+  const auto expect = [&](const std::string& name, const Tensor& tensor, tensor::Dtype otherwise) {
     if (!seen.insert(name).second) return;
     const TensorEntry* entry = find(loaded, name);
-    out.push_back({name, entry && tensor::is_float(entry->dtype) ? entry->dtype : otherwise, target.shape});
+    out.push_back({name, entry && tensor::is_float(entry->dtype) ? entry->dtype : otherwise, tensor.shape});
   };
-  for (const Target& target : targets) {
-    const Source source = source_of(loaded, target, names);
+  for (const Tensor& tensor : tensors) {
+    const Source source = source_of(loaded, tensor.name, tensor.dtype, names);
     if (source.part == Source::Bits)
-      out.push_back({target.name, target.dtype, target.shape}), seen.insert(target.name);
+      out.push_back({tensor.name, tensor.dtype, tensor.shape}), seen.insert(tensor.name);
     else
-      expect(source.name, target, target.dtype);
-    if (source.part == Source::Joined) expect(source.name + std::string(kRest), target, tensor::Dtype::I16);
+      expect(source.name, tensor, tensor.dtype);
+    if (source.part == Source::Joined) expect(source.name + std::string(kRest), tensor, tensor::Dtype::I16);
   }
   return out;
 }
 
-template <class Wide>
-std::vector<Wide> numbers_of(const Loaded& loaded, const std::string& name) {
-  const TensorEntry& entry = loaded.tensor(name);
-  std::vector<std::byte> raw(static_cast<size_t>(entry.length));
-  loaded.read_tensor(name, raw);
-  std::vector<Wide> numbers(raw.size() / static_cast<size_t>(tensor::size_of(entry.dtype)));
-  safetensors::decode(safetensors::element_type_of(entry.dtype), raw, std::span(numbers));
-  return numbers;
+template <class Tensor>
+std::set<std::string> names_of(std::span<const Tensor> tensors) {
+  std::set<std::string> out;
+  for (const Tensor& tensor : tensors) out.insert(tensor.name);
+  return out;
 }
 
+// Elements as they lie in the checkpoint; of Joined also those of the rest.
+struct Raw {
+  tensor::Dtype dtype{};
+  std::vector<std::byte> bytes, rest;
+};
+
+// `out` may lie at any address.
 template <class Wide>
-void convert(const Loaded& loaded, const Source& from, const Target& to) {
-  const auto encode = [&](std::span<const Wide> numbers) {
-    safetensors::encode(safetensors::element_type_of(to.dtype), numbers, to.bytes);
-  };
-  if (from.part == Source::Joined) {
-    std::vector<uint16_t> high(static_cast<size_t>(loaded.tensor(from.name).length) / sizeof(uint16_t));
-    std::vector<int16_t> rest(high.size());
-    loaded.read_tensor(from.name, std::as_writable_bytes(std::span(high)));
-    loaded.read_tensor(from.name + std::string(kRest), std::as_writable_bytes(std::span(rest)));
-    std::vector<Wide> numbers(high.size());
-    for (size_t i = 0; i < high.size(); ++i) numbers[i] = static_cast<Wide>(tensor::join(high[i], rest[i]));
-    return encode(numbers);
+void convert_as(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std::byte> out) {
+  std::vector<Wide> numbers(raw.bytes.size() / static_cast<size_t>(tensor::size_of(raw.dtype)));
+  if (part == Source::Joined) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      uint16_t high = 0;
+      int16_t rest = 0;
+      std::memcpy(&high, raw.bytes.data() + i * sizeof high, sizeof high);
+      std::memcpy(&rest, raw.rest.data() + i * sizeof rest, sizeof rest);
+      numbers[i] = static_cast<Wide>(tensor::join(high, rest));
+    }
+  } else {
+    safetensors::decode(safetensors::element_type_of(raw.dtype), raw.bytes, std::span(numbers));
   }
-  const std::vector<Wide> numbers = numbers_of<Wide>(loaded, from.name);
-  if (from.part == Source::Numbers) return encode(numbers);
+  if (part == Source::Joined || part == Source::Numbers)
+    return safetensors::encode(safetensors::element_type_of(to), std::span<const Wide>(numbers), out);
+  PLEAT_CHECK(out.size() == numbers.size() * sizeof(uint16_t));
   for (size_t i = 0; i < numbers.size(); ++i) {
     const tensor::Halves halves = tensor::split(static_cast<float>(numbers[i]));
-    if (from.part == Source::High)
-      reinterpret_cast<uint16_t*>(to.bytes.data())[i] = halves.high;
+    if (part == Source::High)
+      std::memcpy(out.data() + i * sizeof halves.high, &halves.high, sizeof halves.high);
     else
-      reinterpret_cast<int16_t*>(to.bytes.data())[i] = halves.rest;
+      std::memcpy(out.data() + i * sizeof halves.rest, &halves.rest, sizeof halves.rest);
   }
+}
+
+void convert(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std::byte> out) {
+  if (raw.dtype == tensor::Dtype::F64 || to == tensor::Dtype::F64)
+    convert_as<double>(raw, part, to, out);
+  else
+    convert_as<float>(raw, part, to, out);
 }
 
 void read_all(const Loaded& loaded, std::span<const Target> targets, const std::set<std::string>& names) {
   for (const Target& target : targets) {
-    const Source source = source_of(loaded, target, names);
-    if (source.part == Source::Bits)
+    const Source source = source_of(loaded, target.name, target.dtype, names);
+    if (source.part == Source::Bits) {
       loaded.read_tensor(source.name, target.bytes);
-    else if (loaded.tensor(source.name).dtype == tensor::Dtype::F64 || target.dtype == tensor::Dtype::F64)
-      convert<double>(loaded, source, target);
-    else
-      convert<float>(loaded, source, target);
+      continue;
+    }
+    const auto bytes_of = [&](const std::string& name) {
+      std::vector<std::byte> bytes(static_cast<size_t>(loaded.tensor(name).length));
+      loaded.read_tensor(name, bytes);
+      return bytes;
+    };
+    Raw raw{loaded.tensor(source.name).dtype, bytes_of(source.name), {}};
+    if (source.part == Source::Joined) raw.rest = bytes_of(source.name + std::string(kRest));
+    convert(raw, source.part, target.dtype, target.bytes);
   }
 }
 
 }  // namespace
 
 void restore_state(const Loaded& loaded, std::span<const Target> targets) {
-  std::set<std::string> names;
-  for (const Target& target : targets) names.insert(target.name);
+  const std::set<std::string> names = names_of(targets);
   checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
   loaded.verify();
   read_all(loaded, targets, names);
@@ -120,19 +141,47 @@ void restore_state(const Loaded& loaded, std::span<const Target> targets) {
 
 void restore_weights(const Loaded& loaded, std::span<const Target> targets) {
   std::vector<Target> there;
-  std::set<std::string> names;
   for (const Target& target : targets) {
     if (target.name.ends_with(".router.expert_bias") && !find(loaded, target.name)) {
       std::fill(target.bytes.begin(), target.bytes.end(), std::byte{0});
       continue;
     }
     there.push_back(target);
-    names.insert(target.name);
   }
-  for (const checkpoint::Expected& e : expected_in(loaded, there, names))
+  const std::set<std::string> names = names_of(std::span<const Target>(there));
+  for (const Expected& e : expected_in(loaded, std::span<const Target>(there), names))
     if (loaded.tensor(e.name).shape != e.shape)
       base::fail("{}: '{}' has another shape than the model", loaded.path(), e.name);
   read_all(loaded, there, names);
+}
+
+PartRestorer::PartRestorer(const Loaded& loaded, std::span<const Expected> state)
+    : loaded_(loaded), names_(names_of(state)), reader_(loaded), rest_reader_(loaded) {
+  checkpoint::require_fits(loaded, expected_in(loaded, state, names_));
+}
+
+void PartRestorer::read(const std::string& name, tensor::Dtype dtype, std::span<const Part> parts,
+                        std::span<std::byte> out) {
+  const Source source = source_of(loaded_, name, dtype, names_);
+  if (source.part == Source::Bits) return reader_.read(name, parts, out);
+  Raw raw{loaded_.tensor(source.name).dtype, {}, {}};
+  const int64_t to_size = tensor::size_of(dtype), from_size = tensor::size_of(raw.dtype);
+  const auto read = [&](checkpoint::PartReader& reader, const std::string& from, const Part& part,
+                        std::vector<std::byte>& bytes) {
+    const Part there{part.tensor_begin / to_size * from_size, 0, part.count / to_size * from_size};
+    bytes.resize(static_cast<size_t>(there.count));
+    reader.read(from, {&there, 1}, bytes);
+  };
+  for (const Part& part : parts) {
+    PLEAT_CHECK(part.out_begin >= 0 && part.count <= static_cast<int64_t>(out.size()) - part.out_begin,
+                "{} bytes of '{}' from {} on do not fit into {}", part.count, name, part.out_begin,
+                out.size());
+    read(reader_, source.name, part, raw.bytes);
+    if (source.part == Source::Joined)  // a rest is as wide as the narrow weight
+      read(rest_reader_, source.name + std::string(kRest), part, raw.rest);
+    convert(raw, source.part, dtype,
+            out.subspan(static_cast<size_t>(part.out_begin), static_cast<size_t>(part.count)));
+  }
 }
 
 }  // namespace pleat::train

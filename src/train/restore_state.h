@@ -5,7 +5,9 @@
 // a checkpoint keeps beside them as "NAME.rest".
 #pragma once
 
+#include <set>
 #include <span>
+#include <string>
 
 #include "checkpoint/load.h"
 
@@ -19,5 +21,22 @@ void restore_state(const checkpoint::Loaded& loaded, std::span<const checkpoint:
 // The same of a checkpoint that may hold more: a new run from its weights. Correction biases it does not have
 // begin as zero.
 void restore_weights(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);
+
+// The same for a rank that holds parts of the state: the numbers it reads are those one rank would have.
+class PartRestorer {
+ public:
+  // `state`: all tensors of the run, whoever holds them; throws as restore_state where the checkpoint does not fit.
+  // It must have been verified, and outlives this.
+  PartRestorer(const checkpoint::Loaded& loaded, std::span<const checkpoint::Expected> state);
+
+  // `parts` and `out` are in bytes of `dtype`, the type this run has it in.
+  void read(const std::string& name, tensor::Dtype dtype, std::span<const checkpoint::Part> parts,
+            std::span<std::byte> out);
+
+ private:
+  const checkpoint::Loaded& loaded_;
+  std::set<std::string> names_;
+  checkpoint::PartReader reader_, rest_reader_;  // two: a weight and its rest are read side by side
+};
 
 }  // namespace pleat::train

@@ -193,12 +193,11 @@ void ShardedState::restore(const checkpoint::Loaded& loaded) {
   }
   std::vector<checkpoint::Expected> expected;
   for (const LogicalTensor& t : tensors_) expected.push_back({t.name, t.dtype, t.shape});
-  checkpoint::require_fits(loaded, expected);
-  checkpoint::PartReader reader(loaded);
+  PartRestorer restorer(loaded, expected);
   for (const LogicalTensor& t : tensors_) {
     const std::vector<Part> parts =
         parts_on(programs_.config(), programs_.table(), t, crew_.setup(), Which::Held);
-    if (!parts.empty()) reader.read(t.name, parts, programs_.target(t.name).bytes);
+    if (!parts.empty()) restorer.read(t.name, t.dtype, parts, programs_.target(t.name).bytes);
   }
   programs_.push_state();
 }

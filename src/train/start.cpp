@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/regular_file.h"
 #include "checkpoint/choose.h"
 #include "checkpoint/directory.h"
 #include "config/run_files.h"
@@ -104,6 +105,7 @@ void settle_places(const config::Config& used, bool lock, Start& out) {
 // What the summary says, where it is of the run's last step.
 std::optional<LoopResult> finished(const std::string& folder, int64_t step) {
   const std::string path = folder + "/summary.json";
+  base::require_regular(path);
   std::ifstream in(path);
   if (!in) return {};
   const nlohmann::json summary = nlohmann::json::parse(in, nullptr, false);

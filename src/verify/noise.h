@@ -21,7 +21,9 @@ struct Runs {
   std::vector<double> apart;  // per step: how far the weights it begins with are, between one rank and layout
 };
 
-// Tensors of one kind (the same in every layer and microbatch) have one noise in a step: the largest met.
+// Tensors of one kind (the same in every layer and microbatch) have one noise in a step: the largest met. A kind of a few
+// numbers may happen to be right: its noise is at least what the roundings seen in its row, those of the kinds of many
+// numbers, make of it (docs/numerics.md section 10).
 class Noise {
  public:
   explicit Noise(const Runs& runs) : runs_(runs) {}
@@ -45,10 +47,16 @@ class Noise {
   struct Found {
     std::string worst;
     double difference = 0, noise = 0, moved = 0;  // moved: what weights that are apart may do
+    size_t numbers = 0;
+    double carries = 0;  // noise / roundings (rounding_bound.h, carried); 0: has its noise otherwise
   };
   struct Item : Found {
     std::string row;
+    double roundings = 0;  // the largest noise / carries
   };
+  // Of kinds of many numbers of a row in a step, in the mean; where it has none, of all rows.
+  double roundings_of(const std::string& row, size_t step) const;
+  double noise_of(const Item& item, size_t step) const;
   void add_found(const std::string& row, const std::string& kind, size_t step, const Found& found);
 
   const Runs& runs_;

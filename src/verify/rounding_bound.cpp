@@ -143,6 +143,8 @@ Conditioning conditioning(const config::Config& float64,
   return out;
 }
 
+double carried(double conditioning) { return std::sqrt(3.0) * conditioning + 1; }
+
 void BoundReport::add(const BoundReport& other) {
   if (fault.empty()) fault = other.fault;
   gradient = std::max(gradient, other.gradient);
@@ -165,12 +167,13 @@ BoundReport inside_bound(const config::Config& c, const Rounding& rounding, cons
     return out;
   }
   const model::Optimizer optimizer = model::optimizer_of(c);
-  const double sums = kSpread * std::sqrt(6.0 * (rounding.terms + kBetween)) * rounding.unit;
+  // Of one product in both runs.
+  const double sums = kSpread * std::sqrt(2.0 * (rounding.terms + kBetween)) * rounding.unit;
   double apart = 0;  // of the weights the step begins with
   for (size_t s = 0; s < a.steps.size(); ++s) {
     for (const auto& [name, g] : a.steps[s].gradients) {
       const double got = relative(g, run.steps[s].gradients.at(name)), condition = kappa[s].at(name),
-                   allowed = condition * (sums + kSpread * apart);
+                   allowed = carried(condition) * sums + condition * kSpread * apart;
       if (!(got <= allowed))
         say(fmt::format("step {}: the gradient of {} differs by {:.3g}, allowed {:.3g}", s + 1, name, got,
                         allowed));

@@ -27,6 +27,10 @@ using Conditioning = std::vector<std::map<std::string, double>>;
 Conditioning conditioning(const config::Config& float64,
                           const std::function<LayoutRun(const config::Config&, const RunOptions&)>& run);
 
+// What arrives in a gradient of the roundings of one product, given its conditioning: those of three products as changes
+// of weights, and those of the sum it is itself.
+double carried(double conditioning);
+
 struct BoundReport {
   std::string fault;                                             // "" or the first bound that is exceeded
   double gradient = 0, weight = 0;                               // largest norm-wise difference

@@ -66,6 +66,16 @@ void shrink_experts(config::MoeConfig& e, const model::Mesh& mesh) {
   if (e.shared_ffn_hidden_size > 0) e.shared_ffn_hidden_size = 8 * mesh.tp;
 }
 
+// The token without a gradient stays with the tensor rank that holds its row, in the same row where there is one.
+// An `asked_vocab` of 0 is not known yet.
+void shrink_padding(config::ModelConfig& m, int64_t asked_vocab, int64_t tp) {
+  if (m.padding_token < 0) return;
+  const int64_t rows = (m.vocab_size + tp - 1) / tp, asked_rows = (asked_vocab + tp - 1) / tp;
+  const int64_t rank = asked_rows > 0 ? m.padding_token / asked_rows : 0;
+  const int64_t row = std::min(m.padding_token - rank * asked_rows, rows - 1);
+  m.padding_token = std::min(rank * rows + row, m.vocab_size - 1);
+}
+
 void set_precision(config::Config& c, SmallCopy copy) {
   if (copy != SmallCopy::Asked) c.device.kind = "cpu";
   if (copy == SmallCopy::Float64) {
@@ -100,6 +110,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
   c.parallel = {};
   set_precision(c, copy);
   c.model.vocab_size = 16 * mesh.tp + (!narrow && asked.model.vocab_size % mesh.tp != 0);
+  shrink_padding(c.model, asked.model.vocab_size, mesh.tp);
   c.model.hidden_size = 32;
   c.model.init_std = std::max(c.model.init_std, 0.05);
   if (c.model.ffn_hidden_size > 0) c.model.ffn_hidden_size = (narrow ? 16 : 12) * mesh.tp;

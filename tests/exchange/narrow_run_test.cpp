@@ -335,6 +335,41 @@ TEST_F(NarrowRun, AWideCheckpointFillsNarrowState) {
   for (const auto& [name, t] : state) EXPECT_TRUE(filled.at(name).bytes == t.bytes) << name;
 }
 
+// As ranks read it that hold parts: a weight with its rest, and back.
+TEST_F(NarrowRun, PartsHaveTheNumbersOfTheWhole) {
+  const auto check = [&](const char* run, const State& expected) {
+    const checkpoint::Found found = checkpoint::find_newest(vfs_, at(run) + "/checkpoints");
+    ASSERT_TRUE(found.newest);
+    std::vector<checkpoint::Expected> all;
+    for (const auto& [name, t] : expected) all.push_back({name, t.dtype, t.shape});
+    train::PartRestorer restorer(*found.newest, all);
+    for (const auto& [name, t] : expected) {
+      // Two parts, which change places.
+      const int64_t size = tensor::size_of(t.dtype), bytes = static_cast<int64_t>(t.bytes.size()),
+                    cut = bytes / size / 3 * size;
+      const checkpoint::Part parts[] = {{0, bytes - cut, cut}, {cut, 0, bytes - cut}};
+      std::vector<std::byte> got(t.bytes.size(), std::byte{0xFF});
+      restorer.read(name, t.dtype, parts, got);
+      std::rotate(got.begin(), got.end() - static_cast<std::ptrdiff_t>(cut), got.end());
+      EXPECT_TRUE(got == t.bytes) << name;
+    }
+  };
+  State narrowed;
+  for (const auto& [name, t] : wide_) {
+    narrowed[name] = is_weight(name) ? half(t, Dtype::BF16) : in_type(t, Dtype::BF16);
+    if (is_weight(name)) narrowed[name + model::kRest] = half(t, Dtype::I16);
+  }
+  check("wide", narrowed);
+
+  const checkpoint::Found found = checkpoint::find_newest(vfs_, at("narrow") + "/checkpoints");
+  ASSERT_TRUE(found.newest);
+  State widened = wide_;
+  std::vector<checkpoint::Target> targets;
+  for (auto& [name, t] : widened) targets.push_back({name, t.dtype, t.shape, t.bytes});
+  train::restore_state(*found.newest, targets);
+  check("narrow", widened);
+}
+
 TEST_F(NarrowRun, WhatIsMissingOrMisshapenIsNamedBeforeAByteChanges) {
   const checkpoint::Found found = checkpoint::find_newest(vfs_, at("narrow") + "/checkpoints");
   ASSERT_TRUE(found.newest);

@@ -256,7 +256,7 @@ TEST_F(RefusedStart, WhatIsNotThereIsCalledThat) {
          {"log.run_dir = \"notes.txt\" is a file", "folder"});
   expect(train({"run.toml"}, "log.run_dir=notes.txt/x"), 74, {"log.run_dir = \"notes.txt/x\""});
   std::string plain = testing::run_toml("notes.txt", "first", 6);
-  plain.insert(plain.find("[log]"), "valid_split = 0.2\n");
+  plain += "data.valid_split = 0.2\n";
   write_file(at("run.toml"), plain);
   expect(train({"run.toml"}, "data.train=elsewhere"), 65, {"data.train = \"elsewhere\" is a folder", ".txt"});
   expect(train({"run.toml"}, "data.train=elsewhere data.valid_split=0"), 65, {"is a folder"});

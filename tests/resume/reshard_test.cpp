@@ -9,6 +9,7 @@
 #include "checkpoint/save.h"
 #include "resume/ranks_support.h"
 #include "resume/resume_support.h"
+#include "train/restore_state.h"
 #include "train/sharded_state.h"
 
 namespace pleat::train {
@@ -216,6 +217,50 @@ TEST(Reshard, AskingForAnotherModelSaysWhatDiffers) {
   } catch (const base::Error& e) {
     EXPECT_NE(std::string(e.what()).find("'layers.0.experts.up.weight': f32["), std::string::npos)
         << e.what();
+  }
+}
+
+TEST(Reshard, SeveralRanksCouldNotResumeInOtherFormatsThoughOneRankCould) {
+  testing::TemporaryFolder folder;
+  testing::write_dataset(folder.at("data"), 4000, 7);
+  base::PosixVfs vfs;
+  using Sets = std::vector<std::string>;
+  const Sets plain = {}, wide = {"model.dtype=\"float64\"", "moe.router_dtype=\"float64\""},
+             moment1 = {"optimizer.moment1_dtype=\"bfloat16\""},
+             moment2 = {"optimizer.moment2_dtype=\"bfloat16\""};
+  for (const auto& [from, to] : {std::pair(plain, moment1),
+                                 {plain, moment2},
+                                 {moment1, plain},
+                                 {moment1, moment2},
+                                 {wide, plain},
+                                 {plain, wide},
+                                 {wide, moment2}}) {
+    Trainer trainer(config_for(folder, {1, {}}, from));
+    for (int i = 0; i < 2; ++i) trainer.step();
+    std::filesystem::create_directories(folder.at("start"));
+    checkpoint::StateView start;
+    start.tensors = trainer.state().tensors;
+    const std::string first = checkpoint::save(vfs, folder.at("start"), start, {}).path;
+    const std::string before = checkpoint::state_sha256(start);
+
+    Holder one(config_for(folder, {1, {}}, to), 1);
+    one.load(vfs, first);
+    const std::string expected = one.digest();
+    EXPECT_NE(expected, before);
+    for (const size_t i : {1u, 2u, 3u, 5u, 9u}) {
+      const Case& layout = cases()[i];
+      Holder saved(config_for(folder, layout, from), layout.ranks),
+          resumed(config_for(folder, layout, to), layout.ranks);
+      saved.load(vfs, first);
+      const checkpoint::SaveResult there = saved.save(vfs, folder.at("there"));
+      ASSERT_EQ(there.state_sha256, before);
+      resumed.load(vfs, there.path);
+      EXPECT_EQ(resumed.digest(), expected)
+          << "layout " << i << " from " << fmt::format("{}", fmt::join(from, " ")) << " to "
+          << fmt::format("{}", fmt::join(to, " "));
+      std::filesystem::remove_all(folder.at("there"));
+    }
+    std::filesystem::remove_all(folder.at("start"));
   }
 }
 

@@ -41,7 +41,7 @@ class RunFolder : public ::testing::Test {
   void SetUp() override {
     write_file(at("notes.txt"), testing::made_up_text(6000, 3));
     std::string toml = testing::run_toml("notes.txt", "first", 6);
-    toml.insert(toml.find("[log]"), "separator = \"\\n\\n\"\nvalid_split = 0.2\n");
+    toml += "data.separator = \"\\n\\n\"\ndata.valid_split = 0.2\n";
     write_file(at("run.toml"), toml);
   }
 

@@ -1,6 +1,7 @@
 // A run folder as one thing: copied, moved, forked, used from anywhere; one trainer at a time; nothing lost
 // when its checkpoints are damaged; changed settings judged key by key.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -38,6 +39,31 @@ TEST_F(RunFolder, ARunThatPreparedItsTextIsResumedMovedAndRead) {
   expect(pleat({"train", at("renamed/config.toml")}), 0);
   EXPECT_EQ(state("renamed"), state("whole"));
   EXPECT_FALSE(fs::exists(at("stopped")));
+}
+
+TEST_F(RunFolder, APipeInPlaceOfAFileMadeAStartWaitForEver) {
+  expect(train({"run.toml", "--stop-after", "3"}), 75);
+  const auto with_pipe = [&](const std::string& name, const std::vector<std::string>& command) {
+    SCOPED_TRACE(name + ", " + command[0]);
+    fs::remove_all(at("copy"));
+    fs::copy(at("first"), at("copy"), fs::copy_options::recursive);
+    const std::string file = at("copy/" + name);
+    ASSERT_TRUE(fs::is_regular_file(file));
+    fs::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    PleatProcess process(folder_.path(), command);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (process.running() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    process.send(SIGKILL);
+    expect(process.wait(), 74, {name + "' is not a regular file"});
+  };
+  for (const char* name : {"metrics.jsonl", "asked.toml", "data_digests", "data/train.source.json"})
+    with_pipe(name, {"train", at("copy")});
+  with_pipe("metrics.jsonl", {"report", at("copy")});
+  with_pipe("config.toml", {"generate", at("copy"), "--max-tokens", "2"});
+  expect(train({"first"}), 0);
+  with_pipe("summary.json", {"train", at("copy")});
 }
 
 TEST_F(RunFolder, AForkNeverWritesIntoTheOriginal) {

@@ -320,5 +320,31 @@ TEST(Recompute, AModuleThatFreesNothingInTheWholeModelIsStillRefusedOverAPipelin
   }
 }
 
+TEST(Recompute, AModuleOfFrozenWeightsThatFreesNothingOnAnyStageWasAcceptedOverAPipeline) {
+  const auto refused = [](const Words& sets) {
+    return testing::message_of(base::ExitCode::BadInput, [&] { build_ranks(make_config(sets), 2); });
+  };
+  const Words frozen = {"recompute.modules=[\"activation\"]",
+                        "optimizer.freeze=[\"experts\",\"shared_experts\"]", "model.num_layers=4",
+                        "train.num_microbatches=4"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), frozen.begin(), frozen.end());
+    return more;
+  };
+  const std::string says = "recompute.modules names 'activation', which would free nothing";
+  EXPECT_NE(refused(with({"parallel.ep=2"})).find(says), std::string::npos);
+  EXPECT_NE(refused(with({"parallel.pp=2"})).find(says), std::string::npos);
+  EXPECT_NE(refused(with({"parallel.pp=2", "parallel.vpp=2"})).find(says), std::string::npos);
+  EXPECT_NE(testing::message_of(
+                base::ExitCode::BadInput,
+                [&] {
+                  build_ranks(make_config(with({"parallel.pp=2", "parallel.optimizer_group=2"})), 4);
+                })
+                .find(says),
+            std::string::npos);
+  // Weights of dense layers are not frozen: the first stage frees, and the second may free nothing.
+  EXPECT_EQ(refused(with({"parallel.pp=2", "model.leading_dense_layers=1", "model.ffn_hidden_size=48"})), "");
+}
+
 }  // namespace
 }  // namespace pleat::schedule

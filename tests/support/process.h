@@ -57,7 +57,10 @@ class PleatProcess {
   PleatProcess(const PleatProcess&) = delete;
   PleatProcess& operator=(const PleatProcess&) = delete;
 
-  void send(int signal) const { ::kill(pid_, signal); }
+  // Nothing happens once it has ended: kill of -1 would reach every process there is.
+  void send(int signal) const {
+    if (pid_ > 0) ::kill(pid_, signal);
+  }
 
   bool running() {
     int status = 0;

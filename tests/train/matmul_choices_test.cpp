@@ -3,6 +3,8 @@
 #include "train/matmul_choices.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -191,6 +193,34 @@ TEST_F(ChoicesCache, ABrokenFileIsPassedOverAndReplaced) {
   EXPECT_EQ(add_to_choices_cache(path_, example()), "");
   line_.clear();
   EXPECT_EQ(read_choices_cache(path_, example().machine, line_), example());
+}
+
+TEST_F(ChoicesCache, StartsAtTheSameTimeLostEachOthersChoices) {
+  constexpr int kStarts = 8, kEach = 10;
+  const auto choice = [](int64_t i) {
+    kernels::MatmulChoice c = example().choices[0];
+    c.key.m = 64 + i;
+    return c;
+  };
+  std::vector<pid_t> children;
+  for (int start = 0; start < kStarts; ++start) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      int faults = 0;
+      for (int i = 0; i < kEach; ++i)
+        faults += !add_to_choices_cache(path_, {example().machine, {choice(start * kEach + i)}}).empty();
+      ::_exit(faults);
+    }
+    children.push_back(child);
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << "choices were not kept";
+  }
+  EXPECT_EQ(read_choices_cache(path_, example().machine, line_).choices.size(), size_t{kStarts * kEach});
+  EXPECT_EQ(line_, "");
 }
 
 TEST_F(ChoicesCache, AFolderThatCannotBeWrittenIsNoFault) {

@@ -12,6 +12,7 @@
 #include "schedule/ranks.h"
 #include "support/small_models.h"
 #include "tensor/bf16.h"
+#include "verify/shrink.h"
 #include "verify/verify_support.h"
 
 namespace pleat::verify {
@@ -195,6 +196,47 @@ TEST(Precision, RoundedValuesAreBfloat16) {
     EXPECT_GT(wider, 100);
     wider = 0;
   }
+}
+
+// The small copy of configs/tiny.toml, as verify-layout compares it.
+PrecisionReport tiny_report(int ranks, Words sets, Fault fault = Fault::None) {
+  const config::Config asked = config::load(std::string(PLEAT_SOURCE_DIR) + "/configs/tiny.toml", sets);
+  const model::Mesh mesh =
+      schedule::fitted_mesh(config::resolve(asked), layout::Layout(layout::sizes_of(asked, ranks)));
+  const Shrunk small = shrink(asked, mesh, SmallCopy::Asked);
+  return OneRank(small.config, {}, mesh).verify(small.config, mesh, small.roles, fault);
+}
+
+TEST(Precision, AGradientThatHardlyDependsOnWeightsWasAllowedLessThanOneRounding) {
+  for (int seed = 1; seed <= 6; ++seed) {
+    const PrecisionReport report = tiny_report(
+        2, {"moe.router_bias=true", "moe.force_routing=\"skewed\"", "moe.force_bias_std=1.0",
+            "train.num_microbatches=12", "model.num_mtp_layers=3", fmt::format("train.seed={}", seed)});
+    EXPECT_EQ(report.verdict, "") << "seed " << seed;
+    EXPECT_LT(std::max(report.alone.gradient_share, report.alone.later_share), 0.5);
+  }
+}
+
+TEST(Precision, TwoNumbersWereHeldToANoiseThatWasSmallByLuck) {
+  const Words sets = {"model.attention_sinks=true",
+                      "model.tie_embeddings=true",
+                      "model.num_mtp_layers=3",
+                      "moe.shared_ffn_hidden_size=0",
+                      "moe.aux_coef=[0.0]",
+                      "moe.score=\"sqrtsoftplus\"",
+                      "parallel.cp=4",
+                      "parallel.ep=2",
+                      "parallel.etp=2",
+                      "parallel.context=\"ring\"",
+                      "train.micro_batch=1",
+                      "train.num_microbatches=4"};
+  const PrecisionReport report = tiny_report(4, sets);
+  EXPECT_EQ(report.verdict, "");
+  const PrecisionRow& attention = row_of(report, "gradients of attention");
+  EXPECT_LT(attention.bound, 256 * report.unit) << attention.worst;
+  // What is wrong stays far outside.
+  const PrecisionReport lost = tiny_report(4, sets, Fault::DropReduction);
+  EXPECT_NE(lost.verdict, "");
 }
 
 TEST(Precision, TokensKeptByProbabilityAreRefused) {

@@ -75,6 +75,27 @@ TEST(Shrink, TheLayoutWasListedAmongTheChangesThoughItIsKept) {
   EXPECT_EQ(parallel_changes(laid_out(4, {"parallel.tp=2", "parallel.order=\"tp-cp-ep-pp-dp\""})).size(), 1u);
 }
 
+TEST(Shrink, APaddingTokenOutsideTheSmallVocabularyWasRefused) {
+  const auto padding = [](const Laid& l) {
+    const std::vector<std::string>& all = l.small.changes;
+    const auto said = std::find_if(all.begin(), all.end(),
+                                   [](const auto& c) { return c.starts_with("model.padding_token"); });
+    return std::pair(l.small.config.model.padding_token, said == all.end() ? "" : *said);
+  };
+  EXPECT_EQ(padding(laid_out(1, {"model.padding_token=999"})),
+            (std::pair<int64_t, std::string>(15, "model.padding_token: 999 -> 15")));
+  // Each tensor rank has 16 rows of 500; the one that holds the token keeps it.
+  EXPECT_EQ(padding(laid_out(2, {"parallel.tp=2", "model.padding_token=503"})).first, 19);
+  EXPECT_EQ(padding(laid_out(2, {"parallel.tp=2", "model.padding_token=20"})).first, 15);
+  EXPECT_EQ(padding(laid_out(2, {"parallel.tp=2", "model.padding_token=3"})).second, "") << "no change";
+  EXPECT_EQ(padding(laid_out(2, {"parallel.tp=2"})).first, -1);
+
+  const Laid l = laid_out(2, {"parallel.tp=2", "model.padding_token=999"});
+  const LayoutRun one = run_layout(l.small.config, {}, {}, {}),
+                  under = run_layout(l.small.config, l.mesh, l.small.roles, {});
+  EXPECT_EQ(compare(one, under, model::make_parameters(l.small.config)).verdict(1e-10), "");
+}
+
 TEST(Shrink, WithoutOneLayersAreFewAndEven) {
   const Laid l = laid_out(2, {"model.num_layers=8", "parallel.pp=2"});
   EXPECT_EQ(l.small.config.model.num_layers, 2);

@@ -5,8 +5,8 @@
 //   lane NAME RESOURCE
 //   attrs N key=number ...                     (set 0 is empty and not printed)
 //   value NAME dtype[dims] OWNER LIFE [space=SPACE] [view=NAME+BYTES] [rows=EXPECTED/MAXIMUM]
-//   PHASE [modelM] [mbM] [cC] [LL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] [after=STAGE]... :
-//   arg=VALUE ... -> arg[+]=VALUE ...
+//   PHASE [modelM] [mbM] [cC] [LL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] [after=STAGE]...
+//   [scratch=VALUE] : arg=VALUE ... -> arg[+]=VALUE ...
 // "+=" marks Access::Update; absent optional arguments are left out; the spaces of a stage's name are commas
 // behind after=. A value's microbatch and layer are in its name (program/value_name.h).
 #pragma once

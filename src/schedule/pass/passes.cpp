@@ -4,8 +4,6 @@
 
 #include "base/error.h"
 #include "interpret/check/check.h"
-#include "layout/from_config.h"
-#include "schedule/build.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/host_copies.h"
@@ -15,23 +13,10 @@
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/ring_buffers.h"
 #include "schedule/pass/scratch.h"
-#include "schedule/ranks.h"
 
 namespace pleat::schedule {
 
 namespace {
-
-// The step of one pipeline rank that had all layers, other axes as they are.
-program::Program without_pipeline(config::Config c) {
-  c.parallel.pp = c.parallel.vpp = 1;
-  c.parallel.pipeline_layout.clear();
-  c.parallel.order = config::ParallelConfig{}.order;
-  c.parallel.optimizer_group = 0;
-  const layout::Layout ranks(layout::sizes_of(c, layout::least_ranks(c)));
-  const model::Mesh mesh = mesh_of(c, ranks);
-  c.train.num_microbatches = mesh.dp;
-  return build_training_step(c, model::make_parameters(c), {model::RoutingUse::Choose, mesh, {}});
-}
 
 // Evaluations and gathers go through the table too; these techniques are none of theirs.
 bool has_backward(const program::Program& p) {
@@ -40,13 +25,14 @@ bool has_backward(const program::Program& p) {
   });
 }
 
-// A pipeline rank may hold no layer of a module, such as one whose layers are all dense; the whole model must.
+// A pipeline rank may hold no layer of a module, such as one whose layers are all dense; some rank must. Where the
+// configuration does not say what the others hold (verify/layout_run.h), whoever does has asked.
 program::Program recompute_modules(program::Program p, const config::Config& c) {
   const RecomputeOptions options{c.recompute.modules, config::recompute_layers(c), has_messages(p)};
-  if (options.is_part &&
+  if (options.is_part && c.parallel.pp > 1 &&
       std::any_of(options.modules.begin(), options.modules.end(),
                   [&](const std::string& m) { return freed_by(p, m, options.layers).empty(); }))
-    require_freed(without_pipeline(c), options);
+    require_freed_by_ranks(c);
   return recompute(std::move(p), options);
 }
 

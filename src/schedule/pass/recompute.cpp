@@ -4,7 +4,11 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "layout/from_config.h"
 #include "program/edit.h"
+#include "schedule/build.h"
+#include "schedule/pass/freeze.h"
+#include "schedule/ranks.h"
 
 namespace pleat::schedule {
 namespace {
@@ -95,9 +99,10 @@ std::vector<ValueId> freed_by(const Program& program, const std::string& module,
   return out;
 }
 
-void require_freed(const Program& program, const RecomputeOptions& options) {
+void require_freed(std::span<const Program> parts, const RecomputeOptions& options) {
   for (const std::string& module : options.modules)
-    if (freed_by(program, module, options.layers).empty())
+    if (std::all_of(parts.begin(), parts.end(),
+                    [&](const Program& p) { return freed_by(p, module, options.layers).empty(); }))
       base::fail(
           "recompute.modules names '{}', which would free nothing: no layer in recompute.layers keeps an "
           "output of "
@@ -105,8 +110,24 @@ void require_freed(const Program& program, const RecomputeOptions& options) {
           module);
 }
 
+void require_freed_by_ranks(config::Config c) {
+  if (c.recompute.modules.empty()) return;
+  // What is kept for the backward of one microbatch is kept for that of each.
+  c.parallel.optimizer_group = 0;  // of more ranks than these
+  const layout::Layout ranks(layout::sizes_of(c, layout::least_ranks(c)));
+  const model::Mesh mesh = mesh_of(c, ranks);
+  c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? mesh.pp : 1);
+  const std::vector<model::Parameter> table = model::make_parameters(c);
+  std::vector<Program> parts;
+  for (const model::Role& role : roles_of(c)) {
+    parts.push_back(build_training_step(c, table, {model::RoutingUse::Choose, mesh, role}));
+    if (!c.optimizer.freeze.empty()) parts.back() = freeze(std::move(parts.back()), c);
+  }
+  require_freed(parts, {c.recompute.modules, config::recompute_layers(c)});
+}
+
 Program recompute(Program program, const RecomputeOptions& options) {
-  if (!options.is_part) require_freed(program, options);
+  if (!options.is_part) require_freed({&program, 1}, options);
   return Rebuilder(std::move(program), options).run();
 }
 

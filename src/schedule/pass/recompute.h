@@ -3,9 +3,11 @@
 // same calls give the same bits. Routing decisions are never rebuilt, so counters count once.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "program/program.h"
 
 namespace pleat::schedule {
@@ -17,8 +19,13 @@ struct RecomputeOptions {
   bool is_part = false;
 };
 
-// Throws base::Error when a module would free nothing in these layers, naming it.
-void require_freed(const program::Program& program, const RecomputeOptions& options);
+// Throws base::Error when a module would free nothing in these layers in any of the programs, the parts of one
+// model, naming it.
+void require_freed(std::span<const program::Program> parts, const RecomputeOptions& options);
+
+// The same of what the ranks of a layout hold, all stages of the pipeline together. `config` must be resolved, with the
+// layout.
+void require_freed_by_ranks(config::Config config);
 
 // After require_freed, unless the program is a part.
 program::Program recompute(program::Program program, const RecomputeOptions& options);
