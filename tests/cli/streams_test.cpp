@@ -134,7 +134,7 @@ TEST_F(Streams, ASmallStackIsEnough) {
 
 // Waits until the log of a run has lines, then sends the signal.
 void send_in_the_middle(testing::PleatProcess& process, const std::string& log, int signal) {
-  while (process.running() && (!std::filesystem::exists(log) || read_file(log).empty()))
+  while (process.running() && testing::read_by_now(log).empty())
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   process.send(signal);
 }

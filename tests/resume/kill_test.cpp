@@ -50,7 +50,7 @@ std::set<std::string> leftovers_in(const std::string& directory) {
 }
 
 int64_t lines_in(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = pleat::testing::read_by_now(path);
   return std::count(text.begin(), text.end(), '\n');
 }
 

@@ -25,7 +25,7 @@ class SharedFolders : public RunFolder {
     return {"train", at("endless.toml"), "--set", "checkpoint.every=" + every};
   }
   int64_t steps_logged(const std::string& run) {
-    const std::string log = read_file(at(run + "/metrics.jsonl"));
+    const std::string log = pleat::testing::read_by_now(at(run + "/metrics.jsonl"));
     return std::count(log.begin(), log.end(), '\n');
   }
   template <class F>

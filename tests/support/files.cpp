@@ -6,14 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
-
-#include "base/error.h"
+#include <stdexcept>
 
 namespace pleat::testing {
 
 TemporaryFolder::TemporaryFolder() {
   std::string name = (std::filesystem::temp_directory_path() / "pleat-test-XXXXXX").string();
-  PLEAT_CHECK(::mkdtemp(name.data()), "no temporary folder");
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
   path_ = name;
 }
 
@@ -31,8 +30,12 @@ std::vector<std::string> TemporaryFolder::names() const {
 }
 
 std::string read_file(const std::string& path) {
+  if (!std::ifstream(path, std::ios::binary)) throw std::runtime_error("cannot read " + path);
+  return read_by_now(path);
+}
+
+std::string read_by_now(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  PLEAT_CHECK(in, "cannot read {}", path);
   std::stringstream bytes;
   bytes << in.rdbuf();
   return bytes.str();
@@ -41,7 +44,7 @@ std::string read_file(const std::string& path) {
 void write_file(const std::string& path, std::string_view bytes) {
   std::ofstream out(path, std::ios::binary);
   out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  PLEAT_CHECK(out.flush(), "cannot write {}", path);
+  if (!out.flush()) throw std::runtime_error("cannot write " + path);
 }
 
 }  // namespace pleat::testing

@@ -25,6 +25,8 @@ class TemporaryFolder {
 
 // All bytes of a file. A file that cannot be read throws: two that are missing would compare as equal.
 std::string read_file(const std::string& path);
+// What a file of another process holds by now; empty where it is not there, yet or any more.
+std::string read_by_now(const std::string& path);
 // Replaces what the file held.
 void write_file(const std::string& path, std::string_view bytes);
 

@@ -24,14 +24,6 @@ struct Backward {
   }
 };
 
-Kernel resolve_forward(const Invocation& in) {
-  return select_float<Forward>(signature::attention::Forward(in.args).qkv.dtype);
-}
-
-Kernel resolve_backward(const Invocation& in) {
-  return select_float<Backward>(signature::attention::BackwardInput(in.args).qkv.dtype);
-}
-
 // The gradient of the sinks is the same for all three.
 template <template <class> class Row>
 struct Sinks {
@@ -51,25 +43,21 @@ struct Sinks {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::attention::Forward, Forward>([](const auto& a) { return a.qkv.dtype; }),
+    row<signature::attention::BackwardInput, Backward>([](const auto& a) { return a.qkv.dtype; }),
+    row<signature::attention::BackwardWeight>(Sinks<signature::attention::BackwardWeight>::resolve),
+    row<signature::context_attention::Forward>(resolve_context_forward),
+    row<signature::context_attention::BackwardInput>(resolve_context_backward),
+    row<signature::context_attention::BackwardWeight>(
+        Sinks<signature::context_attention::BackwardWeight>::resolve),
+    row<signature::ring_attention::Forward>(resolve_ring_forward),
+    row<signature::ring_attention::BackwardInput>(resolve_ring_backward),
+    row<signature::ring_attention::BackwardWeight>(Sinks<signature::ring_attention::BackwardWeight>::resolve),
+};
+
 }  // namespace
 
-std::span<const Binding> attention_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::attention, Phase::Forward, resolve_forward},
-      {KernelKind::attention, Phase::BackwardInput, resolve_backward},
-      {KernelKind::attention, Phase::BackwardWeight, Sinks<signature::attention::BackwardWeight>::resolve},
-      {KernelKind::context_attention, Phase::Forward, resolve_context_forward},
-      {KernelKind::context_attention, Phase::BackwardInput, resolve_context_backward},
-      {KernelKind::context_attention, Phase::BackwardWeight,
-       Sinks<signature::context_attention::BackwardWeight>::resolve},
-      {KernelKind::ring_attention, Phase::Forward, resolve_ring_forward},
-      {KernelKind::ring_attention, Phase::BackwardInput, resolve_ring_backward},
-      {KernelKind::ring_attention, Phase::BackwardWeight,
-       Sinks<signature::ring_attention::BackwardWeight>::resolve},
-  };
-  return rows;
-}
+std::span<const Binding> attention_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

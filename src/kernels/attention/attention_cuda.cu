@@ -218,22 +218,23 @@ std::string attention_path(const Invocation& call, Phase phase, device::cuda::La
   return choice.cudnn ? "cudnn" : "own: " + choice.why;
 }
 
-std::span<const CudaBinding> attention_cuda_bindings() {
-  using program::KernelKind;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::attention, Phase::Forward, prepare_forward},
-      {KernelKind::attention, Phase::BackwardInput, prepare_backward},
-      {KernelKind::attention, Phase::BackwardWeight, prepare_sinks<signature::attention::BackwardWeight>},
-      {KernelKind::context_attention, Phase::Forward, prepare_context_forward},
-      {KernelKind::context_attention, Phase::BackwardInput, prepare_context_backward},
-      {KernelKind::context_attention, Phase::BackwardWeight,
-       prepare_sinks<signature::context_attention::BackwardWeight>},
-      {KernelKind::ring_attention, Phase::Forward, prepare_ring_forward},
-      {KernelKind::ring_attention, Phase::BackwardInput, prepare_ring_backward},
-      {KernelKind::ring_attention, Phase::BackwardWeight,
-       prepare_sinks<signature::ring_attention::BackwardWeight>},
-  };
-  return rows;
-}
+namespace {
+
+constexpr CudaBinding kTable[] = {
+    row<signature::attention::Forward>(prepare_forward),
+    row<signature::attention::BackwardInput>(prepare_backward),
+    row<signature::attention::BackwardWeight>(prepare_sinks<signature::attention::BackwardWeight>),
+    row<signature::context_attention::Forward>(prepare_context_forward),
+    row<signature::context_attention::BackwardInput>(prepare_context_backward),
+    row<signature::context_attention::BackwardWeight>(
+        prepare_sinks<signature::context_attention::BackwardWeight>),
+    row<signature::ring_attention::Forward>(prepare_ring_forward),
+    row<signature::ring_attention::BackwardInput>(prepare_ring_backward),
+    row<signature::ring_attention::BackwardWeight>(prepare_sinks<signature::ring_attention::BackwardWeight>),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> attention_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

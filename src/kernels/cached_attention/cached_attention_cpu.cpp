@@ -23,24 +23,13 @@ struct Append {
   }
 };
 
-Kernel resolve_attention(const Invocation& call) {
-  return select_float<Attend>(signature::cached_attention::Forward(call.args).q.dtype);
-}
-
-Kernel resolve_append(const Invocation& call) {
-  return select_float<Append>(signature::cache_append::Update(call.args).rows.dtype);
-}
+constexpr Binding kTable[] = {
+    row<signature::cached_attention::Forward, Attend>([](const auto& a) { return a.q.dtype; }),
+    row<signature::cache_append::Update, Append>([](const auto& a) { return a.rows.dtype; }),
+};
 
 }  // namespace
 
-std::span<const Binding> cached_attention_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::cached_attention, Phase::Forward, resolve_attention},
-      {KernelKind::cache_append, Phase::Update, resolve_append},
-  };
-  return rows;
-}
+std::span<const Binding> cached_attention_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

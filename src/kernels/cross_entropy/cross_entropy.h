@@ -25,12 +25,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-// The kernels of vocab_loss_cpu.cpp; cross_entropy_bindings() lists them with the others.
-Kernel resolve_vocab_stats(const Invocation& call);
-Kernel resolve_vocab_loss_forward(const Invocation& call);
-Kernel resolve_vocab_loss_backward_input(const Invocation& call);
-
-}  // namespace pleat::kernels

@@ -71,23 +71,13 @@ Kernel resolve_forward(const Invocation& call) {
   return select_float<Forward>(args.logits.dtype);
 }
 
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::cross_entropy::BackwardInput(call.args).logits.dtype);
-}
+constexpr Binding kTable[] = {
+    row<signature::cross_entropy::Forward>(resolve_forward),
+    row<signature::cross_entropy::BackwardInput, BackwardInput>([](const auto& a) { return a.logits.dtype; }),
+};
 
 }  // namespace
 
-std::span<const Binding> cross_entropy_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::cross_entropy, Phase::Forward, resolve_forward},
-      {KernelKind::cross_entropy, Phase::BackwardInput, resolve_backward_input},
-      {KernelKind::vocab_stats, Phase::Forward, resolve_vocab_stats},
-      {KernelKind::vocab_loss, Phase::Forward, resolve_vocab_loss_forward},
-      {KernelKind::vocab_loss, Phase::BackwardInput, resolve_vocab_loss_backward_input},
-  };
-  return rows;
-}
+std::span<const Binding> cross_entropy_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -222,19 +222,14 @@ CudaLaunch prepare_vocab_stats(const Invocation& call, device::cuda::Lane& lane)
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::cross_entropy::Forward>(prepare_forward),
+    row<signature::cross_entropy::BackwardInput>(prepare_backward_input),
+    row<signature::vocab_stats::Forward>(prepare_vocab_stats),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> cross_entropy_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::cross_entropy, Phase::Forward, prepare_forward},
-      {KernelKind::cross_entropy, Phase::BackwardInput, prepare_backward_input},
-      {KernelKind::vocab_stats, Phase::Forward, prepare_vocab_stats},
-      {KernelKind::vocab_loss, Phase::Forward, prepare_vocab_loss_forward},
-      {KernelKind::vocab_loss, Phase::BackwardInput, prepare_vocab_loss_backward_input},
-  };
-  return rows;
-}
+std::span<const CudaBinding> cross_entropy_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

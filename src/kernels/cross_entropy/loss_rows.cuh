@@ -122,11 +122,3 @@ inline void launch_sum_losses(CUstream_st* stream, const double* row_loss, const
 }
 
 }  // namespace pleat::kernels::cuda
-
-namespace pleat::kernels {
-
-// The kernels of vocab_loss_cuda.cu; cross_entropy_cuda_bindings() lists them with the others.
-CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane);
-CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cuda::Lane& lane);
-
-}  // namespace pleat::kernels

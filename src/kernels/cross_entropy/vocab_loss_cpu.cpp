@@ -118,18 +118,14 @@ struct BackwardInput {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::vocab_stats::Forward, Stats>([](const auto& a) { return a.logits.dtype; }),
+    row<signature::vocab_loss::Forward, Forward>([](const auto& a) { return a.token_loss.dtype; }),
+    row<signature::vocab_loss::BackwardInput, BackwardInput>([](const auto& a) { return a.logits.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_vocab_stats(const Invocation& call) {
-  return select_float<Stats>(signature::vocab_stats::Forward(call.args).logits.dtype);
-}
-
-Kernel resolve_vocab_loss_forward(const Invocation& call) {
-  return select_float<Forward>(signature::vocab_loss::Forward(call.args).token_loss.dtype);
-}
-
-Kernel resolve_vocab_loss_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::vocab_loss::BackwardInput(call.args).logits.dtype);
-}
+std::span<const Binding> vocab_loss_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -90,8 +90,6 @@ __global__ void __launch_bounds__(kThreads, 5)
   if (threadIdx.x == 0) row_loss[row] = !counted ? 0.0 : p.label_ok(row) ? whole.loss() : not_a_number();
 }
 
-}  // namespace
-
 CudaLaunch prepare_vocab_loss_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::vocab_loss::Forward<Arg> args(call.args);
   const int64_t rows = args.mask.dim(0);
@@ -135,5 +133,14 @@ CudaLaunch prepare_vocab_loss_backward_input(const Invocation& call, device::cud
   });
   return out;
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::vocab_loss::Forward>(prepare_vocab_loss_forward),
+    row<signature::vocab_loss::BackwardInput>(prepare_vocab_loss_backward_input),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> vocab_loss_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,4 +1,4 @@
-// How a kernels folder offers its CUDA kernels, beside its CPU ones (kernels/bind.h).
+// How a file offers its CUDA kernels, beside the CPU ones (kernels/bind.h).
 //
 // A CUDA kernel is *prepared* once, when a program is bound and its arguments fit the contract
 // (kernels/contract.h): it picks tiles, algorithms and library plans, and takes what it needs of the call's
@@ -18,6 +18,7 @@
 
 #include "device/cuda/cuda.h"
 #include "kernels/invocation.h"
+#include "kernels/stage_of.h"
 
 namespace pleat::kernels {
 
@@ -32,11 +33,17 @@ struct CudaBinding {
   CudaPrepare prepare;
 };
 
+// A row of a table: the arguments are those of a phase, as `signature` names them.
+template <template <class> class Args>
+constexpr CudaBinding row(CudaPrepare prepare) {
+  return {StageOf<Args>::kind, StageOf<Args>::phase, prepare};
+}
+
 // The CUDA kernel of (kind, phase), or nullptr.
 CudaPrepare find_cuda_kernel(program::KernelKind kind, program::Phase phase);
 
-// One function per folder that has a GPU file.
-#define PLEAT_FOLDER(name) std::span<const CudaBinding> name##_cuda_bindings();
-#include "kernels/folders.def"
+// One function per table that has a GPU file.
+#define PLEAT_TABLE(name) std::span<const CudaBinding> name##_cuda_bindings();
+#include "kernels/tables.def"
 
 }  // namespace pleat::kernels

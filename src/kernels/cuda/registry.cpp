@@ -8,8 +8,8 @@ namespace pleat::kernels {
 
 CudaPrepare find_cuda_kernel(program::KernelKind kind, program::Phase phase) {
   for (auto rows : {
-#define PLEAT_FOLDER(name) name##_cuda_bindings(),
-#include "kernels/folders.def"
+#define PLEAT_TABLE(name) name##_cuda_bindings(),
+#include "kernels/tables.def"
        })
     for (const CudaBinding& row : rows)
       if (row.kind == kind && row.phase == phase) return row.prepare;

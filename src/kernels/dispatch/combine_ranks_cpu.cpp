@@ -162,15 +162,15 @@ struct PermuteRanks {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::combine_ranks::Forward, CombineRanks>([](const auto& a) { return a.rows.dtype; }),
+    pair_row<signature::permute_ranks::BackwardInput, PermuteRanks>([](const auto& a) {
+      return TypePair{a.drows.dtype, a.drow_probs.dtype};
+    }),
+};
+
 }  // namespace
 
-Kernel resolve_combine_ranks(const Invocation& call) {
-  return select_float<CombineRanks>(signature::combine_ranks::Forward(call.args).rows.dtype);
-}
-
-Kernel resolve_permute_ranks(const Invocation& call) {
-  const signature::permute_ranks::BackwardInput<Arg> args(call.args);
-  return select_pair<PermuteRanks>(args.drows.dtype, args.drow_probs.dtype);
-}
+std::span<const Binding> combine_ranks_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -3,9 +3,9 @@
 // Sums over the slots of a part in float, over parts in double.
 #include "device/cuda/check.h"
 #include "kernels/contract.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/dispatch/dispatch_cuda.h"
 #include "program/limits.h"
 
 namespace pleat::kernels {
@@ -251,8 +251,6 @@ CudaLaunch prepare(const Invocation& call, const Arg& rows, const Arg& token_row
 
 const Arg kAbsent{};
 
-}  // namespace
-
 CudaLaunch prepare_combine_ranks(const Invocation& call, device::cuda::Lane& lane) {
   const signature::combine_ranks::Forward<Arg> args(call.args);
   return prepare(call, args.rows, args.token_row, args.offsets, args.y, kAbsent, kAbsent, lane);
@@ -263,5 +261,14 @@ CudaLaunch prepare_permute_ranks(const Invocation& call, device::cuda::Lane& lan
   if (args.drow_probs.dtype != tensor::Dtype::F32) return {};
   return prepare(call, args.drows, args.token_row, args.offsets, args.dx, args.drow_probs, args.dprobs, lane);
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::combine_ranks::Forward>(prepare_combine_ranks),
+    row<signature::permute_ranks::BackwardInput>(prepare_permute_ranks),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> combine_ranks_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -50,18 +50,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-Kernel resolve_dispatch_plan(const Invocation& call);
-Kernel resolve_permute_forward(const Invocation& call);
-Kernel resolve_permute_backward_input(const Invocation& call);
-Kernel resolve_combine_forward(const Invocation& call);
-Kernel resolve_combine_backward_input(const Invocation& call);
-Kernel resolve_gather_plan(const Invocation& call);
-Kernel resolve_receive_plan(const Invocation& call);
-Kernel resolve_trim_plan(const Invocation& call);
-Kernel resolve_combine_ranks(const Invocation& call);
-Kernel resolve_permute_ranks(const Invocation& call);
-
-}  // namespace pleat::kernels

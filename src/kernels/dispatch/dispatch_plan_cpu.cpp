@@ -113,10 +113,12 @@ struct Plan {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::dispatch_plan::Forward, Plan>([](const auto& a) { return a.probs.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_dispatch_plan(const Invocation& call) {
-  return select_float<Plan>(signature::dispatch_plan::Forward(call.args).probs.dtype);
-}
+std::span<const Binding> dispatch_plan_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

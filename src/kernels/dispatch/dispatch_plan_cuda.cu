@@ -1,9 +1,9 @@
 // The order of routed rows on the GPU: a stable counting sort by expert in two launches (count and scan,
 // place). With a capacity, choices are sorted into cells first and a block per bucket then keeps its own.
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/dispatch/contract.h"
-#include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "kernels/router/routing_checks.h"
 
@@ -41,8 +41,6 @@ __global__ void __launch_bounds__(kSelectThreads)
   if (pad) fill_bucket(from.first_row[e], count, capacity, row_token, row_slot);
   fill_tail(offsets[choices.experts], budget, row_token, row_slot);
 }
-
-}  // namespace
 
 CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lane) {
   const signature::dispatch_plan::Forward<Arg> args(call.args);
@@ -91,5 +89,13 @@ CudaLaunch prepare_dispatch_plan(const Invocation& call, device::cuda::Lane& lan
     PLEAT_CUDA_LAUNCHED();
   };
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::dispatch_plan::Forward>(prepare_dispatch_plan),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> dispatch_plan_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -110,24 +110,19 @@ struct CombineBackward {
   }
 };
 
+constexpr Binding kTable[] = {
+    pair_row<signature::permute::Forward, PermuteForward>([](const auto& a) {
+      return TypePair{a.x.dtype, a.probs.dtype};
+    }),
+    pair_row<signature::permute::BackwardInput, PermuteBackward>([](const auto& a) {
+      return TypePair{a.drows.dtype, a.drow_probs.dtype};
+    }),
+    row<signature::combine::Forward, CombineForward>([](const auto& a) { return a.rows.dtype; }),
+    row<signature::combine::BackwardInput, CombineBackward>([](const auto& a) { return a.dy.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_permute_forward(const Invocation& call) {
-  const signature::permute::Forward<Arg> args(call.args);
-  return select_pair<PermuteForward>(args.x.dtype, args.probs.dtype);
-}
-
-Kernel resolve_permute_backward_input(const Invocation& call) {
-  const signature::permute::BackwardInput<Arg> args(call.args);
-  return select_pair<PermuteBackward>(args.drows.dtype, args.drow_probs.dtype);
-}
-
-Kernel resolve_combine_forward(const Invocation& call) {
-  return select_float<CombineForward>(signature::combine::Forward(call.args).rows.dtype);
-}
-
-Kernel resolve_combine_backward_input(const Invocation& call) {
-  return select_float<CombineBackward>(signature::combine::BackwardInput(call.args).dy.dtype);
-}
+std::span<const Binding> permute_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

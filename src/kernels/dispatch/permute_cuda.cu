@@ -3,9 +3,9 @@
 // (sum_slots). So a token's row crosses the memory bus once, whatever the number of slots.
 #include "device/cuda/check.h"
 #include "kernels/contract.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/dispatch/dispatch_cuda.h"
 
 namespace pleat::kernels {
 namespace {
@@ -264,8 +264,6 @@ CudaLaunch prepare_scatter(const ScatterArgs& args, device::cuda::Lane& lane) {
 
 const Arg kAbsent{};
 
-}  // namespace
-
 CudaLaunch prepare_permute_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::permute::Forward<Arg> args(call.args);
   if (args.probs.dtype != tensor::Dtype::F32) return {};
@@ -290,5 +288,16 @@ CudaLaunch prepare_combine_backward_input(const Invocation& call, device::cuda::
   return prepare_scatter(
       {args.dy, kAbsent, args.offsets, args.row_token, args.token_row, args.drows, kAbsent}, lane);
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::permute::Forward>(prepare_permute_forward),
+    row<signature::permute::BackwardInput>(prepare_permute_backward_input),
+    row<signature::combine::Forward>(prepare_combine_forward),
+    row<signature::combine::BackwardInput>(prepare_combine_backward_input),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> permute_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -123,10 +123,13 @@ void receive_plan(const Invocation& call) {
   fill_rows(source_row, sorted_row, row, budget);
 }
 
+constexpr Binding kTable[] = {
+    row<signature::gather_plan::Forward, gather_plan>(),
+    row<signature::receive_plan::Forward, receive_plan>(),
+};
+
 }  // namespace
 
-Kernel resolve_gather_plan(const Invocation&) { return &gather_plan; }
-
-Kernel resolve_receive_plan(const Invocation&) { return &receive_plan; }
+std::span<const Binding> rank_plan_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

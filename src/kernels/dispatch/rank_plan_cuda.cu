@@ -1,7 +1,7 @@
 // Row plans of a rank's own experts on the GPU, when the tokens of several ranks meet there: gathered
 // (gather_plan) or exchanged (receive_plan).
+#include "kernels/cuda/bind.h"
 #include "kernels/dispatch/contract.h"
-#include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "kernels/router/routing_checks.h"
 
@@ -75,8 +75,6 @@ const int64_t* place_of(const Arg& coords) {
   return coords.as<int64_t>() + static_cast<size_t>(program::Group::Dispatch);
 }
 
-}  // namespace
-
 CudaLaunch prepare_gather_plan(const Invocation& call, device::cuda::Lane& lane) {
   const signature::gather_plan::Forward<Arg> args(call.args);
   const int64_t num_tokens = args.idx.dim(0), k = args.idx.dim(1), R = args.row_token.dim(0);
@@ -141,5 +139,14 @@ CudaLaunch prepare_receive_plan(const Invocation& call, device::cuda::Lane& lane
     PLEAT_CUDA_LAUNCHED();
   };
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::gather_plan::Forward>(prepare_gather_plan),
+    row<signature::receive_plan::Forward>(prepare_receive_plan),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> rank_plan_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

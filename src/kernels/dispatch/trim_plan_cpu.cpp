@@ -140,10 +140,12 @@ struct Trim {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::trim_plan::Forward, Trim>([](const auto& a) { return a.probs.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_trim_plan(const Invocation& call) {
-  return select_float<Trim>(signature::trim_plan::Forward(call.args).probs.dtype);
-}
+std::span<const Binding> trim_plan_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,8 +1,8 @@
 // A plan of rows cut down to a budget, on the GPU: what every expert keeps (one block), the rows as they were
 // (a copy, since they are compacted in place), and the choice within each expert (a block each). With nothing
 // over the budget the last two find nothing to do.
+#include "kernels/cuda/bind.h"
 #include "kernels/dispatch/contract.h"
-#include "kernels/dispatch/dispatch_cuda.h"
 #include "kernels/dispatch/plan_kernels.cuh"
 #include "program/overflow.h"
 
@@ -135,8 +135,6 @@ __global__ void __launch_bounds__(kSelectThreads)
   fill_tail(offsets[experts], room.offsets[experts], row_token, row_slot);
 }
 
-}  // namespace
-
 CudaLaunch prepare_trim_plan(const Invocation& call, device::cuda::Lane& lane) {
   const signature::trim_plan::Forward<Arg> args(call.args);
   if (args.probs.dtype != tensor::Dtype::F32) return {};
@@ -170,5 +168,13 @@ CudaLaunch prepare_trim_plan(const Invocation& call, device::cuda::Lane& lane) {
     PLEAT_CUDA_LAUNCHED();
   };
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::trim_plan::Forward>(prepare_trim_plan),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> trim_plan_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -71,25 +71,14 @@ struct BackwardWeight {
   }
 };
 
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::embedding::Forward(call.args).table.dtype);
-}
-
-Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::embedding::BackwardWeight<Arg> args(call.args);
-  return args.dtable.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
-}
+constexpr Binding kTable[] = {
+    row<signature::embedding::Forward, Forward>([](const auto& a) { return a.table.dtype; }),
+    row<signature::embedding::BackwardWeight, BackwardWeight>(
+        [](const auto& a) { return common_type(a.dtable, a.dy); }),
+};
 
 }  // namespace
 
-std::span<const Binding> embedding_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::embedding, Phase::Forward, resolve_forward},
-      {KernelKind::embedding, Phase::BackwardWeight, resolve_backward_weight},
-  };
-  return rows;
-}
+std::span<const Binding> embedding_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -85,16 +85,13 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::embedding::Forward>(prepare_forward),
+    row<signature::embedding::BackwardWeight>(prepare_backward_weight),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> embedding_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::embedding, Phase::Forward, prepare_forward},
-      {KernelKind::embedding, Phase::BackwardWeight, prepare_backward_weight},
-  };
-  return rows;
-}
+std::span<const CudaBinding> embedding_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -106,20 +106,27 @@ struct Kernels {
   };
 };
 
-}  // namespace
-
-Kernel resolve_expert_swiglu_forward(const Invocation& call) {
+Kernel resolve_forward(const Invocation& call) {
   const signature::expert_swiglu::Forward<Arg> args(call.args);
   return activation_of(call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::Forward>(args.a.dtype, args.row_probs.dtype)
-             : select_pair<Kernels<ClampedRow>::Forward>(args.a.dtype, args.row_probs.dtype);
+             ? select_pair<Kernels<SiluRow>::Forward>({args.a.dtype, args.row_probs.dtype})
+             : select_pair<Kernels<ClampedRow>::Forward>({args.a.dtype, args.row_probs.dtype});
 }
 
-Kernel resolve_expert_swiglu_backward_input(const Invocation& call) {
+Kernel resolve_backward_input(const Invocation& call) {
   const signature::expert_swiglu::BackwardInput<Arg> args(call.args);
   return activation_of(call) == Activation::Silu
-             ? select_pair<Kernels<SiluRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype)
-             : select_pair<Kernels<ClampedRow>::BackwardInput>(args.da.dtype, args.row_probs.dtype);
+             ? select_pair<Kernels<SiluRow>::BackwardInput>({args.da.dtype, args.row_probs.dtype})
+             : select_pair<Kernels<ClampedRow>::BackwardInput>({args.da.dtype, args.row_probs.dtype});
 }
+
+constexpr Binding kTable[] = {
+    row<signature::expert_swiglu::Forward>(resolve_forward),
+    row<signature::expert_swiglu::BackwardInput>(resolve_backward_input),
+};
+
+}  // namespace
+
+std::span<const Binding> expert_swiglu_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -2,9 +2,9 @@
 // takes 16 bytes of gate and of up. Backward: a warp or a block takes a row, since the probability's gradient
 // is a sum over it.
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
-#include "kernels/grouped_linear/expert_swiglu_cuda.h"
 #include "kernels/swiglu/activation.cuh"
 #include "program/limits.h"
 
@@ -135,16 +135,13 @@ CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::expert_swiglu::Forward>(prepare_forward),
+    row<signature::expert_swiglu::BackwardInput>(prepare_backward),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> expert_swiglu_cuda_rows() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::expert_swiglu, Phase::Forward, prepare_forward},
-      {KernelKind::expert_swiglu, Phase::BackwardInput, prepare_backward},
-  };
-  return rows;
-}
+std::span<const CudaBinding> expert_swiglu_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

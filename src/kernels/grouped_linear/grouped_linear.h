@@ -16,13 +16,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-Kernel resolve_grouped_linear_forward(const Invocation& call);
-Kernel resolve_grouped_linear_backward_input(const Invocation& call);
-Kernel resolve_grouped_linear_backward_weight(const Invocation& call);
-Kernel resolve_expert_swiglu_forward(const Invocation& call);
-Kernel resolve_expert_swiglu_backward_input(const Invocation& call);
-
-}  // namespace pleat::kernels

@@ -158,36 +158,20 @@ struct BackwardWeight {
   }
 };
 
+constexpr Binding kTable[] = {
+    pair_row<signature::grouped_linear::Forward, Forward>([](const auto& a) {
+      return TypePair{a.w.dtype, (a.row_scale.present ? a.row_scale : a.w).dtype};
+    }),
+    pair_row<signature::grouped_linear::BackwardInput, BackwardInput>([](const auto& a) {
+      return TypePair{a.w.dtype, (a.drow_scale.present ? a.drow_scale : a.w).dtype};
+    }),
+    pair_row<signature::grouped_linear::BackwardWeight, BackwardWeight>([](const auto& a) {
+      return TypePair{common_type(a.dw, a.x), (a.row_scale.present ? a.row_scale : a.x).dtype};
+    }),
+};
+
 }  // namespace
 
-// The router type is that of the scale of rows, where there is one.
-Kernel resolve_grouped_linear_forward(const Invocation& call) {
-  const signature::grouped_linear::Forward<Arg> args(call.args);
-  return select_pair<Forward>(args.w.dtype, (args.row_scale.present ? args.row_scale : args.w).dtype);
-}
-
-Kernel resolve_grouped_linear_backward_input(const Invocation& call) {
-  const signature::grouped_linear::BackwardInput<Arg> args(call.args);
-  return select_pair<BackwardInput>(args.w.dtype, (args.drow_scale.present ? args.drow_scale : args.w).dtype);
-}
-
-Kernel resolve_grouped_linear_backward_weight(const Invocation& call) {
-  const signature::grouped_linear::BackwardWeight<Arg> args(call.args);
-  if (args.dw.dtype != args.x.dtype) return nullptr;
-  return select_pair<BackwardWeight>(args.x.dtype, (args.row_scale.present ? args.row_scale : args.x).dtype);
-}
-
-std::span<const Binding> grouped_linear_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding kRows[] = {
-      {KernelKind::grouped_linear, Phase::Forward, resolve_grouped_linear_forward},
-      {KernelKind::grouped_linear, Phase::BackwardInput, resolve_grouped_linear_backward_input},
-      {KernelKind::grouped_linear, Phase::BackwardWeight, resolve_grouped_linear_backward_weight},
-      {KernelKind::expert_swiglu, Phase::Forward, resolve_expert_swiglu_forward},
-      {KernelKind::expert_swiglu, Phase::BackwardInput, resolve_expert_swiglu_backward_input},
-  };
-  return kRows;
-}
+std::span<const Binding> grouped_linear_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,6 +1,4 @@
 // grouped_linear on the GPU: choice of tile, launches. The products are in grouped_gemm.cuh.
-#include <vector>
-
 #include "device/cuda/check.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/paths.h"
@@ -11,9 +9,6 @@
 #include "kernels/grouped_linear/grouped_linear.h"
 
 namespace pleat::kernels {
-
-std::span<const CudaBinding> expert_swiglu_cuda_rows();
-
 namespace {
 
 using namespace cuda;
@@ -152,21 +147,14 @@ CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
                   group_bias_sum(args.dy, args.row_scale, args.dbias, args.offsets, lane));
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::grouped_linear::Forward>(prepare_forward),
+    row<signature::grouped_linear::BackwardInput>(prepare_dgrad),
+    row<signature::grouped_linear::BackwardWeight>(prepare_wgrad),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> grouped_linear_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static const std::vector<CudaBinding> rows = [] {
-    std::vector<CudaBinding> out = {
-        {KernelKind::grouped_linear, Phase::Forward, prepare_forward},
-        {KernelKind::grouped_linear, Phase::BackwardInput, prepare_dgrad},
-        {KernelKind::grouped_linear, Phase::BackwardWeight, prepare_wgrad},
-    };
-    for (const CudaBinding& row : expert_swiglu_cuda_rows()) out.push_back(row);
-    return out;
-  }();
-  return rows;
-}
+std::span<const CudaBinding> grouped_linear_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

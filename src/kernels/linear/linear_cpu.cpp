@@ -71,14 +71,6 @@ struct BackwardWeight {
   }
 };
 
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::linear::Forward(call.args).x.dtype);
-}
-
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::linear::BackwardInput(call.args).dy.dtype);
-}
-
 Kernel resolve_backward_weight(const Invocation& call) {
   const signature::linear::BackwardWeight<Arg> args(call.args);
   const tensor::Dtype dtype = args.dy.dtype;
@@ -86,17 +78,14 @@ Kernel resolve_backward_weight(const Invocation& call) {
   return select_float<BackwardWeight>(dtype);
 }
 
+constexpr Binding kTable[] = {
+    row<signature::linear::Forward, Forward>([](const auto& a) { return a.x.dtype; }),
+    row<signature::linear::BackwardInput, BackwardInput>([](const auto& a) { return a.dy.dtype; }),
+    row<signature::linear::BackwardWeight>(resolve_backward_weight),
+};
+
 }  // namespace
 
-std::span<const Binding> linear_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::linear, Phase::Forward, resolve_forward},
-      {KernelKind::linear, Phase::BackwardInput, resolve_backward_input},
-      {KernelKind::linear, Phase::BackwardWeight, resolve_backward_weight},
-  };
-  return rows;
-}
+std::span<const Binding> linear_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

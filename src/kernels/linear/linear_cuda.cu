@@ -96,17 +96,14 @@ CudaLaunch prepare_wgrad(const Invocation& call, Lane& lane) {
   };
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::linear::Forward>(prepare_forward),
+    row<signature::linear::BackwardInput>(prepare_dgrad),
+    row<signature::linear::BackwardWeight>(prepare_wgrad),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> linear_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::linear, Phase::Forward, prepare_forward},
-      {KernelKind::linear, Phase::BackwardInput, prepare_dgrad},
-      {KernelKind::linear, Phase::BackwardWeight, prepare_wgrad},
-  };
-  return rows;
-}
+std::span<const CudaBinding> linear_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

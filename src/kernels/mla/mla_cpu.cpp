@@ -78,24 +78,13 @@ struct BackwardInput {
   }
 };
 
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::mla_pack::Forward(call.args).q.dtype);
-}
-
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::mla_pack::BackwardInput(call.args).dqkv.dtype);
-}
+constexpr Binding kTable[] = {
+    row<signature::mla_pack::Forward, Forward>([](const auto& a) { return a.q.dtype; }),
+    row<signature::mla_pack::BackwardInput, BackwardInput>([](const auto& a) { return a.dqkv.dtype; }),
+};
 
 }  // namespace
 
-std::span<const Binding> mla_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::mla_pack, Phase::Forward, resolve_forward},
-      {KernelKind::mla_pack, Phase::BackwardInput, resolve_backward_input},
-  };
-  return rows;
-}
+std::span<const Binding> mla_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

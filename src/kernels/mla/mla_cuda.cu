@@ -233,16 +233,13 @@ CudaLaunch prepare_backward_input(const Invocation& call, device::cuda::Lane& la
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::mla_pack::Forward>(prepare_forward),
+    row<signature::mla_pack::BackwardInput>(prepare_backward_input),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> mla_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::mla_pack, Phase::Forward, prepare_forward},
-      {KernelKind::mla_pack, Phase::BackwardInput, prepare_backward_input},
-  };
-  return rows;
-}
+std::span<const CudaBinding> mla_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -79,29 +79,14 @@ struct Expand {
   }
 };
 
-Kernel resolve_absorb(const Invocation& call) {
-  return select_float<Absorb>(signature::mla_absorb::Forward(call.args).q.dtype);
-}
-
-Kernel resolve_latent(const Invocation& call) {
-  return select_float<Latent>(signature::mla_latent::Forward(call.args).kv.dtype);
-}
-
-Kernel resolve_expand(const Invocation& call) {
-  return select_float<Expand>(signature::mla_expand::Forward(call.args).x.dtype);
-}
+constexpr Binding kTable[] = {
+    row<signature::mla_absorb::Forward, Absorb>([](const auto& a) { return a.q.dtype; }),
+    row<signature::mla_latent::Forward, Latent>([](const auto& a) { return a.kv.dtype; }),
+    row<signature::mla_expand::Forward, Expand>([](const auto& a) { return a.x.dtype; }),
+};
 
 }  // namespace
 
-std::span<const Binding> mla_decode_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::mla_absorb, Phase::Forward, resolve_absorb},
-      {KernelKind::mla_latent, Phase::Forward, resolve_latent},
-      {KernelKind::mla_expand, Phase::Forward, resolve_expand},
-  };
-  return rows;
-}
+std::span<const Binding> mla_decode_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -33,19 +33,13 @@ void weight(const Invocation& call) {
       call.attr("weight") / static_cast<double>(std::max<int64_t>(*args.count.as<int64_t>(), 1));
 }
 
-Kernel resolve_shift(const Invocation&) { return &shift; }
-Kernel resolve_weight(const Invocation&) { return &weight; }
+constexpr Binding kTable[] = {
+    row<signature::mtp_shift::Forward, shift>(),
+    row<signature::mtp_weight::Forward, weight>(),
+};
 
 }  // namespace
 
-std::span<const Binding> mtp_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::mtp_shift, Phase::Forward, resolve_shift},
-      {KernelKind::mtp_weight, Phase::Forward, resolve_weight},
-  };
-  return rows;
-}
+std::span<const Binding> mtp_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -73,16 +73,13 @@ CudaLaunch prepare_weight(const Invocation& call, device::cuda::Lane& lane) {
   };
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::mtp_shift::Forward>(prepare_shift),
+    row<signature::mtp_weight::Forward>(prepare_weight),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> mtp_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::mtp_shift, Phase::Forward, prepare_shift},
-      {KernelKind::mtp_weight, Phase::Forward, prepare_weight},
-  };
-  return rows;
-}
+std::span<const CudaBinding> mtp_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -32,8 +32,4 @@ namespace pleat::kernels {
 
 constexpr int64_t kNormBlock = 65536;
 
-// The two kernels of update_cpu.cpp; optimizer_bindings() lists them with the others.
-Kernel resolve_adamw(const Invocation& call);
-Kernel resolve_bias_update(const Invocation& call);
-
 }  // namespace pleat::kernels

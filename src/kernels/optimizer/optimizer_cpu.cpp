@@ -92,51 +92,25 @@ void run_clip(const Invocation& call) {
   *args.commit.as<int32_t>() = finite && fits ? 1 : 0;
 }
 
-template <template <class> class Args>
-Kernel resolve_copy(const Invocation&) {
-  return run_copy<Args<Arg>>;
-}
-
 // On the CPU a stage is over when it returns: there is nothing to wait for.
-Kernel resolve_host_wait(const Invocation&) {
-  return [](const Invocation&) {};
-}
+void run_host_wait(const Invocation&) {}
 
-Kernel resolve_add_input_gradient(const Invocation& call) {
-  return select_float<AddInputGradient>(signature::add_grad::BackwardInput(call.args).x.dtype);
-}
-
-Kernel resolve_add_weight_gradient(const Invocation& call) {
-  return select_float<AddWeightGradient>(signature::add_grad::BackwardWeight(call.args).x.dtype);
-}
-
-Kernel resolve_grad_norm(const Invocation& call) {
-  return select_float<GradNorm>(signature::grad_norm::Update(call.args).g.dtype);
-}
-
-Kernel resolve_clip(const Invocation&) { return run_clip; }
+constexpr Binding kTable[] = {
+    row<signature::copy::Forward, run_copy<signature::copy::Forward<Arg>>>(),
+    row<signature::copy::BackwardInput, run_copy<signature::copy::BackwardInput<Arg>>>(),
+    row<signature::copy::Update, run_copy<signature::copy::Update<Arg>>>(),
+    row<signature::host_wait::Forward, run_host_wait>(),
+    row<signature::host_wait::BackwardInput, run_host_wait>(),
+    row<signature::host_wait::BackwardWeight, run_host_wait>(),
+    row<signature::host_wait::Update, run_host_wait>(),
+    row<signature::add_grad::BackwardInput, AddInputGradient>([](const auto& a) { return a.x.dtype; }),
+    row<signature::add_grad::BackwardWeight, AddWeightGradient>([](const auto& a) { return a.x.dtype; }),
+    row<signature::grad_norm::Update, GradNorm>([](const auto& a) { return a.g.dtype; }),
+    row<signature::clip::Update, run_clip>(),
+};
 
 }  // namespace
 
-std::span<const Binding> optimizer_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::copy, Phase::Forward, resolve_copy<signature::copy::Forward>},
-      {KernelKind::copy, Phase::BackwardInput, resolve_copy<signature::copy::BackwardInput>},
-      {KernelKind::copy, Phase::Update, resolve_copy<signature::copy::Update>},
-      {KernelKind::host_wait, Phase::Forward, resolve_host_wait},
-      {KernelKind::host_wait, Phase::BackwardInput, resolve_host_wait},
-      {KernelKind::host_wait, Phase::BackwardWeight, resolve_host_wait},
-      {KernelKind::host_wait, Phase::Update, resolve_host_wait},
-      {KernelKind::add_grad, Phase::BackwardInput, resolve_add_input_gradient},
-      {KernelKind::add_grad, Phase::BackwardWeight, resolve_add_weight_gradient},
-      {KernelKind::grad_norm, Phase::Update, resolve_grad_norm},
-      {KernelKind::clip, Phase::Update, resolve_clip},
-      {KernelKind::adamw, Phase::Update, resolve_adamw},
-      {KernelKind::bias_update, Phase::Update, resolve_bias_update},
-  };
-  return rows;
-}
+std::span<const Binding> optimizer_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,7 +1,6 @@
 // Copies, sums of two gradients, the gradient norm and the decision to commit, on the GPU.
-#include "kernels/optimizer/optimizer_cuda.h"
-
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -156,24 +155,18 @@ CudaLaunch prepare_clip(const Invocation& call, device::cuda::Lane& lane) {
   };
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::copy::Forward>(prepare_copy<signature::copy::Forward>),
+    row<signature::copy::BackwardInput>(prepare_copy<signature::copy::BackwardInput>),
+    row<signature::copy::Update>(prepare_copy<signature::copy::Update>),
+    row<signature::add_grad::BackwardInput>(prepare_add_input_gradient),
+    row<signature::add_grad::BackwardWeight>(prepare_add_weight_gradient),
+    row<signature::grad_norm::Update>(prepare_grad_norm),
+    row<signature::clip::Update>(prepare_clip),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> optimizer_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::copy, Phase::Forward, prepare_copy<signature::copy::Forward>},
-      {KernelKind::copy, Phase::BackwardInput, prepare_copy<signature::copy::BackwardInput>},
-      {KernelKind::copy, Phase::Update, prepare_copy<signature::copy::Update>},
-      {KernelKind::add_grad, Phase::BackwardInput, prepare_add_input_gradient},
-      {KernelKind::add_grad, Phase::BackwardWeight, prepare_add_weight_gradient},
-      {KernelKind::grad_norm, Phase::Update, prepare_grad_norm},
-      {KernelKind::clip, Phase::Update, prepare_clip},
-      {KernelKind::adamw, Phase::Update, prepare_adamw},
-      {KernelKind::adamw_narrow, Phase::Update, prepare_adamw_narrow},
-      {KernelKind::bias_update, Phase::Update, prepare_bias_update},
-  };
-  return rows;
-}
+std::span<const CudaBinding> optimizer_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -112,8 +112,6 @@ void run_bias_update(const Invocation& call) {
   }
 }
 
-}  // namespace
-
 Kernel resolve_adamw(const Invocation& call) {
   using tensor::Dtype;
   const signature::adamw::Update<Arg> args(call.args);
@@ -126,6 +124,13 @@ Kernel resolve_adamw(const Invocation& call) {
   return v_narrow ? &Adamw<float, float, uint16_t>::run : &Adamw<float, float, float>::run;
 }
 
-Kernel resolve_bias_update(const Invocation&) { return run_bias_update; }
+constexpr Binding kTable[] = {
+    row<signature::adamw::Update>(resolve_adamw),
+    row<signature::bias_update::Update, run_bias_update>(),
+};
+
+}  // namespace
+
+std::span<const Binding> update_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -3,11 +3,11 @@
 // loads before the first use. The scalars of the step, which need double precision, are made once by a thread
 // of their own.
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
 #include "kernels/optimizer/contract.h"
-#include "kernels/optimizer/optimizer_cuda.h"
 #include "tensor/halves.h"
 
 namespace pleat::kernels {
@@ -253,8 +253,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
 CudaLaunch prepare_adamw(const Invocation& call, device::cuda::Lane& lane) {
   return prepare_update<float>(signature::adamw::Update(call.args), nullptr, call, lane);
 }
@@ -273,5 +271,15 @@ CudaLaunch prepare_bias_update(const Invocation& call, device::cuda::Lane& lane)
         PLEAT_CUDA_LAUNCHED();
       };
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::adamw::Update>(prepare_adamw),
+    row<signature::adamw_narrow::Update>(prepare_adamw_narrow),
+    row<signature::bias_update::Update>(prepare_bias_update),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> update_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -97,30 +97,15 @@ struct BackwardWeight {
   }
 };
 
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::rmsnorm::Forward(call.args).x.dtype);
-}
-
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::rmsnorm::BackwardInput(call.args).dy.dtype);
-}
-
-Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::rmsnorm::BackwardWeight<Arg> args(call.args);
-  return args.dw.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
-}
+constexpr Binding kTable[] = {
+    row<signature::rmsnorm::Forward, Forward>([](const auto& a) { return a.x.dtype; }),
+    row<signature::rmsnorm::BackwardInput, BackwardInput>([](const auto& a) { return a.dy.dtype; }),
+    row<signature::rmsnorm::BackwardWeight, BackwardWeight>(
+        [](const auto& a) { return common_type(a.dw, a.dy); }),
+};
 
 }  // namespace
 
-std::span<const Binding> rmsnorm_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::rmsnorm, Phase::Forward, resolve_forward},
-      {KernelKind::rmsnorm, Phase::BackwardInput, resolve_backward_input},
-      {KernelKind::rmsnorm, Phase::BackwardWeight, resolve_backward_weight},
-  };
-  return rows;
-}
+std::span<const Binding> rmsnorm_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

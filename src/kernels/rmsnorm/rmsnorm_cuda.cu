@@ -376,16 +376,17 @@ CudaLaunch prepare_rmsnorm_backward(const Invocation& call, device::cuda::Lane& 
   return out;
 }
 
-std::span<const CudaBinding> rmsnorm_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::rmsnorm, Phase::Forward, prepare_forward},
-      {KernelKind::rmsnorm, Phase::BackwardInput, prepare_backward_input},
-      {KernelKind::rmsnorm, Phase::BackwardWeight, prepare_backward_weight},
-      {KernelKind::rmsnorm_back, Phase::BackwardInput, prepare_rmsnorm_backward},
-  };
-  return rows;
-}
+namespace {
+
+constexpr CudaBinding kTable[] = {
+    row<signature::rmsnorm::Forward>(prepare_forward),
+    row<signature::rmsnorm::BackwardInput>(prepare_backward_input),
+    row<signature::rmsnorm::BackwardWeight>(prepare_backward_weight),
+    row<signature::rmsnorm_back::BackwardInput>(prepare_rmsnorm_backward),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> rmsnorm_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -186,18 +186,6 @@ struct BackwardWeight {
   }
 };
 
-Kernel resolve_table(const Invocation& call) {
-  return select_float<Table>(signature::rope_table::Forward(call.args).cos_sin.dtype);
-}
-
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::qk_rope::Forward(call.args).qkv.dtype);
-}
-
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::qk_rope::BackwardInput(call.args).dout.dtype);
-}
-
 Kernel resolve_backward_weight(const Invocation& call) {
   const signature::qk_rope::BackwardWeight<Arg> args(call.args);
   const tensor::Dtype dtype = args.dout.dtype;
@@ -205,18 +193,15 @@ Kernel resolve_backward_weight(const Invocation& call) {
   return select_float<BackwardWeight>(dtype);
 }
 
+constexpr Binding kTable[] = {
+    row<signature::rope_table::Forward, Table>([](const auto& a) { return a.cos_sin.dtype; }),
+    row<signature::qk_rope::Forward, Forward>([](const auto& a) { return a.qkv.dtype; }),
+    row<signature::qk_rope::BackwardInput, BackwardInput>([](const auto& a) { return a.dout.dtype; }),
+    row<signature::qk_rope::BackwardWeight>(resolve_backward_weight),
+};
+
 }  // namespace
 
-std::span<const Binding> rope_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::rope_table, Phase::Forward, resolve_table},
-      {KernelKind::qk_rope, Phase::Forward, resolve_forward},
-      {KernelKind::qk_rope, Phase::BackwardInput, resolve_backward_input},
-      {KernelKind::qk_rope, Phase::BackwardWeight, resolve_backward_weight},
-  };
-  return rows;
-}
+std::span<const Binding> rope_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

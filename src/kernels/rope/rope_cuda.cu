@@ -427,19 +427,16 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::rope_table::Forward>(prepare_table),
+    row<signature::qk_rope::Forward>(prepare_forward),
+    row<signature::qk_rope::BackwardInput>(prepare_backward_input),
+    row<signature::qk_rope::BackwardWeight>(prepare_backward_weight),
+    row<signature::qk_rope_back::BackwardInput>(prepare_rope_backward),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> rope_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::rope_table, Phase::Forward, prepare_table},
-      {KernelKind::qk_rope, Phase::Forward, prepare_forward},
-      {KernelKind::qk_rope, Phase::BackwardInput, prepare_backward_input},
-      {KernelKind::qk_rope, Phase::BackwardWeight, prepare_backward_weight},
-      {KernelKind::qk_rope_back, Phase::BackwardInput, prepare_rope_backward},
-  };
-  return rows;
-}
+std::span<const CudaBinding> rope_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -67,16 +67,4 @@ namespace pleat::kernels {
 
 using program::kMaxExperts;
 
-// Resolve functions, one per row of router_bindings().
-Kernel resolve_jitter_forward(const Invocation& call);
-Kernel resolve_jitter_backward_input(const Invocation& call);
-Kernel resolve_router_force(const Invocation& call);
-Kernel resolve_router_gate_forward(const Invocation& call);
-Kernel resolve_router_gate_backward_input(const Invocation& call);
-Kernel resolve_router_gate_backward_weight(const Invocation& call);
-Kernel resolve_router_choose_forward(const Invocation& call);
-Kernel resolve_router_choose_backward_input(const Invocation& call);
-Kernel resolve_router_count(const Invocation& call);
-Kernel resolve_router_aux(const Invocation& call);
-
 }  // namespace pleat::kernels

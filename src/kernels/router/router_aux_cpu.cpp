@@ -170,10 +170,12 @@ struct BackwardInput {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::router_aux::BackwardInput, BackwardInput>([](const auto& a) { return a.logits.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_router_aux(const Invocation& call) {
-  return select_float<BackwardInput>(signature::router_aux::BackwardInput(call.args).logits.dtype);
-}
+std::span<const Binding> router_aux_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,11 +1,12 @@
 // Auxiliary losses on the GPU: counts first (aux_counts.cuh), then losses and gradients (aux_losses.cuh).
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/router/aux_losses.cuh"
 #include "kernels/router/router.h"
-#include "kernels/router/router_cuda.h"
 
 namespace pleat::kernels {
+namespace {
 
 CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) {
   const signature::router_aux::BackwardInput<Arg> args(call.args);
@@ -85,5 +86,13 @@ CudaLaunch prepare_router_aux(const Invocation& call, device::cuda::Lane& lane) 
     with(TokenTeam<32, 128>{});
   return out;
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::router_aux::BackwardInput>(prepare_router_aux),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> router_aux_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

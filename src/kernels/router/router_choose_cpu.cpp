@@ -218,14 +218,13 @@ struct BackwardInput {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::router_choose::Forward, Forward>([](const auto& a) { return a.logits.dtype; }),
+    row<signature::router_choose::BackwardInput, BackwardInput>([](const auto& a) { return a.logits.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_router_choose_forward(const Invocation& call) {
-  return select_float<Forward>(signature::router_choose::Forward(call.args).logits.dtype);
-}
-
-Kernel resolve_router_choose_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::router_choose::BackwardInput(call.args).logits.dtype);
-}
+std::span<const Binding> router_choose_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,11 +1,11 @@
 // Choice of experts on the GPU. Here a warp per token, the token's experts in registers, for every kind of
 // router; what most models do has kernels of its own (choose_team.cuh).
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/counters.cuh"
 #include "kernels/cuda/halt.cuh"
 #include "kernels/cuda/shared_limit.cuh"
 #include "kernels/router/choose_team.cuh"
-#include "kernels/router/router_cuda.h"
 #include "kernels/router/router_scratch.h"
 #include "kernels/router/sinkhorn.cuh"
 
@@ -275,8 +275,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace
-
 CudaLaunch prepare_router_choose_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::router_choose::Forward<Arg> args(call.args);
   const ChooseSettings set(call);
@@ -395,5 +393,14 @@ CudaLaunch prepare_router_choose_backward_input(const Invocation& call, device::
   });
   return out;
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::router_choose::Forward>(prepare_router_choose_forward),
+    row<signature::router_choose::BackwardInput>(prepare_router_choose_backward_input),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> router_choose_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

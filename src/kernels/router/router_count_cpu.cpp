@@ -36,10 +36,12 @@ struct Count {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::router_count::Forward, Count>([](const auto& a) { return a.logits.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_router_count(const Invocation& call) {
-  return select_float<Count>(signature::router_count::Forward(call.args).logits.dtype);
-}
+std::span<const Binding> router_count_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,7 +1,7 @@
 // Counters for losses that span microbatches or layers, on the GPU: a warp per token, a histogram per block.
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/router/router.h"
-#include "kernels/router/router_cuda.h"
 #include "kernels/router/token.cuh"
 
 namespace pleat::kernels {
@@ -40,8 +40,6 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0) add_counter(tokens, seen);
 }
 
-}  // namespace
-
 CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane) {
   const signature::router_count::Forward<Arg> args(call.args);
   if (args.logits.dtype != tensor::Dtype::F32) return {};
@@ -66,5 +64,13 @@ CudaLaunch prepare_router_count(const Invocation& call, device::cuda::Lane& lane
   });
   return out;
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::router_count::Forward>(prepare_router_count),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> router_count_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

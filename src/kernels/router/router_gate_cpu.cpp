@@ -136,22 +136,20 @@ struct BackwardWeight {
   }
 };
 
+constexpr Binding kTable[] = {
+    pair_row<signature::router_gate::Forward, Forward>([](const auto& a) {
+      return TypePair{a.x.dtype, a.logits.dtype};
+    }),
+    pair_row<signature::router_gate::BackwardInput, BackwardInput>([](const auto& a) {
+      return TypePair{a.w.dtype, a.dlogits.dtype};
+    }),
+    pair_row<signature::router_gate::BackwardWeight, BackwardWeight>([](const auto& a) {
+      return TypePair{common_type(a.dw, a.x), a.dlogits.dtype};
+    }),
+};
+
 }  // namespace
 
-Kernel resolve_router_gate_forward(const Invocation& call) {
-  const signature::router_gate::Forward<Arg> args(call.args);
-  return select_pair<Forward>(args.x.dtype, args.logits.dtype);
-}
-
-Kernel resolve_router_gate_backward_input(const Invocation& call) {
-  const signature::router_gate::BackwardInput<Arg> args(call.args);
-  return select_pair<BackwardInput>(args.w.dtype, args.dlogits.dtype);
-}
-
-Kernel resolve_router_gate_backward_weight(const Invocation& call) {
-  const signature::router_gate::BackwardWeight<Arg> args(call.args);
-  return args.dw.dtype == args.x.dtype ? select_pair<BackwardWeight>(args.x.dtype, args.dlogits.dtype)
-                                       : nullptr;
-}
+std::span<const Binding> router_gate_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -1,6 +1,7 @@
 // The gate on the GPU: which product runs where, the plain multiply-add products, and the sums over runs of
 // tokens. Weight gradients may be wider than the weights.
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/paths.h"
 #include "kernels/cuda/reduce.cuh"
@@ -8,7 +9,6 @@
 #include "kernels/cuda/types.cuh"
 #include "kernels/router/gate_products.cuh"
 #include "kernels/router/router.h"
-#include "kernels/router/router_cuda.h"
 
 namespace pleat::kernels {
 namespace {
@@ -194,8 +194,6 @@ bool takes_tensor_cores(std::string_view phase, const GateShape& shape,
   return mma;
 }
 
-}  // namespace
-
 CudaLaunch prepare_router_gate_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::router_gate::Forward<Arg> args(call.args);
   if (args.logits.dtype != tensor::Dtype::F32) return {};
@@ -283,5 +281,15 @@ CudaLaunch prepare_router_gate_backward_weight(const Invocation& call, device::c
   });
   return out;
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::router_gate::Forward>(prepare_router_gate_forward),
+    row<signature::router_gate::BackwardInput>(prepare_router_gate_backward_input),
+    row<signature::router_gate::BackwardWeight>(prepare_router_gate_backward_weight),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> router_gate_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

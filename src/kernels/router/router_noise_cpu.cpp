@@ -83,18 +83,14 @@ struct Force {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::jitter::Forward, JitterForward>([](const auto& a) { return a.x.dtype; }),
+    row<signature::jitter::BackwardInput, JitterBackward>([](const auto& a) { return a.dy.dtype; }),
+    row<signature::router_force::Forward, Force>([](const auto& a) { return a.logits.dtype; }),
+};
+
 }  // namespace
 
-Kernel resolve_jitter_forward(const Invocation& call) {
-  return select_float<JitterForward>(signature::jitter::Forward(call.args).x.dtype);
-}
-
-Kernel resolve_jitter_backward_input(const Invocation& call) {
-  return select_float<JitterBackward>(signature::jitter::BackwardInput(call.args).dy.dtype);
-}
-
-Kernel resolve_router_force(const Invocation& call) {
-  return select_float<Force>(signature::router_force::Forward(call.args).logits.dtype);
-}
+std::span<const Binding> router_noise_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

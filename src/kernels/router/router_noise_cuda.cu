@@ -2,9 +2,9 @@
 // logits are those of the CPU.
 #include "base/rng.h"
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/types.cuh"
 #include "kernels/router/router.h"
-#include "kernels/router/router_cuda.h"
 
 namespace pleat::kernels {
 namespace {
@@ -84,8 +84,6 @@ CudaLaunch prepare_jitter(const Invocation& call, const Arg& from, const Arg& ke
   return out;
 }
 
-}  // namespace
-
 CudaLaunch prepare_jitter_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::jitter::Forward<Arg> args(call.args);
   return prepare_jitter(call, args.x, args.rng, args.token_index, args.y, lane);
@@ -112,5 +110,15 @@ CudaLaunch prepare_router_force(const Invocation& call, device::cuda::Lane& lane
     PLEAT_CUDA_LAUNCHED();
   };
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::jitter::Forward>(prepare_jitter_forward),
+    row<signature::jitter::BackwardInput>(prepare_jitter_backward_input),
+    row<signature::router_force::Forward>(prepare_router_force),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> router_noise_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -55,15 +55,14 @@ struct BackwardWeight {
   }
 };
 
+constexpr Binding kTable[] = {
+    row<signature::add_rows::Forward, Forward>([](const auto& a) { return a.x.dtype; }),
+    row<signature::add_rows::BackwardWeight, BackwardWeight>(
+        [](const auto& a) { return common_type(a.dbias, a.dy); }),
+};
+
 }  // namespace
 
-Kernel resolve_add_rows_forward(const Invocation& call) {
-  return select_float<Forward>(signature::add_rows::Forward(call.args).x.dtype);
-}
-
-Kernel resolve_add_rows_backward_weight(const Invocation& call) {
-  const signature::add_rows::BackwardWeight<Arg> args(call.args);
-  return args.dbias.dtype == args.dy.dtype ? select_float<BackwardWeight>(args.dy.dtype) : nullptr;
-}
+std::span<const Binding> add_rows_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

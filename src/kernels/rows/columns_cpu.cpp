@@ -88,21 +88,17 @@ void run_merge_heads(const Invocation& call) {
   copy_heads<false>(call, args.y, args.x);
 }
 
+constexpr Binding kTable[] = {
+    row<signature::columns::Forward, run_columns>(),
+    row<signature::columns::BackwardInput, run_join>(),
+    row<signature::split_heads::Forward, run_split_heads<signature::split_heads::Forward>>(),
+    row<signature::split_heads::BackwardInput, run_split_heads<signature::split_heads::BackwardInput>>(),
+    row<signature::merge_heads::Forward, run_merge_heads<signature::merge_heads::Forward>>(),
+    row<signature::merge_heads::BackwardInput, run_merge_heads<signature::merge_heads::BackwardInput>>(),
+};
+
 }  // namespace
 
-Kernel resolve_columns_forward(const Invocation&) { return run_columns; }
-Kernel resolve_columns_backward_input(const Invocation&) { return run_join; }
-Kernel resolve_split_heads_forward(const Invocation&) {
-  return run_split_heads<signature::split_heads::Forward>;
-}
-Kernel resolve_split_heads_backward_input(const Invocation&) {
-  return run_split_heads<signature::split_heads::BackwardInput>;
-}
-Kernel resolve_merge_heads_forward(const Invocation&) {
-  return run_merge_heads<signature::merge_heads::Forward>;
-}
-Kernel resolve_merge_heads_backward_input(const Invocation&) {
-  return run_merge_heads<signature::merge_heads::BackwardInput>;
-}
+std::span<const Binding> columns_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

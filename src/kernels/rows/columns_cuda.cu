@@ -1,8 +1,8 @@
 // Columns cut out of rows and put beside each other, on the GPU: copies of runs of units of 1 to 16 bytes
 // between two row lengths, a thread per unit of the narrower side.
+#include "kernels/cuda/bind.h"
 #include "kernels/rows/contract.h"
 #include "kernels/rows/gather.cuh"
-#include "kernels/rows/rows_cuda.h"
 
 namespace pleat::kernels {
 namespace {
@@ -99,8 +99,6 @@ CudaLaunch prepare_heads(const Invocation& call, const Arg& from_rows, const Arg
   };
 }
 
-}  // namespace
-
 CudaLaunch prepare_columns_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::columns::Forward<Arg> args(call.args);
   const int64_t begin = call.integer("begin"), width = args.y.dim(1), item = tensor::size_of(args.x.dtype);
@@ -141,5 +139,18 @@ CudaLaunch prepare_merge_heads_backward_input(const Invocation& call, device::cu
   const signature::merge_heads::BackwardInput<Arg> args(call.args);
   return prepare_heads<false>(call, args.x, args.y, lane);
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::columns::Forward>(prepare_columns_forward),
+    row<signature::columns::BackwardInput>(prepare_columns_backward_input),
+    row<signature::split_heads::Forward>(prepare_split_heads_forward),
+    row<signature::split_heads::BackwardInput>(prepare_split_heads_backward_input),
+    row<signature::merge_heads::Forward>(prepare_merge_heads_forward),
+    row<signature::merge_heads::BackwardInput>(prepare_merge_heads_backward_input),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> columns_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

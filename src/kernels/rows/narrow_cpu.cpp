@@ -16,8 +16,14 @@ void run_narrow(const Invocation& call) {
   });
 }
 
+constexpr Binding kTable[] = {
+    row<signature::narrow::Forward, run_narrow>(),
+    row<signature::narrow::BackwardInput, run_narrow>(),
+    row<signature::narrow::BackwardWeight, run_narrow>(),
+};
+
 }  // namespace
 
-Kernel resolve_narrow(const Invocation&) { return run_narrow; }
+std::span<const Binding> narrow_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -22,19 +22,3 @@
 #pragma once
 
 #include "kernels/bind.h"
-
-namespace pleat::kernels {
-
-Kernel resolve_add_rows_forward(const Invocation& call);
-Kernel resolve_add_rows_backward_weight(const Invocation& call);
-Kernel resolve_take_rows_forward(const Invocation& call);
-Kernel resolve_take_rows_backward_input(const Invocation& call);
-Kernel resolve_columns_forward(const Invocation& call);
-Kernel resolve_columns_backward_input(const Invocation& call);
-Kernel resolve_narrow(const Invocation& call);
-Kernel resolve_split_heads_forward(const Invocation& call);
-Kernel resolve_split_heads_backward_input(const Invocation& call);
-Kernel resolve_merge_heads_forward(const Invocation& call);
-Kernel resolve_merge_heads_backward_input(const Invocation& call);
-
-}  // namespace pleat::kernels

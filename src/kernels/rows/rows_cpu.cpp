@@ -20,36 +20,15 @@ void run_fill_zero(const Invocation& call) {
   });
 }
 
-template <template <class> class Args>
-Kernel resolve_fill_zero(const Invocation&) {
-  return run_fill_zero<Args>;
-}
+constexpr Binding kTable[] = {
+    row<signature::fill_zero::Forward, run_fill_zero<signature::fill_zero::Forward>>(),
+    row<signature::fill_zero::BackwardInput, run_fill_zero<signature::fill_zero::BackwardInput>>(),
+    row<signature::fill_zero::BackwardWeight, run_fill_zero<signature::fill_zero::BackwardWeight>>(),
+    row<signature::fill_zero::Update, run_fill_zero<signature::fill_zero::Update>>(),
+};
 
 }  // namespace
 
-std::span<const Binding> rows_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::add_rows, Phase::Forward, resolve_add_rows_forward},
-      {KernelKind::add_rows, Phase::BackwardWeight, resolve_add_rows_backward_weight},
-      {KernelKind::take_rows, Phase::Forward, resolve_take_rows_forward},
-      {KernelKind::take_rows, Phase::BackwardInput, resolve_take_rows_backward_input},
-      {KernelKind::columns, Phase::Forward, resolve_columns_forward},
-      {KernelKind::columns, Phase::BackwardInput, resolve_columns_backward_input},
-      {KernelKind::fill_zero, Phase::Forward, resolve_fill_zero<signature::fill_zero::Forward>},
-      {KernelKind::fill_zero, Phase::BackwardInput, resolve_fill_zero<signature::fill_zero::BackwardInput>},
-      {KernelKind::fill_zero, Phase::BackwardWeight, resolve_fill_zero<signature::fill_zero::BackwardWeight>},
-      {KernelKind::fill_zero, Phase::Update, resolve_fill_zero<signature::fill_zero::Update>},
-      {KernelKind::narrow, Phase::Forward, resolve_narrow},
-      {KernelKind::narrow, Phase::BackwardInput, resolve_narrow},
-      {KernelKind::narrow, Phase::BackwardWeight, resolve_narrow},
-      {KernelKind::split_heads, Phase::Forward, resolve_split_heads_forward},
-      {KernelKind::split_heads, Phase::BackwardInput, resolve_split_heads_backward_input},
-      {KernelKind::merge_heads, Phase::Forward, resolve_merge_heads_forward},
-      {KernelKind::merge_heads, Phase::BackwardInput, resolve_merge_heads_backward_input},
-  };
-  return rows;
-}
+std::span<const Binding> rows_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

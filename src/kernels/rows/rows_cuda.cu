@@ -1,7 +1,6 @@
 // Sums of rows, zeros, and the rows of this folder in the registry.
-#include "kernels/rows/rows_cuda.h"
-
 #include "device/cuda/check.h"
+#include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/team.cuh"
@@ -105,28 +104,17 @@ CudaLaunch prepare_fill_zero(const Invocation& call, device::cuda::Lane& lane) {
   };
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::add_rows::Forward>(prepare_add_rows_forward),
+    row<signature::add_rows::BackwardWeight>(prepare_add_rows_backward_weight),
+    row<signature::fill_zero::Forward>(prepare_fill_zero<signature::fill_zero::Forward>),
+    row<signature::fill_zero::BackwardInput>(prepare_fill_zero<signature::fill_zero::BackwardInput>),
+    row<signature::fill_zero::BackwardWeight>(prepare_fill_zero<signature::fill_zero::BackwardWeight>),
+    row<signature::fill_zero::Update>(prepare_fill_zero<signature::fill_zero::Update>),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> rows_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::add_rows, Phase::Forward, prepare_add_rows_forward},
-      {KernelKind::add_rows, Phase::BackwardWeight, prepare_add_rows_backward_weight},
-      {KernelKind::take_rows, Phase::Forward, prepare_take_rows_forward},
-      {KernelKind::take_rows, Phase::BackwardInput, prepare_take_rows_backward_input},
-      {KernelKind::columns, Phase::Forward, prepare_columns_forward},
-      {KernelKind::columns, Phase::BackwardInput, prepare_columns_backward_input},
-      {KernelKind::fill_zero, Phase::Forward, prepare_fill_zero<signature::fill_zero::Forward>},
-      {KernelKind::fill_zero, Phase::BackwardInput, prepare_fill_zero<signature::fill_zero::BackwardInput>},
-      {KernelKind::fill_zero, Phase::BackwardWeight, prepare_fill_zero<signature::fill_zero::BackwardWeight>},
-      {KernelKind::fill_zero, Phase::Update, prepare_fill_zero<signature::fill_zero::Update>},
-      {KernelKind::split_heads, Phase::Forward, prepare_split_heads_forward},
-      {KernelKind::split_heads, Phase::BackwardInput, prepare_split_heads_backward_input},
-      {KernelKind::merge_heads, Phase::Forward, prepare_merge_heads_forward},
-      {KernelKind::merge_heads, Phase::BackwardInput, prepare_merge_heads_backward_input},
-  };
-  return rows;
-}
+std::span<const CudaBinding> rows_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

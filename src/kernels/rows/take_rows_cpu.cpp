@@ -74,14 +74,13 @@ Kernel resolve(const Invocation& call) {
   return nullptr;
 }
 
+constexpr Binding kTable[] = {
+    row<signature::take_rows::Forward>(resolve<signature::take_rows::Forward>),
+    row<signature::take_rows::BackwardInput>(resolve<signature::take_rows::BackwardInput>),
+};
+
 }  // namespace
 
-Kernel resolve_take_rows_forward(const Invocation& call) {
-  return resolve<signature::take_rows::Forward>(call);
-}
-
-Kernel resolve_take_rows_backward_input(const Invocation& call) {
-  return resolve<signature::take_rows::BackwardInput>(call);
-}
+std::span<const Binding> take_rows_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

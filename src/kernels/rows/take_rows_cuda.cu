@@ -1,7 +1,7 @@
 // Rows picked by index on the GPU. Overwriting moves bytes; accumulating adds in the element type (floats:
 // once rounded).
+#include "kernels/cuda/bind.h"
 #include "kernels/rows/gather.cuh"
-#include "kernels/rows/rows_cuda.h"
 
 namespace pleat::kernels {
 namespace {
@@ -94,8 +94,6 @@ CudaLaunch prepare(const Arg& x, const Arg& index, const Arg& offsets, const Arg
   return {};
 }
 
-}  // namespace
-
 CudaLaunch prepare_take_rows_forward(const Invocation& call, device::cuda::Lane& lane) {
   const signature::take_rows::Forward<Arg> args(call.args);
   return prepare(args.x, args.index, args.offsets, args.y, lane);
@@ -105,5 +103,14 @@ CudaLaunch prepare_take_rows_backward_input(const Invocation& call, device::cuda
   const signature::take_rows::BackwardInput<Arg> args(call.args);
   return prepare(args.x, args.index, args.offsets, args.y, lane);
 }
+
+constexpr CudaBinding kTable[] = {
+    row<signature::take_rows::Forward>(prepare_take_rows_forward),
+    row<signature::take_rows::BackwardInput>(prepare_take_rows_backward_input),
+};
+
+}  // namespace
+
+std::span<const CudaBinding> take_rows_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -61,21 +61,14 @@ void run_unpack_shares(const Invocation& call) {
   });
 }
 
-Kernel resolve_pack_shares(const Invocation&) { return run_pack_shares; }
-Kernel resolve_pack_own(const Invocation&) { return run_pack_own; }
-Kernel resolve_unpack_shares(const Invocation&) { return run_unpack_shares; }
+constexpr Binding kTable[] = {
+    row<signature::pack_shares::BackwardWeight, run_pack_shares>(),
+    row<signature::pack_own::Update, run_pack_own>(),
+    row<signature::unpack_shares::Update, run_unpack_shares>(),
+};
 
 }  // namespace
 
-std::span<const Binding> shares_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::pack_shares, Phase::BackwardWeight, resolve_pack_shares},
-      {KernelKind::pack_own, Phase::Update, resolve_pack_own},
-      {KernelKind::unpack_shares, Phase::Update, resolve_unpack_shares},
-  };
-  return rows;
-}
+std::span<const Binding> shares_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

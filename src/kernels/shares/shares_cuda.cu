@@ -116,17 +116,14 @@ CudaLaunch prepare_unpack_shares(const Invocation& call, device::cuda::Lane& lan
   return prepare<Way::Unpack>(args.w, args.packed, args.packed.dim(0), nullptr, lane);
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::pack_shares::BackwardWeight>(prepare_pack_shares),
+    row<signature::pack_own::Update>(prepare_pack_own),
+    row<signature::unpack_shares::Update>(prepare_unpack_shares),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> shares_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::pack_shares, Phase::BackwardWeight, prepare_pack_shares},
-      {KernelKind::pack_own, Phase::Update, prepare_pack_own},
-      {KernelKind::unpack_shares, Phase::Update, prepare_unpack_shares},
-  };
-  return rows;
-}
+std::span<const CudaBinding> shares_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

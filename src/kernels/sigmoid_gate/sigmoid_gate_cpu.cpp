@@ -102,30 +102,15 @@ struct BackwardWeight {
   }
 };
 
-Kernel resolve_forward(const Invocation& call) {
-  return select_float<Forward>(signature::sigmoid_gate::Forward(call.args).x.dtype);
-}
-
-Kernel resolve_backward_input(const Invocation& call) {
-  return select_float<BackwardInput>(signature::sigmoid_gate::BackwardInput(call.args).dout.dtype);
-}
-
-Kernel resolve_backward_weight(const Invocation& call) {
-  const signature::sigmoid_gate::BackwardWeight<Arg> args(call.args);
-  return args.dw.dtype == args.dout.dtype ? select_float<BackwardWeight>(args.dout.dtype) : nullptr;
-}
+constexpr Binding kTable[] = {
+    row<signature::sigmoid_gate::Forward, Forward>([](const auto& a) { return a.x.dtype; }),
+    row<signature::sigmoid_gate::BackwardInput, BackwardInput>([](const auto& a) { return a.dout.dtype; }),
+    row<signature::sigmoid_gate::BackwardWeight, BackwardWeight>(
+        [](const auto& a) { return common_type(a.dw, a.dout); }),
+};
 
 }  // namespace
 
-std::span<const Binding> sigmoid_gate_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::sigmoid_gate, Phase::Forward, resolve_forward},
-      {KernelKind::sigmoid_gate, Phase::BackwardInput, resolve_backward_input},
-      {KernelKind::sigmoid_gate, Phase::BackwardWeight, resolve_backward_weight},
-  };
-  return rows;
-}
+std::span<const Binding> sigmoid_gate_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -178,17 +178,14 @@ CudaLaunch prepare_backward_weight(const Invocation& call, device::cuda::Lane& l
       });
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::sigmoid_gate::Forward>(prepare_forward),
+    row<signature::sigmoid_gate::BackwardInput>(prepare_backward_input),
+    row<signature::sigmoid_gate::BackwardWeight>(prepare_backward_weight),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> sigmoid_gate_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::sigmoid_gate, Phase::Forward, prepare_forward},
-      {KernelKind::sigmoid_gate, Phase::BackwardInput, prepare_backward_input},
-      {KernelKind::sigmoid_gate, Phase::BackwardWeight, prepare_backward_weight},
-  };
-  return rows;
-}
+std::span<const CudaBinding> sigmoid_gate_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

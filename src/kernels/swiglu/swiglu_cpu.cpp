@@ -92,16 +92,13 @@ Kernel resolve_backward_input(const Invocation& call) {
                                                  : select_float<ClampedBackwardInput>(dtype);
 }
 
+constexpr Binding kTable[] = {
+    row<signature::swiglu::Forward>(resolve_forward),
+    row<signature::swiglu::BackwardInput>(resolve_backward_input),
+};
+
 }  // namespace
 
-std::span<const Binding> swiglu_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {
-      {KernelKind::swiglu, Phase::Forward, resolve_forward},
-      {KernelKind::swiglu, Phase::BackwardInput, resolve_backward_input},
-  };
-  return rows;
-}
+std::span<const Binding> swiglu_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

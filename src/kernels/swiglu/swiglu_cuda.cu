@@ -120,16 +120,13 @@ CudaLaunch prepare_backward(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::swiglu::Forward>(prepare_forward),
+    row<signature::swiglu::BackwardInput>(prepare_backward),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> swiglu_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {
-      {KernelKind::swiglu, Phase::Forward, prepare_forward},
-      {KernelKind::swiglu, Phase::BackwardInput, prepare_backward},
-  };
-  return rows;
-}
+std::span<const CudaBinding> swiglu_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -44,17 +44,12 @@ struct Score {
   }
 };
 
-Kernel resolve(const Invocation& call) {
-  return select_float<Score>(signature::token_score::Forward(call.args).logits.dtype);
-}
+constexpr Binding kTable[] = {
+    row<signature::token_score::Forward, Score>([](const auto& a) { return a.logits.dtype; }),
+};
 
 }  // namespace
 
-std::span<const Binding> token_score_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr Binding rows[] = {{KernelKind::token_score, Phase::Forward, resolve}};
-  return rows;
-}
+std::span<const Binding> token_score_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -100,13 +100,12 @@ CudaLaunch prepare(const Invocation& call, device::cuda::Lane& lane) {
   return out;
 }
 
+constexpr CudaBinding kTable[] = {
+    row<signature::token_score::Forward>(prepare),
+};
+
 }  // namespace
 
-std::span<const CudaBinding> token_score_cuda_bindings() {
-  using program::KernelKind;
-  using program::Phase;
-  static constexpr CudaBinding rows[] = {{KernelKind::token_score, Phase::Forward, prepare}};
-  return rows;
-}
+std::span<const CudaBinding> token_score_cuda_bindings() { return kTable; }
 
 }  // namespace pleat::kernels

@@ -32,6 +32,19 @@ AttrSet core_attrs(const Decoder& d, int layer, int64_t parts) {
   return attrs;
 }
 
+// Rows as the context's ranks cut their columns: packed q | k | v, or the output's.
+AttrSet parts_of(const Decoder& d, const Widths& n, bool packed) {
+  return {{"parts", double(d.mesh.cp)},
+          {"a", double(packed ? n.q : n.out)},
+          {"b", double(packed ? n.k : 0)},
+          {"c", double(packed ? n.v : 0)}};
+}
+
+void stage(Decoder& d, Phase phase, Op op, std::initializer_list<program::Use> uses,
+           const AttrSet& attrs = {}) {
+  phase == Phase::Forward ? d.b.forward(op, uses, attrs) : d.b.dgrad(op, uses, attrs);
+}
+
 // One rank's rows beside all heads to all rows beside one rank's heads, and back.
 ValueId rows_to_heads(Decoder& d, int mb, Phase phase, ValueId x, const Widths& n, bool packed,
                       const std::string& what, int part) {
@@ -42,16 +55,9 @@ ValueId rows_to_heads(Decoder& d, int mb, Phase phase, ValueId x, const Widths& 
   const ValueId split = d.activation(what + "_split", {cp * rows, width});
   const ValueId moved = d.activation(what + "_moved", {all, width});
   const ValueId natural = d.activation(what + "_natural", {all, width});
-  const AttrSet parts = {{"parts", double(cp)},
-                         {"a", double(packed ? n.q : n.out)},
-                         {"b", double(packed ? n.k : 0)},
-                         {"c", double(packed ? n.v : 0)}};
-  const auto stage = [&](Op op, std::initializer_list<program::Use> uses, AttrSet attrs = {}) {
-    phase == Phase::Forward ? d.b.forward(op, uses, attrs) : d.b.dgrad(op, uses, attrs);
-  };
-  stage(Op::cp_split, {r(x), w(split)}, parts);
+  stage(d, phase, Op::cp_split, {r(x), w(split)}, parts_of(d, n, packed));
   d.b.exchange(Op::cp_exchange, phase, Group::Context, {r(split), w(moved)});
-  stage(Op::cp_order, {r(moved), r(d.inputs[size_t(mb)].order), none(), w(natural)});
+  stage(d, phase, Op::cp_order, {r(moved), r(d.inputs[size_t(mb)].order), none(), w(natural)});
   d.b.at(here, d.b.lane_idx());
   return natural;
 }
@@ -64,16 +70,9 @@ void heads_to_rows(Decoder& d, int mb, Phase phase, ValueId natural, ValueId y, 
   d.b.at({here.microbatch, here.layer, part}, d.b.lane_idx());
   const ValueId gathered = d.activation(what + "_gathered", {all, width});
   const ValueId split = d.activation(what + "_parts", {cp * rows, width});
-  const AttrSet parts = {{"parts", double(cp)},
-                         {"a", double(packed ? n.q : n.out)},
-                         {"b", double(packed ? n.k : 0)},
-                         {"c", double(packed ? n.v : 0)}};
-  const auto stage = [&](Op op, std::initializer_list<program::Use> uses, AttrSet attrs = {}) {
-    phase == Phase::Forward ? d.b.forward(op, uses, attrs) : d.b.dgrad(op, uses, attrs);
-  };
-  stage(Op::cp_order, {r(natural), r(d.inputs[size_t(mb)].inverse_order), none(), w(gathered)});
+  stage(d, phase, Op::cp_order, {r(natural), r(d.inputs[size_t(mb)].inverse_order), none(), w(gathered)});
   d.b.exchange(Op::cp_exchange, phase, Group::Context, {r(gathered), w(split)});
-  stage(Op::cp_merge, {r(split), w(y)}, parts);
+  stage(d, phase, Op::cp_merge, {r(split), w(y)}, parts_of(d, n, packed));
   d.b.at(here, d.b.lane_idx());
 }
 
