@@ -147,8 +147,10 @@ TEST_F(RankRuns, WhatDoesNotFitIsSaidBeforeTheStart) {
 }
 
 // Threads and processes give the same bits.
-TEST_F(RankRuns, ProcessesOverMpi) {
-  if (std::string(PLEAT_MPIRUN).empty()) GTEST_SKIP() << "no MPI in this build";
+TEST_F(RankRuns, ProcessesOverMpiAndTcp) {
+  std::vector<std::pair<std::string, std::string>> starts = {{"tcp", PLEAT_BINARY " launch --ranks 4"}};
+  if (!std::string(PLEAT_MPIRUN).empty())
+    starts.emplace_back("mpi", fmt::format(fmt::runtime(PLEAT_MPIRUN), 4) + " " PLEAT_BINARY);
   testing::write_dataset(folder_.at("more"), 4000, 7);
   pleat::testing::write_file(folder_.at("run.toml"), testing::run_toml(folder_.at("data"), "unused", 3));
   for (const std::vector<std::string>& layout : std::vector<std::vector<std::string>>{
@@ -156,16 +158,19 @@ TEST_F(RankRuns, ProcessesOverMpi) {
            {"parallel.cp=4", "parallel.context=\"ring\"", "parallel.ep=2"}}) {
     SCOPED_TRACE(layout[0]);
     const auto threads = train("threads " + layout[0], 4, layout);
-    const std::string digest = digest_, run = "mpi " + layout[0];
-    std::string command = fmt::format(fmt::runtime(PLEAT_MPIRUN), 4) + " " PLEAT_BINARY " train " +
-                          folder_.at("run.toml") + " --quiet";
-    for (const std::string& set : sets(run, layout)) command += " --set '" + set + "'";
-    command += " > " + folder_.at("said") + " 2>&1 < /dev/null";
-    ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_file(folder_.at("said"));
-    const auto processes = report::read_log(folder_.at(run) + "/metrics.jsonl");
-    expect_near(threads, processes, 0);
-    const std::string summary = pleat::testing::read_file(folder_.at(run) + "/summary.json");
-    EXPECT_NE(summary.find(digest), std::string::npos);
+    const std::string digest = digest_;
+    for (const auto& [carrier, start] : starts) {
+      SCOPED_TRACE(carrier);
+      const std::string run = carrier + " " + layout[0];
+      std::string command = start + " train " + folder_.at("run.toml") + " --quiet";
+      for (const std::string& set : sets(run, layout)) command += " --set '" + set + "'";
+      command += " > " + folder_.at("said") + " 2>&1 < /dev/null";
+      ASSERT_EQ(std::system(command.c_str()), 0) << pleat::testing::read_file(folder_.at("said"));
+      const auto processes = report::read_log(folder_.at(run) + "/metrics.jsonl");
+      expect_near(threads, processes, 0);
+      const std::string summary = pleat::testing::read_file(folder_.at(run) + "/summary.json");
+      EXPECT_NE(summary.find(digest), std::string::npos);
+    }
   }
 }
 

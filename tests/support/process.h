@@ -68,6 +68,8 @@ class PleatProcess {
     return pid_ >= 0;
   }
 
+  pid_t id() const { return pid_; }
+
   // Whether the process handles `signal` itself.
   bool catches(int signal) const {
     const std::string status = read_file(fmt::format("/proc/{}/status", pid_));

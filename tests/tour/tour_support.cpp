@@ -18,9 +18,18 @@ namespace fs = std::filesystem;
 // Stands for the binary. Planning: a training run becomes a plan, the rest is held against its --help.
 constexpr char kPleat[] = R"sh(#!/bin/bash
 binary='@BINARY@'
+if [[ -n ${TOUR_PLAN-} && ${1-} == launch ]]; then  # what the ranks would do
+  while shift; do
+    case ${1-} in
+      --ranks | --gpus) export TOUR_RANKS=$2; shift ;;
+      --restarts | --grace) shift ;;
+      *) exec "$0" "$@" ;;
+    esac
+  done
+fi
 if [[ -z ${TOUR_PLAN-} ]]; then
   [[ $0 != */cuda/* ]] || { echo "a GPU build is not at hand: mark the block 'runs on: a GPU'" >&2; exit 1; }
-  if [[ ${1-} == train && -n ${TOUR_WITH-} ]]; then eval "set -- \"\$@\" $TOUR_WITH"; fi
+  if [[ (${1-} == train || " ${*:1:4} " == " launch "*" train ") && -n ${TOUR_WITH-} ]]; then eval "set -- \"\$@\" $TOUR_WITH"; fi
   exec "$binary" "$@"
 fi
 PATH=/usr/bin:/bin

@@ -1,0 +1,118 @@
+// `pleat launch`: ranks that are killed are started again and end with the bits of a run that was not, and a signal
+// reaches all of them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "resume/resume_support.h"
+#include "support/process.h"
+
+namespace pleat::train {
+namespace {
+
+using pleat::testing::Ended;
+using pleat::testing::PleatProcess;
+
+class Launch : public ::testing::Test {
+ protected:
+  static constexpr int kSteps = 60;
+
+  void SetUp() override { testing::write_dataset(folder_.at("data"), 6000, 7); }
+
+  std::vector<std::string> words(const std::string& run, const std::vector<std::string>& launch) {
+    std::vector<std::string> all = {"launch", "--ranks", "2", "--grace", "10"};
+    all.insert(all.end(), launch.begin(), launch.end());
+    const std::string file = folder_.at(run + ".toml");
+    pleat::testing::write_file(file, testing::run_toml(folder_.at("data"), folder_.at(run), kSteps));
+    for (const char* word : {"train", "--quiet", "--set", "parallel.ep=2", "--set", "checkpoint.every=10", "--set",
+                             "train.num_microbatches=2", "--set", "checkpoint.keep=2"})
+      all.emplace_back(word);
+    all.insert(all.begin() + 5 + static_cast<std::ptrdiff_t>(launch.size()) + 1, file);
+    return all;
+  }
+
+  std::string digest(const std::string& run) {
+    return nlohmann::json::parse(pleat::testing::read_file(folder_.at(run) + "/summary.json"))["state_sha256"];
+  }
+
+  // Waits until the run has come that far.
+  void wait_for_step(PleatProcess& process, const std::string& run, int step) {
+    const std::string log = folder_.at(run) + "/metrics.jsonl";
+    for (;;) {
+      const std::string text = pleat::testing::read_by_now(log);
+      if (std::count(text.begin(), text.end(), '\n') >= step || !process.running()) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+
+  const testing::TemporaryFolder folder_;
+};
+
+std::vector<int> children_of(int process) {
+  std::stringstream text(pleat::testing::read_file(fmt::format("/proc/{0}/task/{0}/children", process)));
+  std::vector<int> found;
+  for (int child = 0; text >> child;) found.push_back(child);
+  return found;
+}
+
+TEST_F(Launch, AKilledRankIsStartedAgainWithTheOthers) {
+  const Ended whole = PleatProcess(folder_.path(), words("whole", {})).wait();
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  PleatProcess process(folder_.path(), words("killed", {"--restarts", "1"}));
+  wait_for_step(process, "killed", 15);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGKILL);
+  const Ended ended = process.wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  for (const char* said : {"rank 1 was killed by signal 9", "starting all ranks again (1 of 1)"})
+    EXPECT_NE(ended.err.find(said), std::string::npos) << ended.err;
+  EXPECT_EQ(digest("killed"), digest("whole"));
+}
+
+TEST_F(Launch, ASignalStopsAllAndNothingIsStartedAgain) {
+  PleatProcess process(folder_.path(), words("stopped", {"--restarts", "3"}));
+  wait_for_step(process, "stopped", 15);
+  process.send(SIGTERM);
+  const Ended stopped = process.wait();
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_EQ(stopped.err.find("again"), std::string::npos) << stopped.err;
+  const Ended whole = PleatProcess(folder_.path(), words("stopped", {})).wait();
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_EQ(PleatProcess(folder_.path(), words("straight", {})).wait().code, 0);
+  EXPECT_EQ(digest("stopped"), digest("straight"));
+}
+
+TEST_F(Launch, ARankThatIsStoppedEndsWithTheTimeOut) {
+  std::vector<std::string> with = words("held", {});
+  with.insert(with.end(), {"--set", "comm.timeout=2"});
+  PleatProcess process(folder_.path(), with);
+  wait_for_step(process, "held", 5);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  const auto begin = std::chrono::steady_clock::now();
+  ::kill(ranks[1], SIGSTOP);
+  const Ended ended = process.wait();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_EQ(ended.code, 75) << ended.err;
+  EXPECT_LT(seconds, 2 + 4) << ended.err;  // less than the grace: it is killed, since nobody wakes it
+  for (const char* said : {"rank 0 has waited", "is stopped", "rank 1 was stopped: killed"})
+    EXPECT_NE(ended.err.find(said), std::string::npos) << said << " in: " << ended.err;
+}
+
+TEST_F(Launch, WordsThatMakeNoSenseAreRefused) {
+  const auto refused = [&](const std::vector<std::string>& arguments, const char* said) {
+    const Ended ended = PleatProcess(folder_.path(), arguments).wait();
+    EXPECT_EQ(ended.code, 65);
+    EXPECT_NE(ended.err.find(said), std::string::npos) << ended.err;
+  };
+  refused({"launch", "train", "x.toml"}, "how many ranks?");
+  refused({"launch", "--ranks", "2"}, "what shall the ranks do?");
+  refused({"launch", "--ranks", "0", "train", "x.toml"}, "--ranks");
+}
+
+}  // namespace
+}  // namespace pleat::train
