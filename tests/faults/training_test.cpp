@@ -144,11 +144,11 @@ TEST_F(TrainingFaults, ThreadRanks) {
        "[0-9]+ bytes sent for stage 'fwd mb0 send_x', [0-9]+ bytes awaited for stage 'fwd mb0 receive_x'",
        row_of_rank(0, "(failed|running)", "group '"), row_of_rank(1, "(failed|running)", "group '")});
   add(data, "sleep:1:grad_reduce:5", 75,
-      stalled(call("[a-z_]+@[a-z_]+:0", "reduce_scatter", "wgrad [^\n]*grad_reduce[.0-9]*"), 0, 1));
+      stalled(call("[a-z-]+@[a-z_]+:0", "reduce_scatter", "wgrad [^\n]*grad_reduce[.0-9]*"), 0, 1));
   add(data, "throw:0:update norm_reduce:2", 75,
       failed(call("world@compute:0", "all_reduce", "update norm_reduce"), 1, 0));
   add(data, "size:1:bucket_gather:2", 65,
-      differ("[a-z_]+@[a-z_]+:0", "update [^\n]*bucket_gather[.0-9]*", "update [^\n]*bucket_gather[.0-9]*"));
+      differ("[a-z-]+@[a-z_]+:0", "update [^\n]*bucket_gather[.0-9]*", "update [^\n]*bucket_gather[.0-9]*"));
   add(data, "sleep:1:loop.stop", 75, stalled(call("run", "all_reduce", "loop.stop"), 0, 1));
   add(data, "throw:1:state.digest", 75, failed(call("run", "[a-z_]+", "state.digest"), 0, 1));
   add(folded, "throw:3:fwd mb0 L1 dispatch_exchange", 75,
