@@ -112,7 +112,8 @@ bool is_zombie(int32_t process) {
 // Whether the process of a rank that has not said goodbye is there, as far as this process can see.
 bool is_there(const RankFlight& flight) {
   if (flight.state() != RankState::Running) return true;
-  return (kill(flight.process(), 0) == 0 || errno != ESRCH) && !is_zombie(flight.process());
+  if ((kill(flight.process(), 0) == 0 || errno != ESRCH) && !is_zombie(flight.process())) return true;
+  return flight.state() != RankState::Running;  // it may have said goodbye since
 }
 
 std::string how_gone(const RankFlight& flight) {
@@ -377,6 +378,8 @@ void Watchdog::report(const std::string& table) {
     options_.on_stall(table);
     return;
   }
+  // So that the others name what was first, and not this process, which ends because of it.
+  if (view_.self) view_.self->fail(table.substr(0, table.find('\n')));
   uint32_t free = 0;
   const bool mine = view_.claim == nullptr || view_.claim->compare_exchange_strong(free, 1);
   if (mine) {

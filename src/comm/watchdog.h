@@ -28,6 +28,7 @@ class Watchdog {
     std::vector<const RankFlight*> flights;  // by world rank; null: on a machine whose memory is not seen
     std::vector<int> own;                    // ranks whose calls this process answers for
     bool processes = false;                  // ranks are processes: look whether the others live
+    RankFlight* self = nullptr;              // then: of this process, which says why it ends
     std::atomic<uint32_t>* claim = nullptr;  // shared; whoever takes it first writes the table
     std::function<std::string(int rank)> remark = {};  // more about a rank, for the table; may be empty
   };

@@ -36,6 +36,7 @@ Watchdog::View Board::view(int world_size) {
   for (size_t i = 0; i < members_.size(); ++i) view.flights[static_cast<size_t>(members_[i])] = flights_ + i;
   view.own = {members_[static_cast<size_t>(own_ - flights_)]};
   view.processes = true;
+  view.self = own_;
   view.claim = &claim();
   return view;
 }
