@@ -114,7 +114,8 @@ std::vector<PrecisionRow> Noise::rows(double factor) const {
   for (const auto& key : order_) {
     const Item& item = items_.at(key);
     const double noise = noise_of(item, key.second);
-    const PrecisionRow row{item.row, item.worst, item.difference, noise, factor * noise + item.moved, item.moved};
+    const PrecisionRow row{item.row,  item.worst, item.difference, noise, factor * noise + item.moved,
+                           item.moved};
     const auto same = std::find_if(out.begin(), out.end(), [&](const auto& r) { return r.what == row.what; });
     if (same == out.end())
       out.push_back(row);

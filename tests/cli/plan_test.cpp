@@ -102,10 +102,12 @@ TEST_F(PlanCli, RanksThatCannotRunHereArePlannedWithANote) {
   EXPECT_EQ(planned.code, 0);
   EXPECT_EQ(planned.err,
             "note: `pleat train` would refuse this many ranks: 2048 ranks: up to 1024 can run together\n");
-  const Ended shared = train({"--ranks", "128", "--set", "device.kind=cuda", "--set", "train.num_microbatches=128"});
+  const Ended shared =
+      train({"--ranks", "128", "--set", "device.kind=cuda", "--set", "train.num_microbatches=128"});
   EXPECT_EQ(shared.code, 65);
   EXPECT_EQ(shared.err,
-            "pleat: --ranks 128 with device.kind = \"cuda\": threads share one GPU, up to 64 of them; processes have "
+            "pleat: --ranks 128 with device.kind = \"cuda\": threads share one GPU, up to 64 of them; "
+            "processes have "
             "one each (pleat launch --gpus N)\n");
 }
 

@@ -27,15 +27,16 @@ class Launch : public ::testing::Test {
     all.insert(all.end(), launch.begin(), launch.end());
     const std::string file = folder_.at(run + ".toml");
     pleat::testing::write_file(file, testing::run_toml(folder_.at("data"), folder_.at(run), kSteps));
-    for (const char* word : {"train", "--quiet", "--set", "parallel.ep=2", "--set", "checkpoint.every=10", "--set",
-                             "train.num_microbatches=2", "--set", "checkpoint.keep=2"})
+    for (const char* word : {"train", "--quiet", "--set", "parallel.ep=2", "--set", "checkpoint.every=10",
+                             "--set", "train.num_microbatches=2", "--set", "checkpoint.keep=2"})
       all.emplace_back(word);
     all.insert(all.begin() + 5 + static_cast<std::ptrdiff_t>(launch.size()) + 1, file);
     return all;
   }
 
   std::string digest(const std::string& run) {
-    return nlohmann::json::parse(pleat::testing::read_file(folder_.at(run) + "/summary.json"))["state_sha256"];
+    return nlohmann::json::parse(
+        pleat::testing::read_file(folder_.at(run) + "/summary.json"))["state_sha256"];
   }
 
   // Waits until the run has come that far.
