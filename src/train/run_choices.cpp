@@ -57,7 +57,7 @@ void tell_choices(runtime::Crew& crew, int from) {
 
 std::string take_choices(const config::Config& config, const Start& start, runtime::Crew& crew) {
   if (config.device.kind != "cuda") return {};
-  const std::string line =
+  std::string line =
       crew.tell("algorithms of products", crew.leads() ? read_choices(config, start) : std::string());
   tell_choices(crew, 0);
   return line;
