@@ -33,7 +33,7 @@ void add_train(CLI::App& command, Action& chosen) {
   c->add_option(
        "--ranks", a->options.ranks,
        "Run this many ranks as threads of this process, laid out by [parallel]. Without it the world is "
-       "the launcher's: mpirun, srun, or one rank")
+       "the launcher's: 'pleat launch', srun, mpirun, torchrun's variables, or one rank")
       ->check(CLI::Range(1, 1024));
   // For tests of stopping, of refused steps and of ranks that fail; not for people.
   c->add_option("--stop-after", a->options.stop_after)->group("");
