@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -20,6 +21,8 @@
 #include "device/cuda/chosen.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
+#include "doctor_exchange.h"
+#include "layout/from_config.h"
 #include "report/table.h"
 
 namespace pleat::apps {
@@ -28,14 +31,16 @@ namespace {
 struct DoctorArguments {
   int ranks = 0;
   bool json = false;
+  ConfigArgument config;  // without a path: none
   comm::ExerciseSize size;
   comm::Options options;
 };
 
-struct GroupResult {
-  std::string name;
-  int size = 0;
-  std::vector<comm::Exercised> operations;
+// What the ranks found out together.
+struct Exchanges {
+  std::vector<DoctorResult> groups;
+  std::vector<RankGpu> gpus;  // by rank; empty where they were not exercised
+  std::string remark;         // why not, where there are some
 };
 
 struct Machine {
@@ -87,25 +92,66 @@ Machine look(const comm::World& world) {
   return m;
 }
 
-// The whole world and, in an even world, its pairs: two groups of one name at work side by side.
-std::vector<GroupResult> exercise_rank(comm::Endpoint& endpoint, const DoctorArguments& a) {
-  std::vector<int> all(static_cast<size_t>(endpoint.size()));
-  std::iota(all.begin(), all.end(), 0);
-  std::vector<GroupResult> results;
-  const auto go = [&](const char* name, const std::vector<int>& ranks) {
-    const auto group = endpoint.group(name, ranks);
-    results.push_back({name, group->size(), comm::exercise(*group, a.size)});
-  };
-  go("world", all);
-  if (all.size() > 2 && all.size() % 2 == 0) {
-    const int first = endpoint.rank() / 2 * 2;
-    go("pair", {first, first + 1});
+std::vector<DoctorGroup> groups_for(const DoctorArguments& a, const std::optional<config::Config>& config,
+                                    int size, int rank) {
+  if (a.config.path.empty()) return world_and_pairs(size, rank);
+  return groups_of_layout(*config, size, rank);
+}
+
+// Why the ranks of this run cannot exercise their GPUs, the same on all; "": they can.
+std::string no_gpus(comm::Endpoint& endpoint, const comm::World& world, RankGpu& mine) {
+  if (!comm::nccl_is_built_in()) return "NCCL is " + comm::nccl_description();
+  std::string why;
+  if (device::cuda::num_devices(&why) > 0) mine = take_gpu_of_rank(world);
+  const std::vector<RankGpu> all = gpus_of_ranks(endpoint, mine);
+  for (size_t r = 0; r < all.size(); ++r)
+    if (all[r].gpu < 0) return fmt::format("rank {} has none{}", r, why.empty() ? "" : ": " + why);
+  try {
+    comm::require_own_gpu(endpoint, mine.bus);
+  } catch (const base::Error& e) {
+    return e.what();
   }
-  return results;
+  return "";
+}
+
+// Processes: over what carries host memory, and on GPUs where the configuration has them or, without one, where every
+// rank has its own.
+Exchanges exercise_processes(comm::Endpoint& endpoint, const comm::World& world, const DoctorArguments& a) {
+  std::optional<config::Config> config;
+  if (!a.config.path.empty()) config = a.config.resolved();
+  const std::vector<DoctorGroup> groups = groups_for(a, config, endpoint.size(), endpoint.rank());
+  Exchanges out;
+  RankGpu mine;
+  const bool needed = config && config->device.kind == "cuda";
+  const std::string why = config && !needed ? "device.kind is \"cpu\"" : no_gpus(endpoint, world, mine);
+  if (needed && !why.empty())
+    base::fail_with(base::ExitCode::Hardware, "device.kind = \"cuda\", but GPUs cannot be used: {}", why);
+  out.groups = exercise_groups(endpoint, groups, comm::Buffers::Host, a.size);
+  if (!why.empty()) {
+    out.remark = why;
+    return out;
+  }
+  for (DoctorResult& r : exercise_groups(endpoint, groups, comm::Buffers::Device, a.size))
+    out.groups.push_back(std::move(r));
+  out.gpus = gpus_of_ranks(endpoint, mine);
+  return out;
+}
+
+std::string gpu_table(const std::vector<RankGpu>& gpus) {
+  report::Table table({{"rank", report::Align::Right},
+                       {"machine"},
+                       {"GPU"},
+                       {"PCI"},
+                       {"reaches the memory of"},
+                       {"threads"}});
+  for (size_t r = 0; r < gpus.size(); ++r)
+    table.add_row({fmt::format("{}", r), gpus[r].machine, fmt::format("{} {}", gpus[r].gpu, gpus[r].name),
+                   gpus[r].bus, gpus[r].reaches.empty() ? "no other" : gpus[r].reaches, gpus[r].threads});
+  return table.text();
 }
 
 int show(const DoctorArguments& a, const comm::World& world, const std::string& carrier, int ranks,
-         const std::vector<GroupResult>& groups) {
+         const Exchanges& exchanges) {
   const Machine m = look(world);
   bool pass = true;
   nlohmann::json out = {{"machine",
@@ -132,7 +178,8 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
                        {"latency us", report::Align::Right},
                        {"GB/s", report::Align::Right},
                        {"answer"}});
-  for (const GroupResult& group : groups) {
+  for (const DoctorResult& group : exchanges.groups) {
+    const bool gpu = group.buffers == comm::Buffers::Device;
     nlohmann::json operations = nlohmann::json::array();
     for (const comm::Exercised& e : group.operations) {
       pass = pass && e.fault.empty();
@@ -140,12 +187,27 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
                             {"latency_us", e.latency_seconds * 1e6},
                             {"gb_per_s", e.bytes_per_second / 1e9},
                             {"fault", e.fault}});
-      table.add_row({fmt::format("{} of {}", group.name, group.size), e.operation,
+      table.add_row({fmt::format("{} of {}{}", group.name, group.size, gpu ? " GPUs" : ""), e.operation,
                      fmt::format("{:.1f}", e.latency_seconds * 1e6),
                      e.bytes_per_second > 0 ? fmt::format("{:.2f}", e.bytes_per_second / 1e9) : "",
                      e.fault.empty() ? "right" : e.fault});
     }
-    out["groups"].push_back({{"name", group.name}, {"size", group.size}, {"operations", operations}});
+    out["groups"].push_back({{"name", group.name},
+                             {"size", group.size},
+                             {"over", gpu ? "NCCL" : carrier},
+                             {"same_ranks_as", group.also},
+                             {"gpu_bytes", group.device_bytes},
+                             {"operations", operations}});
+  }
+  for (size_t r = 0; r < exchanges.gpus.size(); ++r) {
+    const RankGpu& g = exchanges.gpus[r];
+    out["gpus"].push_back({{"rank", r},
+                           {"machine", g.machine},
+                           {"gpu", g.gpu},
+                           {"name", g.name},
+                           {"pci", g.bus},
+                           {"reaches", g.reaches},
+                           {"threads", g.threads}});
   }
   out["pass"] = pass;
   if (a.json) {
@@ -165,39 +227,51 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
           double(m.gpu_context) / (1 << 20));
     fmt::print("MPI       {}\nNCCL      {}\nlauncher  {}\nranks     {} over {}\n\n", m.mpi,
                comm::nccl_description(), world.launcher, ranks, carrier);
-    fmt::print("{}\nlatency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",
-               table.text(), a.size.bytes, pass ? "PASS: every answer was right" : "FAIL: see the table");
+    if (!exchanges.gpus.empty()) fmt::print("{}\n", gpu_table(exchanges.gpus));
+    if (!exchanges.remark.empty()) fmt::print("GPUs are not exercised: {}\n\n", exchanges.remark);
+    std::string also;
+    for (const DoctorResult& group : exchanges.groups)
+      if (!group.also.empty() && group.buffers == comm::Buffers::Host)
+        also += fmt::format("{} has the ranks of {}\n", group.name, group.also);
+    fmt::print("{}\n{}latency: 8 bytes per rank; GB/s: what one rank brings, {} bytes per rank\n{}\n",
+               table.text(), also, a.size.bytes,
+               pass ? "PASS: every answer was right" : "FAIL: see the table");
   }
   return static_cast<int>(pass ? base::ExitCode::Done : base::ExitCode::Hardware);
 }
 
 int run_doctor(const DoctorArguments& a) {
   const comm::World world = comm::read_world();
-  std::vector<GroupResult> groups;
+  Exchanges exchanges;
   if (world.launcher != "none") {
     if (a.ranks > 0)
       base::fail("--ranks {} asks for thread ranks, but {} started {} processes; leave one out", a.ranks,
                  world.launcher, world.size);
     int code = 0;
     comm::run_process_rank(world, a.options, [&](comm::Endpoint& endpoint, int) {
-      groups = exercise_rank(endpoint, a);
+      exchanges = exercise_processes(endpoint, world, a);
       // The others wait for the verdict, so that all processes end with the same code.
       std::vector<int> all(static_cast<size_t>(endpoint.size()));
       std::iota(all.begin(), all.end(), 0);
       const auto verdict = endpoint.group("verdict", all);
       if (endpoint.rank() == 0)
-        code = show(a, world, name_of(comm::carrier_of(world)), endpoint.size(), groups);
+        code = show(a, world, name_of(comm::carrier_of(world)), endpoint.size(), exchanges);
       verdict->all_reduce("doctor verdict", std::span(&code, 1), comm::Reduce::Max);
     });
     return code;
   }
-  const int ranks = a.ranks > 0 ? a.ranks : 4;
+  std::optional<config::Config> config;
+  if (!a.config.path.empty()) config = a.config.resolved();
+  const int64_t least = config ? layout::least_ranks(*config) : 4;
+  const int ranks = a.ranks > 0 ? a.ranks : static_cast<int>(std::max<int64_t>(least, config ? 2 : 4));
   comm::LocalWorld local(ranks, a.options);
   comm::run_ranks(local, [&](int rank) {
-    std::vector<GroupResult> mine = exercise_rank(*local.endpoint(rank), a);
-    if (rank == 0) groups = std::move(mine);
+    const std::unique_ptr<comm::Endpoint> endpoint = local.endpoint(rank);
+    std::vector<DoctorResult> mine =
+        exercise_groups(*endpoint, groups_for(a, config, ranks, rank), comm::Buffers::Host, a.size);
+    if (rank == 0) exchanges.groups = std::move(mine);
   });
-  return show(a, world, "threads", ranks, groups);
+  return show(a, world, "threads", ranks, exchanges);
 }
 
 }  // namespace
@@ -216,7 +290,10 @@ void add_doctor(CLI::App& command, Action& chosen) {
                 "Seconds until a call counts as a stall (exit code 75)")
       ->capture_default_str();
   c->add_flag("--json", a->json, "Machine-readable");
-  add_example(*c, "pleat doctor --ranks 8");
+  add_config_argument(*c, a->config);
+  c->get_option("config")->required(false)->description(
+      "Exercise every group of the layout of this configuration, over NCCL where its device is a GPU");
+  add_example(*c, "pleat doctor --ranks 8\n  pleat doctor configs/demo.toml --ranks 4 --set parallel.ep=2");
   c->callback([a, &chosen] { chosen = [a] { return run_doctor(*a); }; });
 }
 

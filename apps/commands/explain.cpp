@@ -10,7 +10,7 @@
 #include "model/parameters.h"
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
-#include "schedule/ranks.h"
+#include "schedule/run_together.h"
 
 namespace pleat::apps {
 
@@ -23,9 +23,17 @@ struct ExplainArguments {
   int64_t ranks = 0, stage = 0;
 };
 
+// The programs of the ranks, which run together.
+schedule::RankPrograms ranks_of(const config::Config& config, int64_t num_ranks) {
+  schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
+  schedule::require_runs_together(interpret::network_of_roles(ranks.programs),
+                                  schedule::meeting_of(config, num_ranks));
+  return ranks;
+}
+
 program::Program of_stage(const config::Config& config, const ExplainArguments& a) {
   if (a.which != "train") base::fail("--ranks prints the training step, got --program {}", a.which);
-  auto ranks = schedule::build_ranks(config, a.ranks);
+  auto ranks = ranks_of(config, a.ranks);
   if (a.stage >= static_cast<int64_t>(ranks.programs.size()))
     base::fail("--stage {}: the pipeline has stages 0 to {}", a.stage, ranks.programs.size() - 1);
   return std::move(ranks.programs[static_cast<size_t>(a.stage)]);
@@ -74,7 +82,7 @@ void add_explain(CLI::App& command, Action& chosen) {
       }
       if (a->grid) {
         if (a->which != "train") base::fail("--grid draws the training step, got --program {}", a->which);
-        const auto ranks = schedule::build_ranks(config, a->ranks);
+        const auto ranks = ranks_of(config, a->ranks);
         const interpret::Network network = interpret::network_of_roles(ranks.programs);
         if (a->svg.empty())
           fmt::print("{}", interpret::grid(network));

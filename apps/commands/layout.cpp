@@ -6,6 +6,7 @@
 #include "base/counted.h"
 #include "command.h"
 #include "layout/from_config.h"
+#include "layout/nodes.h"
 #include "layout/picture.h"
 #include "report/table.h"
 #include "schedule/ranks.h"
@@ -44,7 +45,16 @@ std::string items_text(const layout::Chunk& chunk) {
   return out.empty() ? "nothing" : out;
 }
 
-void print_groups(const layout::Layout& l) {
+// Behind the size of groups, where it is declared how many ranks share a machine.
+std::string nodes_text(const layout::Layout& l, GroupKind kind, int64_t per_node) {
+  if (per_node == 0) return "";
+  const int64_t crossing = layout::num_crossing(l, kind, per_node),
+                all = static_cast<int64_t>(l.groups(kind).size());
+  if (crossing == 0) return ", inside machines";
+  return crossing == all ? ", across machines" : fmt::format(", {} of them across machines", crossing);
+}
+
+void print_groups(const layout::Layout& l, int64_t per_node) {
   constexpr size_t kWidth = 110, kIndent = 4;
   for (int k = 0; k < layout::kNumGroupKinds; ++k) {
     const GroupKind kind = static_cast<GroupKind>(k);
@@ -53,8 +63,8 @@ void print_groups(const layout::Layout& l) {
       fmt::print("{}: every rank alone\n", name_of(kind));
       continue;
     }
-    fmt::print("{}: {} group{} of {}\n", name_of(kind), groups.size(), groups.size() == 1 ? "" : "s",
-               l.group_size(kind));
+    fmt::print("{}: {} group{} of {}{}\n", name_of(kind), groups.size(), groups.size() == 1 ? "" : "s",
+               l.group_size(kind), nodes_text(l, kind, per_node));
     std::string line(kIndent, ' ');
     for (const auto& group : groups) {
       const std::string text = ranks_text(group);
@@ -68,12 +78,26 @@ void print_groups(const layout::Layout& l) {
   }
 }
 
-void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipeline) {
+void print_nodes(const layout::Layout& l, int64_t per_node) {
+  if (per_node == 0) return;
+  fmt::print("machines   {}, up to {} on each", layout::num_nodes(l.world(), per_node),
+             base::counted(per_node, "rank"));
+  std::string cuts;
+  for (int64_t stage = 0; stage < l.sizes().pp && l.sizes().pp > 1; ++stage)
+    if (const int64_t next = (stage + 1) % l.sizes().pp;
+        (next > 0 || l.sizes().vpp > 1) && layout::cut_crosses_nodes(l, stage, per_node))
+      cuts += fmt::format("{}{} to {}", cuts.empty() ? "" : ", ", stage, next);
+  fmt::print("{}\n", cuts.empty() ? "" : "; pipeline messages across machines: stage " + cuts);
+}
+
+void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipeline, int64_t per_node) {
   const layout::Sizes& s = l.sizes();
   const std::string world = base::counted(s.world, "rank");
   fmt::print("attention  {} = tp {} x cp {} x dp {} x pp {}\n", world, s.tp, s.cp, l.dp(), s.pp);
   fmt::print("experts    {} = etp {} x ep {} x edp {} x pp {}\n", world, s.etp, s.ep, l.edp(), s.pp);
-  fmt::print("order      {}\n\n", s.order);
+  fmt::print("order      {}\n", s.order);
+  print_nodes(l, per_node);
+  fmt::print("\n");
   constexpr auto kRight = report::Align::Right;
   report::Table ranks({{"rank", kRight},
                        {"tp", kRight},
@@ -92,7 +116,7 @@ void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipelin
     ranks.add_row(cells);
   }
   fmt::print("{}\n", ranks.text());
-  print_groups(l);
+  print_groups(l, per_node);
   report::Table chunks({{"chunk", kRight}, {"pp", kRight}, {"vpp", kRight}, {"holds"}});
   for (int64_t i = 0; i < pipeline.num_chunks(); ++i)
     chunks.add_row({std::to_string(i), std::to_string(i % s.pp), std::to_string(i / s.pp),
@@ -100,11 +124,14 @@ void print_layout(const layout::Layout& l, const layout::PipelineLayout& pipelin
   fmt::print("\npipeline {}\n{}", pipeline.text(), chunks.text());
 }
 
-nlohmann::ordered_json to_json(const layout::Layout& l, const layout::PipelineLayout& pipeline) {
+nlohmann::ordered_json to_json(const layout::Layout& l, const layout::PipelineLayout& pipeline,
+                               int64_t per_node) {
   const layout::Sizes& s = l.sizes();
   nlohmann::ordered_json out;
   out["sizes"] = {{"ranks", s.world}, {"tp", s.tp}, {"cp", s.cp},   {"dp", l.dp()},   {"pp", s.pp},
                   {"vpp", s.vpp},     {"ep", s.ep}, {"etp", s.etp}, {"edp", l.edp()}, {"order", s.order}};
+  if (per_node > 0)
+    out["nodes"] = {{"ranks_per_node", per_node}, {"nodes", layout::num_nodes(s.world, per_node)}};
   for (int64_t r = 0; r < s.world; ++r) {
     const layout::AttentionPlace a = l.attention(r);
     const layout::ExpertPlace e = l.expert(r);
@@ -117,6 +144,8 @@ nlohmann::ordered_json to_json(const layout::Layout& l, const layout::PipelineLa
   for (int k = 0; k < layout::kNumGroupKinds; ++k) {
     const GroupKind kind = static_cast<GroupKind>(k);
     out["groups"][std::string(name_of(kind))] = l.groups(kind);
+    if (per_node > 0)
+      out["groups_across_nodes"][std::string(name_of(kind))] = layout::num_crossing(l, kind, per_node);
   }
   out["pipeline"]["text"] = pipeline.text();
   static constexpr const char* kNames[] = {"embedding", "layer", "prediction", "loss"};
@@ -157,9 +186,9 @@ void add_layout(CLI::App& command, Action& chosen) {
       if (!o->svg.empty())
         write_text(o->svg, layout::picture(layout));
       else if (o->json)
-        fmt::print("{}\n", to_json(layout, pipeline).dump());
+        fmt::print("{}\n", to_json(layout, pipeline, config.parallel.ranks_per_node).dump());
       else
-        print_layout(layout, pipeline);
+        print_layout(layout, pipeline, config.parallel.ranks_per_node);
       return 0;
     };
   });

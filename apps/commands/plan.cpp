@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "command.h"
 #include "cost/flops.h"
+#include "cost/nccl_memory.h"
 #include "interpret/check/check.h"
-#include "interpret/check/check_network.h"
 #include "interpret/plan/alive.h"
 #include "interpret/plan/pack.h"
 #include "interpret/plan/plan.h"
@@ -25,6 +25,7 @@
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
+#include "schedule/run_together.h"
 
 namespace pleat::apps {
 namespace {
@@ -226,10 +227,7 @@ struct RanksReport {
 RanksReport report_ranks(const config::Config& config, const schedule::RankPrograms& ranks,
                          int64_t tensors_of) {
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
-  const interpret::NetworkReport together = interpret::check_network(network);
-  if (!together.ok())
-    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}",
-                    together.faults.front());
+  schedule::require_runs_together(network, schedule::meeting_of(config, ranks.layout.world()));
   if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
     base::fail("--tensors {}: the pipeline has stages 0 to {}", tensors_of, ranks.programs.size() - 1);
   RanksReport out;
@@ -244,6 +242,14 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
                        {"bytes", report::Align::Right},
                        {"stages", report::Align::Right},
                        {"layers in flight", report::Align::Right}});
+  const bool gpu = config.device.kind == "cuda";
+  report::Table whole({{"GPU memory of a stage"},
+                       {"arena", report::Align::Right},
+                       {"windows", report::Align::Right},
+                       {"CUDA's own", report::Align::Right},
+                       {"NCCL, estimated", report::Align::Right},
+                       {"its groups", report::Align::Right},
+                       {"together", report::Align::Right}});
   for (size_t i = 0; i < ranks.programs.size(); ++i) {
     const program::Program& p = ranks.programs[i];
     const std::string what = fmt::format("program of pipeline rank {}", i);
@@ -270,6 +276,19 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
     for (size_t o = 0; o < plan.at_peak.size(); ++o)
       row["memory_by_owner"][std::string(program::name_of(static_cast<Owner>(o)))] = plan.at_peak[o];
     row["optimizer_states"] = states_json(state_bytes(config, p, plan));
+    if (gpu) {
+      const cost::NcclMemory nccl = cost::nccl_memory(ranks.mesh, p);
+      interpret::DeviceMemory taken = interpret::device_memory(plan);
+      taken.exchange_bytes = nccl.bytes;
+      whole.add_row({fmt::format("{}", i), text(taken.arena_bytes), text(taken.window_bytes),
+                     text(taken.context_bytes), text(taken.exchange_bytes),
+                     fmt::format("{}", nccl.num_groups), text(taken.total())});
+      row["gpu_memory"] = {
+          {"arena_bytes", taken.arena_bytes},     {"window_bytes", taken.window_bytes},
+          {"context_bytes", taken.context_bytes}, {"context_measured", taken.context_measured},
+          {"nccl_bytes", taken.exchange_bytes},   {"nccl_groups", nccl.num_groups},
+          {"total_bytes", taken.total()}};
+    }
     if (static_cast<int64_t>(i) == tensors_of) {
       report::Table alive({{"alive at the peak"},
                            {"owner"},
@@ -290,6 +309,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
     out.rows.push_back(row);
   }
   out.table = table.text();
+  if (gpu) out.table += "\n" + whole.text();
   return out;
 }
 
@@ -298,7 +318,13 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   const RanksReport step = report_ranks(config, ranks, tensors_of);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
-  nlohmann::json out = {{"ranks", num_ranks}, {"pipeline", step.rows}, {"routed", routed_json(routed)}};
+  const program::Meeting meeting = schedule::meeting_of(config, num_ranks);
+  nlohmann::json out = {{"ranks", num_ranks},
+                        {"meeting", program::name_of(meeting)},
+                        {"host_waits", schedule::host_waits_of(ranks)},
+                        {"exchange", model::name_of(ranks.mesh.exchange)},
+                        {"pipeline", step.rows},
+                        {"routed", routed_json(routed)}};
   std::string again;
   const bool may_overflow = std::any_of(routed.begin(), routed.end(),
                                         [](const interpret::RoutedRows& r) { return r.budget < r.maximum; });
@@ -313,9 +339,9 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
     fmt::print("{}\n", out.dump(1));
     return 0;
   }
-  fmt::print("{}, {} to a pipeline stage; memory of one rank at the peak of its step\n\n{}{}{}{}",
-             base::counted(num_ranks, "rank"), num_ranks / ranks.mesh.pp, step.table, step.tensors,
-             routed_text(routed), again);
+  fmt::print("{}, {} to a pipeline stage; memory of one rank at the peak of its step\n{}\n{}{}{}{}",
+             base::counted(num_ranks, "rank"), num_ranks / ranks.mesh.pp,
+             schedule::meeting_text(ranks, meeting), step.table, step.tensors, routed_text(routed), again);
   return 0;
 }
 

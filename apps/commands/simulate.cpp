@@ -7,14 +7,14 @@
 #include "command.h"
 #include "cost/machine.h"
 #include "interpret/check/check.h"
-#include "interpret/check/check_network.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/simulate.h"
 #include "program/turns.h"
 #include "report/format.h"
 #include "report/table.h"
-#include "schedule/ranks.h"
+#include "schedule/node_reach.h"
+#include "schedule/run_together.h"
 #include "train/memory.h"
 
 namespace pleat::apps {
@@ -74,6 +74,15 @@ void print_exchanges(const std::vector<interpret::Exchanged>& list) {
   fmt::print("\nexchanges of a rank of pipeline stage 0\n\n{}\n", table.text());
 }
 
+// What the chain of exchanges is measured against: the same ranks if nothing but data and lanes ordered them.
+interpret::Simulation simulate_on_lanes(const config::Config& config, int64_t num_ranks,
+                                        const interpret::Duration& duration) {
+  const schedule::RankPrograms ranks = schedule::build_ranks(
+      config, num_ranks,
+      {.disabled = {"message_chain", "host_waits"}, .meeting = schedule::meeting_of(config, num_ranks)});
+  return interpret::simulate(interpret::network_of_roles(ranks.programs), duration);
+}
+
 int simulate_ranks(const SimulateArguments& a) {
   const config::Config config = a.config.resolved();
   cost::Machine machine = cost::toy_machine();
@@ -84,11 +93,11 @@ int simulate_ranks(const SimulateArguments& a) {
   note_carrier(a.ranks);
   Stopwatch watch;
   const schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
+  const program::Meeting meeting = schedule::meeting_of(config, a.ranks);
+  machine = schedule::with_nodes(std::move(machine), config, ranks.layout);
   const double build_s = watch.lap();
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
-  const interpret::NetworkReport report = interpret::check_network(network);
-  if (!report.ok())
-    base::fail_with(base::ExitCode::Internal, "the programs do not fit together: {}", report.faults.front());
+  const interpret::NetworkReport report = schedule::require_runs_together(network, meeting);
   const double check_s = watch.lap();
   std::vector<interpret::Plan> plans;
   for (size_t i = 0; i < ranks.programs.size(); ++i) {
@@ -98,10 +107,10 @@ int simulate_ranks(const SimulateArguments& a) {
                           fmt::format("plan of pipeline rank {}", i));
   }
   const double plan_s = watch.lap();
-  const interpret::Simulation s =
-      interpret::simulate(network, [&](const program::Program& p, const program::Stage& stage) {
-        return cost::stage_ns(machine, ranks.mesh, p, stage);
-      });
+  const auto duration = [&](const program::Program& p, const program::Stage& stage) {
+    return cost::stage_ns(machine, ranks.mesh, p, stage);
+  };
+  const interpret::Simulation s = interpret::simulate(network, duration);
   const double simulate_s = watch.lap();
 
   if (!a.out.empty()) {
@@ -120,9 +129,15 @@ int simulate_ranks(const SimulateArguments& a) {
         {"collectives", report.num_collectives},
         {"step_ns", s.step_ns},
         {"bubble", s.bubble()},
+        {"meeting", program::name_of(meeting)},
+        {"host_waits", schedule::host_waits_of(ranks)},
         {"single_lane_hang", report.single_lane_hang},
         {"cpu_seconds", {{"build", build_s}, {"check", check_s}, {"plan", plan_s}, {"simulate", simulate_s}}},
         {"peak_rss_bytes", peak}};
+    if (meeting == program::Meeting::OnDevice) {
+      const interpret::Simulation lanes = simulate_on_lanes(config, a.ranks, duration);
+      j["on_lanes"] = {{"step_ns", lanes.step_ns}, {"bubble", lanes.bubble()}};
+    }
     for (size_t i = 0; i < s.nodes.size(); ++i)
       j["pipeline"].push_back({{"stage", i},
                                {"busy_ns", s.nodes[i].busy_ns},
@@ -169,6 +184,15 @@ int simulate_ranks(const SimulateArguments& a) {
     fmt::print("{} and {} between pipeline stages fit together, nothing can hang\n",
                base::counted(report.num_messages, "message"),
                base::counted(report.num_collectives, "collective"));
+  if (meeting == program::Meeting::OnDevice) {
+    const interpret::Simulation lanes = simulate_on_lanes(config, a.ranks, duration);
+    fmt::print(
+        "{}with every exchange on a lane of its own kind, and no host that waits: step {}, bubble {:.4f}; "
+        "the "
+        "chain takes {:+.1f} %\n",
+        schedule::meeting_text(ranks, meeting), ms(lanes.step_ns), lanes.bubble(),
+        100 * (static_cast<double>(s.step_ns) / static_cast<double>(lanes.step_ns) - 1));
+  }
   if (!report.single_lane_hang.empty())
     fmt::print("with a single lane for all communication it would hang: {}\n", report.single_lane_hang);
   fmt::print(
@@ -198,8 +222,11 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_option("--tflops", a->tflops,
                 fmt::format("Matrix products of a rank, TFLOP/s (default {:g})", toy.flops_per_ns / 1e3))
       ->check(CLI::PositiveNumber);
-  c->add_option("--near", a->near_gb,
-                fmt::format("Links of tensor and context groups, GB/s (default {:g})", toy.near.bytes_per_ns))
+  c->add_option(
+       "--near", a->near_gb,
+       fmt::format("Links inside a machine, GB/s (default {:g}); without parallel.ranks_per_node those "
+                   "of tensor, context and expert-tensor groups",
+                   toy.near.bytes_per_ns))
       ->check(CLI::PositiveNumber);
   c->add_option("--far", a->far_gb, fmt::format("All other links, GB/s (default {:g})", toy.far.bytes_per_ns))
       ->check(CLI::PositiveNumber);

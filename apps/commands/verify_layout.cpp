@@ -200,7 +200,9 @@ void add_verify_layout(CLI::App& command, Action& chosen) {
   c->add_option("--fault", a->fault, "")
       ->group("")
       ->check(CLI::IsMember({"none", "scale-experts", "drop-reduction", "skip-norm", "drop-expert"}));
-  add_example(*c, "pleat verify-layout configs/tiny.toml --ranks 8 --set parallel.tp=2 --set parallel.ep=4");
+  add_example(*c,
+              "pleat verify-layout configs/tiny.toml --ranks 8 --set parallel.tp=2 --set parallel.ep=4 "
+              "--set train.num_microbatches=4");
   c->callback([a, &chosen] { chosen = [a] { return run(*a); }; });
 }
 

@@ -39,6 +39,12 @@ const char* name_of(VfsOp op);
 class VfsError : public Error {
  public:
   VfsError(VfsOp op, const std::string& path, int error_number);
+  // The error of another rank, which has said it in its words.
+  struct Said {
+    std::string message;
+  };
+  VfsError(VfsOp op, int error_number, Said said)
+      : Error(ExitCode::Storage, std::move(said.message)), op_(op), error_number_(error_number) {}
   VfsOp op() const { return op_; }
   int error_number() const { return error_number_; }
 

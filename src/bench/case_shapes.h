@@ -58,5 +58,7 @@ void add_attention(CaseList& all);
 void add_streams(CaseList& all);
 void add_losses(CaseList& all);
 void add_routing(CaseList& all);
+// Rows through windows of other ranks (window_cases.cpp).
+void add_windows(CaseList& all);
 
 }  // namespace pleat::bench

@@ -21,7 +21,25 @@ struct PreparedKernel::State {
   std::vector<kernels::Arg> args;
   std::unique_ptr<Memory> scratch;
   std::unique_ptr<Memory> other;  // larger than the L2 cache
+  std::unique_ptr<Memory> windows;
+  std::vector<std::byte*> window_of;  // by rank
   kernels::CudaLaunch launch;
+
+  // What the kernel writes, once for every rank; this one is the first.
+  kernels::Windows open_windows() {
+    int64_t size = 0;
+    const auto place = [](const kernels::Arg& a) {
+      return (a.size() * tensor::size_of(a.dtype) + 255) / 256 * 256;
+    };
+    for (const kernels::Arg& a : args)
+      if (a.present && a.access != program::Access::Read) size += place(a);
+    windows = std::make_unique<Memory>(size * c.window_ranks);
+    for (int64_t r = 0; r < c.window_ranks; ++r) window_of.push_back(windows->data() + r * size);
+    int64_t at = 0;
+    for (kernels::Arg& a : args)
+      if (a.present && a.access != program::Access::Read) a.data = windows->data() + at, at += place(a);
+    return {window_of, 0};
+  }
 
   void write(size_t i) {
     const Argument& a = c.arguments[i];
@@ -86,6 +104,7 @@ PreparedKernel::PreparedKernel(const KernelCase& of) : state_(std::make_unique<S
   }
   kernels::name_arguments(s.args, c.kind, c.phase);
   kernels::Invocation call{s.args, &c.attrs, nullptr};
+  if (c.window_ranks > 0) call.windows = s.open_windows();
   kernels::check_contract(c.kind, c.phase, call);
   s.scratch = std::make_unique<Memory>(kernels::scratch_of(c.kind, c.phase, call, {}));
   call.scratch = {s.scratch->data(), static_cast<size_t>(s.scratch->size())};

@@ -28,6 +28,7 @@ struct KernelCase {
   std::vector<Argument> arguments;
   program::AttrSet attrs;
   double flops = 0, bytes = 0;  // what it must do, and must move through memory
+  int64_t window_ranks = 0;     // of a kernel that writes windows: of so many ranks, all in this GPU's memory
 };
 
 struct KernelResult {

@@ -127,6 +127,7 @@ std::vector<KernelCase> kernel_cases(const std::string& filter) {
   add_streams(all);
   add_losses(all);
   add_routing(all);
+  add_windows(all);
   return all.take();
 }
 

@@ -53,7 +53,8 @@ struct Tried {
   bool moved = false;  // pruned under our hands: look again
 };
 
-Tried try_step(base::Vfs& vfs, const std::string& directory, int64_t step, std::vector<Skipped>& skipped) {
+Tried try_step(base::Vfs& vfs, const std::string& directory, int64_t step, const Verify& verify,
+               std::vector<Skipped>& skipped) {
   const std::string manifest =
       base::join_path(base::join_path(directory, step_name(step)), std::string(kManifestName));
   const base::Lock lock = vfs.try_lock(manifest, base::LockKind::Shared);
@@ -61,7 +62,7 @@ Tried try_step(base::Vfs& vfs, const std::string& directory, int64_t step, std::
   Hold hold = lock.outcome == base::Lock::Held ? Hold(vfs, lock.file, manifest) : Hold();
   try {
     Loaded loaded = open_step(vfs, directory, step);
-    loaded.verify();
+    verify(loaded);
     return {Chosen{std::move(loaded), {}, std::move(hold)}, false};
   } catch (const base::VfsError& error) {
     if (error.error_number() == ENOENT && !vfs.stat(base::join_path(directory, step_name(step))))
@@ -106,7 +107,8 @@ std::vector<std::string> Chosen::remarks() const {
   return out;
 }
 
-std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory, const Which& which) {
+std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory, const Which& which,
+                                    const Verify& verify) {
   for (int listings = 0; listings < kMostListings; ++listings) {
     Listing listing;
     if (vfs.stat(directory)) listing = list_checkpoints(vfs, directory);
@@ -116,7 +118,7 @@ std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory
     std::vector<Skipped> skipped;
     bool moved = false;
     for (const int64_t step : steps) {
-      Tried tried = try_step(vfs, directory, step, skipped);
+      Tried tried = try_step(vfs, directory, step, verify, skipped);
       if (tried.chosen) {
         tried.chosen->skipped = std::move(skipped);
         return std::move(tried.chosen);

@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/checked.h"
-#include "checkpoint/shard.h"
-
 namespace pleat::checkpoint {
 
 using base::ExitCode;
@@ -38,30 +35,9 @@ const TensorEntry& Loaded::tensor(const std::string& name) const {
   return *found;
 }
 
-std::string Loaded::tensors_between(int64_t begin, int64_t end) const {
-  std::string names;
-  int64_t count = 0;
-  for (const TensorEntry& t : manifest_.tensors) {
-    if (t.length == 0 || t.offset >= end || t.offset + t.length <= begin) continue;
-    if (++count <= 3) names += fmt::format("{}'{}'", count == 1 ? "" : ", ", t.name);
-  }
-  return count <= 3 ? names : fmt::format("{} and {} more", names, count - 3);
-}
-
-std::span<const std::byte> Loaded::read_block(base::File& file, size_t shard_idx, int64_t block_idx,
-                                              std::vector<std::byte>& scratch) const {
-  const ShardLayout layout = ShardLayout::of(manifest_, shard_idx);
-  const int64_t payload_bytes = layout.payload_bytes(block_idx);
-  scratch.resize(static_cast<size_t>(kBlockHeaderBytes + payload_bytes));
-  const size_t got = file.pread(scratch, layout.block_position(block_idx));
-  const std::span<const std::byte> raw = std::span(scratch).first(got);
-  try {
-    return check_block(layout, block_idx, raw, file.path());
-  } catch (const base::Error& error) {
-    const int64_t begin = layout.start + block_idx * layout.block_bytes;
-    base::fail_with(error.code(), "{} (block {} of {}, tensor {})", error.what(), block_idx,
-                    layout.num_blocks(), tensors_between(begin, begin + payload_bytes));
-  }
+void Loaded::fail_digest(const TensorEntry& entry) const {
+  base::fail_with(ExitCode::Storage, "{}: tensor '{}' does not have the SHA-256 it was saved with", path_,
+                  entry.name);
 }
 
 void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) const {
@@ -69,55 +45,18 @@ void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) cons
   if (static_cast<int64_t>(out.size()) != entry.length)
     base::fail("tensor '{}' of checkpoint '{}' has {} bytes; the buffer has {}", name, path_, entry.length,
                out.size());
-  base::Sha256 hash;
-  std::vector<std::byte> scratch;
-  const auto& shards = manifest_.shards;
-  auto shard = std::upper_bound(shards.begin(), shards.end(), entry.offset,
-                                [](int64_t offset, const ShardEntry& s) { return offset < s.start; });
-  for (int64_t done = 0; done < entry.length; ++shard) {
-    if (done == 0) --shard;
-    const auto shard_idx = static_cast<size_t>(shard - shards.begin());
-    base::File file = base::File::open_read(*vfs_, base::join_path(path_, shard->file));
-    const int64_t shard_end = shard->start + shard->length;
-    while (done < entry.length && entry.offset + done < shard_end) {
-      const int64_t in_shard = entry.offset + done - shard->start;
-      const int64_t block_idx = in_shard / manifest_.block_bytes;
-      const int64_t in_block = in_shard % manifest_.block_bytes;
-      const std::span<const std::byte> payload = read_block(file, shard_idx, block_idx, scratch);
-      const int64_t count = std::min(entry.length - done, static_cast<int64_t>(payload.size()) - in_block);
-      const std::span<const std::byte> part =
-          payload.subspan(static_cast<size_t>(in_block), static_cast<size_t>(count));
-      hash.update(part);
-      std::memcpy(out.data() + done, part.data(), part.size());
-      done += count;
-    }
-  }
-  if (hash.digest() != entry.sha256)
-    base::fail_with(ExitCode::Storage, "{}: tensor '{}' does not have the SHA-256 it was saved with", path_,
-                    name);
-}
-
-void PartReader::seek(int64_t at) {
-  if (at >= block_begin_ && at < block_end_) return;
-  const Manifest& manifest = loaded_.manifest();
-  const auto shard = std::upper_bound(manifest.shards.begin(), manifest.shards.end(), at,
-                                      [](int64_t offset, const ShardEntry& s) { return offset < s.start; }) -
-                     1;
-  const auto idx = static_cast<size_t>(shard - manifest.shards.begin());
-  if (!file_ || idx != shard_idx_) {
-    file_.reset();
-    file_.emplace(base::File::open_read(*loaded_.vfs_, base::join_path(loaded_.path(), shard->file)));
-    shard_idx_ = idx;
-  }
-  const int64_t block_idx = (at - shard->start) / manifest.block_bytes;
-  block_end_ = block_begin_;  // nothing, should the read fail
-  payload_ = loaded_.read_block(*file_, idx, block_idx, scratch_);
-  block_begin_ = shard->start + block_idx * manifest.block_bytes;
-  block_end_ = block_begin_ + static_cast<int64_t>(payload_.size());
+  const Part all{0, 0, entry.length};
+  PartReader(*this).read(name, {&all, 1}, out);
+  if (base::sha256(out) != entry.sha256) fail_digest(entry);
 }
 
 void PartReader::read(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) {
   const TensorEntry& entry = loaded_.tensor(name);
+  if (walked_ != &entry) {
+    const auto tensor_idx = static_cast<size_t>(&entry - loaded_.manifest_.tensors.data());
+    walk_.emplace(loaded_.manifest_, loaded_.index_, tensor_idx, loaded_.path_);
+    walked_ = &entry;
+  }
   for (const Part& part : parts) {
     const auto fits = [&](int64_t begin, int64_t size) { return begin >= 0 && part.count <= size - begin; };
     if (part.count < 0 || !fits(part.tensor_begin, entry.length) ||
@@ -125,62 +64,23 @@ void PartReader::read(const std::string& name, std::span<const Part> parts, std:
       base::fail("{} bytes of tensor '{}' from {} to {}: outside of its {} bytes or of the buffer's {}",
                  part.count, name, part.tensor_begin, part.out_begin, entry.length, out.size());
     for (int64_t done = 0; done < part.count;) {
-      const int64_t at = entry.offset + part.tensor_begin + done;
-      seek(at);
-      const int64_t count = std::min(part.count - done, block_end_ - at);
-      std::memcpy(out.data() + part.out_begin + done, payload_.data() + (at - block_begin_),
-                  static_cast<size_t>(count));
+      const TensorWalk::Piece piece = walk_->at(part.tensor_begin + done);
+      blocks_.read_in_turn(walk_->num_side_by_side());
+      const std::span<const std::byte> bytes = blocks_.at(piece.stored);
+      const int64_t count = std::min({part.count - done, piece.count, static_cast<int64_t>(bytes.size())});
+      std::memcpy(out.data() + part.out_begin + done, bytes.data(), static_cast<size_t>(count));
       done += count;
     }
   }
 }
 
-void Loaded::verify() const {
-  std::vector<std::byte> scratch;
-  size_t tensor_idx = 0;
-  base::Sha256 tensor_hash;
-  int64_t tensor_done = 0;
-  const auto finish_tensors = [&] {
-    const auto& tensors = manifest_.tensors;
-    while (tensor_idx < tensors.size() && tensor_done == tensors[tensor_idx].length) {
-      if (tensor_hash.digest() != tensors[tensor_idx].sha256)
-        base::fail_with(ExitCode::Storage, "{}: tensor '{}' does not have the SHA-256 it was saved with",
-                        path_, tensors[tensor_idx].name);
-      tensor_hash = base::Sha256();
-      tensor_done = 0;
-      ++tensor_idx;
-    }
-  };
-  finish_tensors();
-  for (size_t shard_idx = 0; shard_idx < manifest_.shards.size(); ++shard_idx) {
-    const ShardEntry& shard = manifest_.shards[shard_idx];
-    const ShardLayout layout = ShardLayout::of(manifest_, shard_idx);
-    base::File file = base::File::open_read(*vfs_, base::join_path(path_, shard.file));
-    base::Sha256 file_hash;
-    std::array<std::byte, kShardHeaderBytes> header;
-    const size_t got = file.pread(header, 0);
-    check_shard_header(layout, std::span(header).first(got), file.path());
-    file_hash.update(header);
-    for (int64_t block_idx = 0; block_idx < layout.num_blocks(); ++block_idx) {
-      std::span<const std::byte> payload = read_block(file, shard_idx, block_idx, scratch);
-      file_hash.update(scratch);
-      while (!payload.empty()) {
-        const int64_t left = manifest_.tensors[tensor_idx].length - tensor_done;
-        const auto count = std::min(payload.size(), static_cast<size_t>(left));
-        tensor_hash.update(payload.first(count));
-        payload = payload.subspan(count);
-        tensor_done += static_cast<int64_t>(count);
-        finish_tensors();
-      }
-    }
-    std::byte beyond;
-    if (file.pread({&beyond, 1}, shard.file_length) != 0)
-      base::fail_with(ExitCode::Storage, "{}: longer than the {} bytes the manifest lists", file.path(),
-                      shard.file_length);
-    if (file_hash.digest() != shard.sha256)
-      base::fail_with(ExitCode::Storage, "{}: the file does not have the SHA-256 the manifest lists",
-                      file.path());
-  }
+void Loaded::verify() const { verify({0, manifest_.tensors.size()}); }
+
+void Loaded::verify(TensorRange range) const {
+  const std::vector<base::Sha256Digest> digests = digest_tensors(*vfs_, path_, manifest_, index_, range);
+  for (size_t i = 0; i < digests.size(); ++i)
+    if (digests[i] != manifest_.tensors[range.begin + i].sha256)
+      fail_digest(manifest_.tensors[range.begin + i]);
 }
 
 Loaded open(base::Vfs& vfs, const std::string& path) {
@@ -197,6 +97,7 @@ Loaded open(base::Vfs& vfs, const std::string& path) {
   const std::string text = base::read_file(vfs, manifest_path, kMaxManifestBytes);
   loaded.manifest_ = parse_manifest(text, manifest_path);
   loaded.manifest_sha256_ = digest_of_manifest(text);
+  loaded.index_ = SliceIndex(loaded.manifest_);
   for (const ShardEntry& shard : loaded.manifest_.shards) {
     const std::string shard_path = base::join_path(path, shard.file);
     if (!has(shard.file)) base::fail_with(ExitCode::Storage, "{}: there is no such file", shard_path);

@@ -5,17 +5,15 @@
 // a request that does not fit the checkpoint, is bad input; a failing disk is base::VfsError.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "base/vfs.h"
-#include "checkpoint/manifest.h"
+#include "checkpoint/block_reader.h"
+#include "checkpoint/slices.h"
+#include "checkpoint/verify.h"
 
 namespace pleat::checkpoint {
-
-// `count` bytes of a tensor from `tensor_begin` on, and where they go.
-struct Part {
-  int64_t tensor_begin = 0, out_begin = 0, count = 0;
-};
 
 class Loaded {
  public:
@@ -34,39 +32,37 @@ class Loaded {
   // copied, the tensor's digest after the last one.
   void read_tensor(const std::string& name, std::span<std::byte> out) const;
 
-  // Reads everything once: headers, block checksums, digests of files and tensors.
+  // Reads everything once: headers, block checksums, digests of slices and tensors.
   void verify() const;
+  // The same of some tensors: what one of several ranks does.
+  void verify(TensorRange range) const;
 
  private:
   friend Loaded open(base::Vfs& vfs, const std::string& path);
   friend class PartReader;
   Loaded(base::Vfs& vfs, std::string path) : vfs_(&vfs), path_(std::move(path)) {}
-  // Reads and checks one block into `scratch`; returns its payload.
-  std::span<const std::byte> read_block(base::File& file, size_t shard_idx, int64_t block_idx,
-                                        std::vector<std::byte>& scratch) const;
-  std::string tensors_between(int64_t begin, int64_t end) const;
+  [[noreturn]] void fail_digest(const TensorEntry& entry) const;
 
   base::Vfs* vfs_;
   std::string path_;
   Manifest manifest_;
+  SliceIndex index_;
   base::Sha256Digest manifest_sha256_{};
 };
 
-// Copies parts of tensors and reads only the blocks these lie in, each once as long as places in the stream
-// ascend. A block is checked before a byte of it is copied; digests of tensors cannot be.
+// Copies parts of tensors and reads only the blocks these lie in, each once as long as places in a tensor
+// ascend. A block is checked before a byte of it is copied; digests of slices and tensors cannot be.
 class PartReader {
  public:
-  explicit PartReader(const Loaded& loaded) : loaded_(loaded) {}  // which outlives this
+  explicit PartReader(const Loaded& loaded)  // which outlives this
+      : loaded_(loaded), blocks_(*loaded.vfs_, loaded.path_, loaded.manifest_) {}
   void read(const std::string& tensor, std::span<const Part> parts, std::span<std::byte> out);
 
  private:
-  void seek(int64_t at);
   const Loaded& loaded_;
-  std::optional<base::File> file_;
-  size_t shard_idx_ = 0;
-  int64_t block_begin_ = 0, block_end_ = 0;  // of the block in scratch_, in the stream
-  std::vector<std::byte> scratch_;
-  std::span<const std::byte> payload_;
+  BlockReader blocks_;
+  std::optional<TensorWalk> walk_;  // of the tensor read last
+  const TensorEntry* walked_ = nullptr;
 };
 
 // Parses and validates the manifest and compares the directory with it: exactly the listed files, with
@@ -75,6 +71,11 @@ Loaded open(base::Vfs& vfs, const std::string& path);
 
 // As open, for step-N under `directory`; the manifest must be of that step.
 Loaded open_step(base::Vfs& vfs, const std::string& directory, int64_t step);
+
+// How a checkpoint is verified in full: by whoever opened it, or by several ranks together. Throws as
+// Loaded::verify does.
+using Verify = std::function<void(const Loaded&)>;
+inline void verify_alone(const Loaded& loaded) { loaded.verify(); }
 
 struct Skipped {
   std::string name;

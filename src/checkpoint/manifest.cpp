@@ -55,6 +55,11 @@ void check_tensors(const Manifest& manifest, const std::string& path) {
     if (tensor.offset != offset)
       base::fail("{}: tensor '{}' starts at {}; the one before ends at {}", path, tensor.name, tensor.offset,
                  offset);
+    const bool rows = tensor.length == 0 ? tensor.row_bytes == 0
+                                         : tensor.row_bytes > 0 && tensor.length % tensor.row_bytes == 0;
+    if (!rows)
+      base::fail("{}: tensor '{}' of {} bytes cannot have rows of {}", path, tensor.name, tensor.length,
+                 tensor.row_bytes);
     offset = base::checked_add(offset, tensor.length, "bytes of all tensors");
     if (offset > kMaxSize) base::fail("{}: the tensors have more than {} bytes", path, kMaxSize);
   }
@@ -126,7 +131,7 @@ std::string print_manifest(const Manifest& manifest) {
       add("{}\n    {}: {}", separator, quoted(name), value(v)), separator = ",";
     add("}},\n");
   };
-  add("{{\n  \"format\": \"pleat-checkpoint\",\n  \"version\": {},\n  \"step\": {},\n", kFormatVersion,
+  add("{{\n  \"format\": \"pleat-checkpoint\",\n  \"version\": {},\n  \"step\": {},\n", manifest.version,
       manifest.step);
   if (manifest.parent)
     add("  \"parent\": {{\"step\": {}, \"sha256\": \"{}\"}},\n", manifest.parent->step,
@@ -141,18 +146,36 @@ std::string print_manifest(const Manifest& manifest) {
   add_map("texts", manifest.texts, [](const std::string& v) { return quoted(v); });
   add("  \"tensors\": [");
   const char* separator = "";
+  const bool old = manifest.version == 1;
   for (const TensorEntry& t : manifest.tensors) {
-    add("{}\n    {{\"name\": {}, \"dtype\": \"{}\", \"shape\": [{}], \"offset\": {}, \"length\": {}, "
-        "\"sha256\": \"{}\"}}",
-        separator, quoted(t.name), tensor::name_of(t.dtype), fmt::join(t.shape, ", "), t.offset, t.length,
-        base::to_hex(t.sha256));
+    add("{}\n    {{\"name\": {}, \"dtype\": \"{}\", \"shape\": [{}], ", separator, quoted(t.name),
+        tensor::name_of(t.dtype), fmt::join(t.shape, ", "));
+    if (old)
+      add("\"offset\": {}, \"length\": {}, ", t.offset, t.length);
+    else
+      add("\"length\": {}, \"row_bytes\": {}, ", t.length, t.row_bytes);
+    add("\"sha256\": \"{}\"}}", base::to_hex(t.sha256));
     separator = ",";
+  }
+  if (!old) {
+    add("],\n  \"slices\": [");
+    separator = "";
+    for (const SliceEntry& s : manifest.slices) {
+      add("{}\n    {{\"tensor\": {}, \"row_begin\": {}, \"row_end\": {}, \"byte_begin\": {}, \"byte_end\": "
+          "{}, "
+          "\"sha256\": \"{}\"}}",
+          separator, s.tensor_idx, s.where.row_begin, s.where.row_end, s.where.byte_begin, s.where.byte_end,
+          base::to_hex(s.sha256));
+      separator = ",";
+    }
   }
   add("],\n  \"shards\": [");
   separator = "";
   for (const ShardEntry& s : manifest.shards) {
-    add("{}\n    {{\"file\": {}, \"start\": {}, \"length\": {}, \"file_length\": {}, \"sha256\": \"{}\"}}",
-        separator, quoted(s.file), s.start, s.length, s.file_length, base::to_hex(s.sha256));
+    add("{}\n    {{\"file\": {}, \"start\": {}, \"length\": {}, \"file_length\": {}", separator,
+        quoted(s.file), s.start, s.length, s.file_length);
+    if (old) add(", \"sha256\": \"{}\"", base::to_hex(s.sha256));
+    add("}}");
     separator = ",";
   }
   add("]\n}}\n");

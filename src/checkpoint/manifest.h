@@ -1,8 +1,13 @@
 // The table of contents of a checkpoint, a JSON text with its own SHA-256 as the last line.
 //
-// All tensors, in ascending order of names and without gaps, form one stream of bytes; shards cut that stream
-// into files of bounded size. So a tensor of any size fits, and "no holes, no overlap" is one comparison per
-// entry. A manifest has exactly one spelling: the reader refuses any text the writer would not have written.
+// A tensor is seen as rows of equal length, and lies in the checkpoint as slices: rectangles of some rows by some
+// bytes of each, which cover it exactly once. All slices one after the other form one stream of bytes; shards cut that
+// stream into files of bounded size, and every writer has files of its own. So a rank of any layout writes what
+// it holds as it holds it, and "no gap, no overlap" is one sweep over the rows. A manifest has exactly one
+// spelling: the reader refuses any text the writer would not have written.
+//
+// Version 1 had one writer and no slices: its stream is all tensors in ascending order of names, each one row and one
+// slice. It is read as that.
 #pragma once
 
 #include <optional>
@@ -13,12 +18,14 @@
 
 namespace pleat::checkpoint {
 
-inline constexpr int64_t kFormatVersion = 1;
+inline constexpr int64_t kFormatVersion = 2;  // written
+inline constexpr int64_t kOldestVersion = 1;  // read
 inline constexpr int64_t kMaxNameBytes = 1024;
 inline constexpr int64_t kMaxTextBytes = int64_t{16} << 20;
 inline constexpr int64_t kMaxTensors = 1'000'000;
 inline constexpr int64_t kMaxScalars = 1'000'000;
 inline constexpr int64_t kMaxShards = 1'000'000;
+inline constexpr int64_t kMaxSlices = 4'000'000;
 inline constexpr int64_t kMaxRank = 16;
 inline constexpr int64_t kMaxBlockBytes = int64_t{64} << 20;
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
@@ -29,9 +36,26 @@ struct TensorEntry {
   std::string name;
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
-  int64_t offset;  // in the stream
+  int64_t offset;  // in all tensors, one after the other
   int64_t length;
-  base::Sha256Digest sha256;  // of the tensor's bytes, taken from live memory
+  int64_t row_bytes;          // divides the length; 0 where that is 0
+  base::Sha256Digest sha256;  // of the tensor's bytes
+
+  int64_t num_rows() const { return row_bytes == 0 ? 0 : length / row_bytes; }
+};
+
+struct Rectangle {
+  int64_t row_begin = 0, row_end = 0, byte_begin = 0, byte_end = 0;
+  int64_t width() const { return byte_end - byte_begin; }
+  int64_t length() const { return (row_end - row_begin) * width(); }
+};
+
+// Rows one after the other.
+struct SliceEntry {
+  int64_t tensor_idx = 0;
+  Rectangle where;
+  base::Sha256Digest sha256{};  // taken from live memory
+  int64_t start = 0;            // in the stream
 };
 
 struct ShardEntry {
@@ -39,7 +63,9 @@ struct ShardEntry {
   int64_t start;  // in the stream
   int64_t length;
   int64_t file_length;
-  base::Sha256Digest sha256;  // of the file
+  // Of the file; version 1 only. Nothing compares it: every byte of a file is a header that follows from the
+  // manifest, or belongs to a slice.
+  base::Sha256Digest sha256;
 };
 
 struct ParentEntry {
@@ -48,6 +74,7 @@ struct ParentEntry {
 };
 
 struct Manifest {
+  int64_t version = kFormatVersion;
   int64_t step = 0;
   std::optional<ParentEntry> parent;  // the newest older checkpoint there was when this one was written
   base::Sha256Digest state_sha256{};
@@ -56,20 +83,25 @@ struct Manifest {
   std::map<std::string, double> reals;
   std::map<std::string, std::string> texts;
   std::vector<TensorEntry> tensors;
+  std::vector<SliceEntry> slices;  // in the order of the stream
   std::vector<ShardEntry> shards;
+  uint64_t mark = 0;  // of this checkpoint, in every header of its files
 
   int64_t stream_length() const {
     return tensors.empty() ? 0 : tensors.back().offset + tensors.back().length;
   }
 };
 
-// Digests every tensor from live memory and lays out the stream; no shards yet. Throws base::Error
+// Digests every tensor from live memory; no slices and shards yet. Throws base::Error
 // (bad input) on a doubled, empty, overlong or non-UTF-8 name, a negative step or extent, or a span whose
 // length is not that of the shape.
 Manifest describe(const StateView& state);
 
 // The digest state_sha256() returns, from the table alone.
 base::Sha256Digest digest_of_state(const Manifest& manifest);
+
+// Fills in what follows from the rest: offsets, the slices of version 1, where slices start, the mark.
+void complete(Manifest& manifest, const std::string& path);
 
 std::string print_manifest(const Manifest& manifest);
 // The digest in the last line of a printed manifest.
@@ -85,6 +117,7 @@ Manifest parse_manifest_body(std::string_view body, const std::string& path);
 void check_contents(const Manifest& manifest,
                     const std::string& path);                          // step, scalars, tensors, state digest
 void check_shards(const Manifest& manifest, const std::string& path);  // parent, blocks, shards
+void check_slices(const Manifest& manifest, const std::string& path);  // every byte in exactly one (slices.h)
 
 // One path component of [A-Za-z0-9._-], not "." or "..", at most 255 bytes.
 bool is_plain_file_name(std::string_view name);

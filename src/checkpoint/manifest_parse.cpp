@@ -19,10 +19,10 @@ class ManifestReader : public nlohmann::json_sax<Json> {
   explicit ManifestReader(const std::string& path) : path_(path) {}
 
   Manifest finish() {
-    require_keys(root_keys_,
-                 {"format", "version", "step", "parent", "state_sha256", "block_bytes", "integers", "reals",
-                  "texts", "tensors", "shards"},
-                 "the manifest");
+    std::vector<const char*> keys = {"format",   "version", "step",  "parent",  "state_sha256", "block_bytes",
+                                     "integers", "reals",   "texts", "tensors", "shards"};
+    if (!is_old()) keys.push_back("slices");
+    require_keys(root_keys_, keys, "the manifest");
     return std::move(manifest_);
   }
 
@@ -57,6 +57,11 @@ class ManifestReader : public nlohmann::json_sax<Json> {
           fail_here("more than {} tensors", kMaxTensors);
         manifest_.tensors.emplace_back();
         return enter_entry(At::Tensor);
+      case At::Slices:
+        if (static_cast<int64_t>(manifest_.slices.size()) >= kMaxSlices)
+          fail_here("more than {} slices", kMaxSlices);
+        manifest_.slices.emplace_back();
+        return enter_entry(At::Slice);
       case At::Shards:
         if (static_cast<int64_t>(manifest_.shards.size()) >= kMaxShards)
           fail_here("more than {} shards", kMaxShards);
@@ -74,13 +79,20 @@ class ManifestReader : public nlohmann::json_sax<Json> {
         require_keys(entry_keys_, {"step", "sha256"}, "the parent");
         break;
       case At::Tensor:
-        require_keys(entry_keys_, {"name", "dtype", "shape", "offset", "length", "sha256"},
+        require_keys(entry_keys_,
+                     {"name", "dtype", "shape", "length", is_old() ? "offset" : "row_bytes", "sha256"},
                      fmt::format("tensor {}", manifest_.tensors.size() - 1));
         return enter(At::Tensors);
-      case At::Shard:
-        require_keys(entry_keys_, {"file", "start", "length", "file_length", "sha256"},
-                     fmt::format("shard {}", manifest_.shards.size() - 1));
+      case At::Slice:
+        require_keys(entry_keys_, {"tensor", "row_begin", "row_end", "byte_begin", "byte_end", "sha256"},
+                     fmt::format("slice {}", manifest_.slices.size() - 1));
+        return enter(At::Slices);
+      case At::Shard: {
+        std::vector<const char*> keys = {"file", "start", "length", "file_length"};
+        if (is_old()) keys.push_back("sha256");
+        require_keys(entry_keys_, keys, fmt::format("shard {}", manifest_.shards.size() - 1));
         return enter(At::Shards);
+      }
       case At::Root:
         return enter(At::End);
       default:
@@ -91,6 +103,7 @@ class ManifestReader : public nlohmann::json_sax<Json> {
 
   bool start_array(std::size_t) override {
     if (at_ == At::Root && key_ == "tensors") return enter(At::Tensors);
+    if (at_ == At::Root && key_ == "slices" && !is_old()) return enter(At::Slices);
     if (at_ == At::Root && key_ == "shards") return enter(At::Shards);
     if (at_ == At::Tensor && key_ == "shape") return enter(At::Shape);
     refuse("an array");
@@ -129,7 +142,25 @@ class ManifestReader : public nlohmann::json_sax<Json> {
   }
 
  private:
-  enum class At { Start, Root, Parent, Integers, Reals, Texts, Tensors, Tensor, Shape, Shards, Shard, End };
+  enum class At {
+    Start,
+    Root,
+    Parent,
+    Integers,
+    Reals,
+    Texts,
+    Tensors,
+    Tensor,
+    Shape,
+    Slices,
+    Slice,
+    Shards,
+    Shard,
+    End
+  };
+
+  // The version comes before anything that depends on it, as the writer puts it.
+  bool is_old() const { return manifest_.version == 1; }
 
   template <class... Args>
   [[noreturn]] void fail_here(fmt::format_string<Args...> format, Args&&... args) const {
@@ -147,7 +178,7 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     entry_keys_.clear();
     return enter(at);
   }
-  void require_keys(const std::set<std::string>& have, std::initializer_list<const char*> want,
+  void require_keys(const std::set<std::string>& have, const std::vector<const char*>& want,
                     const std::string& what) const {
     for (const char* name : want)
       if (!have.contains(name)) fail_here("{} has no key '{}'", what, name);
@@ -164,9 +195,10 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     switch (at_) {
       case At::Root:
         if (key_ == "version") {
-          if (value != kFormatVersion)
-            fail_here("format version {} is not known; this program reads {}", value, kFormatVersion);
-          return true;
+          if (value < kOldestVersion || value > kFormatVersion)
+            fail_here("format version {} is not known; this program reads {} to {}", value, kOldestVersion,
+                      kFormatVersion);
+          return manifest_.version = value, true;
         }
         if (key_ == "step") return manifest_.step = size(), true;
         if (key_ == "block_bytes") return manifest_.block_bytes = size(), true;
@@ -177,7 +209,8 @@ class ManifestReader : public nlohmann::json_sax<Json> {
       case At::Integers:
         return manifest_.integers[key_] = value, true;
       case At::Tensor:
-        if (key_ == "offset") return manifest_.tensors.back().offset = size(), true;
+        if (key_ == "offset" && is_old()) return manifest_.tensors.back().offset = size(), true;
+        if (key_ == "row_bytes" && !is_old()) return manifest_.tensors.back().row_bytes = size(), true;
         if (key_ == "length") return manifest_.tensors.back().length = size(), true;
         break;
       case At::Shape: {
@@ -185,6 +218,15 @@ class ManifestReader : public nlohmann::json_sax<Json> {
         if (static_cast<int64_t>(shape.size()) >= kMaxRank)
           fail_here("a tensor has more than {} dimensions", kMaxRank);
         return shape.push_back(size()), true;
+      }
+      case At::Slice: {
+        SliceEntry& slice = manifest_.slices.back();
+        if (key_ == "tensor") return slice.tensor_idx = size(), true;
+        if (key_ == "row_begin") return slice.where.row_begin = size(), true;
+        if (key_ == "row_end") return slice.where.row_end = size(), true;
+        if (key_ == "byte_begin") return slice.where.byte_begin = size(), true;
+        if (key_ == "byte_end") return slice.where.byte_end = size(), true;
+        break;
       }
       case At::Shard:
         if (key_ == "start") return manifest_.shards.back().start = size(), true;
@@ -224,13 +266,16 @@ class ManifestReader : public nlohmann::json_sax<Json> {
         if (key_ == "sha256") return digest(tensor.sha256);
         break;
       }
+      case At::Slice:
+        if (key_ == "sha256") return digest(manifest_.slices.back().sha256);
+        break;
       case At::Shard: {
         ShardEntry& shard = manifest_.shards.back();
         if (key_ == "file") {
           if (!is_plain_file_name(value)) fail_here("a shard's file name is not one of [A-Za-z0-9._-]");
           return shard.file = value, true;
         }
-        if (key_ == "sha256") return digest(shard.sha256);
+        if (key_ == "sha256" && is_old()) return digest(shard.sha256);
         break;
       }
       default:
@@ -264,7 +309,9 @@ Manifest parse_manifest_body(std::string_view body, const std::string& path) {
   ManifestReader reader(path);
   if (!Json::sax_parse(body.begin(), body.end(), &reader)) base::fail("{}: not valid JSON", path);
   Manifest manifest = reader.finish();
+  complete(manifest, path);
   check_contents(manifest, path);
+  check_slices(manifest, path);
   check_shards(manifest, path);
   // One spelling only: what the writer would not have written is not ours, however well it parses.
   const std::string again = print_manifest(manifest);

@@ -53,13 +53,13 @@ void replace_hint(base::Vfs& vfs, const std::string& directory, const std::strin
 namespace {
 
 std::vector<int64_t> choose_victims(base::Vfs& vfs, const std::string& directory, std::vector<int64_t> older,
-                                    int64_t keep, std::vector<std::string>& warnings) {
+                                    int64_t keep, std::vector<std::string>& warnings, const Verify& verify) {
   int64_t num_verified = 1;  // the one just saved
   size_t idx = 0;
   for (; idx < older.size() && num_verified < keep; ++idx) {
     try {
       const Loaded loaded = open_step(vfs, directory, older[idx]);
-      if (num_verified == 1) loaded.verify();
+      if (num_verified == 1) verify(loaded);
       ++num_verified;
     } catch (const base::Error& error) {
       warnings.push_back(fmt::format("not counted as a checkpoint to keep: {}", error.what()));
@@ -72,7 +72,7 @@ std::vector<int64_t> choose_victims(base::Vfs& vfs, const std::string& directory
 }  // namespace
 
 std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
-                                std::vector<std::string>& warnings) {
+                                std::vector<std::string>& warnings, const Verify& verify) {
   std::vector<int64_t> moved;
   std::vector<std::string> names;
   try {
@@ -80,7 +80,7 @@ std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, in
     std::erase_if(listing.steps, [&](int64_t other) { return other >= step; });
     if (static_cast<int64_t>(listing.steps.size()) < keep) return {};
     const std::optional<Best> best = read_best(vfs, directory);
-    for (const int64_t victim : choose_victims(vfs, directory, listing.steps, keep, warnings)) {
+    for (const int64_t victim : choose_victims(vfs, directory, listing.steps, keep, warnings, verify)) {
       if (best && best->step == victim) continue;
       // Held while it is renamed: a reader that comes now sees that it is gone.
       const std::string manifest =
@@ -102,13 +102,13 @@ std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, in
 }
 
 void tidy(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
-          std::vector<std::string>& warnings) {
+          std::vector<std::string>& warnings, const Verify& verify) {
   try {
     remove_leftovers(vfs, directory, list_checkpoints(vfs, directory).leftovers, warnings);
   } catch (const base::Error& error) {
     warnings.push_back(fmt::format("leftovers stay: {}", error.what()));
   }
-  remove_old(vfs, directory, step, keep, warnings);
+  remove_old(vfs, directory, step, keep, warnings, verify);
 }
 
 }  // namespace pleat::checkpoint

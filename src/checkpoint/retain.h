@@ -7,6 +7,7 @@
 
 #include "base/vfs.h"
 #include "checkpoint/directory.h"
+#include "checkpoint/load.h"
 
 namespace pleat::checkpoint {
 
@@ -26,13 +27,13 @@ void replace_hint(base::Vfs& vfs, const std::string& directory, const std::strin
 // Removes checkpoints older than the newest `keep - 1` verified ones before `step`, which was itself just
 // verified. One of those is read in full and the others down to lengths; if fewer verify, nothing is removed.
 // The best (best.h) stays, and so does what somebody reads (choose.h), until the next call.
-// Returns the removed steps.
+// Returns the removed steps. `verify`: how one is read in full.
 std::vector<int64_t> remove_old(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
-                                std::vector<std::string>& warnings);
+                                std::vector<std::string>& warnings, const Verify& verify = verify_alone);
 
 // What a stop between a save and its tidying up left: leftovers, and one checkpoint more than are kept. `step`
 // is the newest one that verifies.
 void tidy(base::Vfs& vfs, const std::string& directory, int64_t step, int64_t keep,
-          std::vector<std::string>& warnings);
+          std::vector<std::string>& warnings, const Verify& verify = verify_alone);
 
 }  // namespace pleat::checkpoint

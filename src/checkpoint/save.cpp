@@ -1,18 +1,20 @@
 #include "checkpoint/save.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
-#include <functional>
+#include <nlohmann/json.hpp>
 
-#include "base/crc32c.h"
+#include "base/checked.h"
 #include "base/hash.h"
 #include "checkpoint/best.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/load.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retain.h"
+#include "checkpoint/save_work.h"
 #include "checkpoint/shard.h"
+#include "checkpoint/shard_writer.h"
 
 namespace pleat::checkpoint {
 
@@ -30,113 +32,22 @@ void check_options(const SaveOptions& options) {
     base::fail("max_file_attempts = {}: at least 1 is needed", options.max_file_attempts);
 }
 
-// Calls `fill` on a new file, then makes its bytes durable. A failed fsync or close tells nothing about what
-// is on the disk and may "succeed" when repeated, so the file is thrown away and another one takes its name.
-void write_durably(base::Vfs& vfs, const std::string& path, int max_attempts,
-                   const std::function<void(base::File&)>& fill) {
-  for (int attempt = 1;; ++attempt) {
-    try {
-      base::File file = base::File::create(vfs, path);
-      fill(file);
-      file.fsync();
-      file.drop_cached();
-      file.close();
-      return;
-    } catch (const base::VfsError& error) {
-      const bool in_doubt = error.op() == base::VfsOp::Fsync || error.op() == base::VfsOp::Close;
-      if (!in_doubt || attempt >= max_attempts) throw;
-      vfs.unlink(path);
-    }
-  }
+bool same_reals(const std::map<std::string, double>& a, const std::map<std::string, double>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.first == y.first && std::bit_cast<uint64_t>(x.second) == std::bit_cast<uint64_t>(y.second);
+  });
 }
 
-// One shard's bytes from live memory; returns the digest of the file.
-class ShardWriter {
- public:
-  // `sources` are the tensors in the order of the manifest.
-  ShardWriter(const Manifest& manifest, const std::vector<const TensorRef*>& sources)
-      : manifest_(manifest), sources_(sources) {}
-
-  base::Sha256Digest write(base::File& file, size_t shard_idx) {
-    const ShardLayout layout = ShardLayout::of(manifest_, shard_idx);
-    base::Sha256 hash;
-    const auto put = [&](std::span<const std::byte> bytes) {
-      hash.update(bytes);
-      file.write(bytes);
-    };
-    file.preallocate(layout.file_length());
-    put(shard_header(layout));
-    for (int64_t block_idx = 0; block_idx < layout.num_blocks(); ++block_idx) {
-      stage(layout, block_idx);
-      put(buffer_);
-    }
-    return hash.digest();
-  }
-
- private:
-  void stage(const ShardLayout& layout, int64_t block_idx) {
-    const int64_t length = layout.payload_bytes(block_idx);
-    int64_t at = layout.start + block_idx * layout.block_bytes;
-    buffer_.resize(static_cast<size_t>(kBlockHeaderBytes + length));
-    const auto& tensors = manifest_.tensors;
-    auto tensor = std::upper_bound(tensors.begin(), tensors.end(), at,
-                                   [](int64_t offset, const TensorEntry& t) { return offset < t.offset; });
-    --tensor;
-    uint32_t crc = 0;
-    for (int64_t done = 0; done < length; ++tensor) {
-      const int64_t inside = at - tensor->offset;
-      const int64_t count = std::min(length - done, tensor->length - inside);
-      if (count == 0) continue;
-      const TensorRef& source = *sources_[static_cast<size_t>(tensor - tensors.begin())];
-      const auto to = std::span(buffer_).subspan(static_cast<size_t>(kBlockHeaderBytes + done),
-                                                 static_cast<size_t>(count));
-      if (source.read) {
-        source.read(inside, to);
-        crc = base::crc32c(to, crc);
-      } else {
-        const auto part = source.bytes.subspan(static_cast<size_t>(inside), static_cast<size_t>(count));
-        // From the source, not from the copy: the copy is one of the things the checksum guards.
-        crc = base::crc32c(part, crc);
-        std::memcpy(to.data(), part.data(), part.size());
-      }
-      done += count;
-      at += count;
-    }
-    const auto header = block_header(layout, block_idx, crc);
-    std::copy(header.begin(), header.end(), buffer_.begin());
-  }
-
-  const Manifest& manifest_;
-  const std::vector<const TensorRef*>& sources_;
-  std::vector<std::byte> buffer_;
-};
-
-void cut_into_shards(Manifest& manifest, const SaveOptions& options) {
-  manifest.block_bytes = options.block_bytes;
-  const int64_t total = manifest.stream_length();
-  if (ceil_blocks(total, options.max_shard_bytes) > kMaxShards)
-    base::fail("max_shard_bytes = {} gives more than {} shards", options.max_shard_bytes, kMaxShards);
-  for (int64_t start = 0; start < total; start += options.max_shard_bytes) {
-    const size_t shard_idx = manifest.shards.size();
-    const int64_t length = std::min(options.max_shard_bytes, total - start);
-    manifest.shards.push_back({shard_name(shard_idx), start, length, 0, {}});
-    manifest.shards.back().file_length = ShardLayout::of(manifest, shard_idx).file_length();
-  }
-  check_shards(manifest, "checkpoint to be saved");
-}
-
-// The run of one save; holds what its steps share.
+// The leader's side of one save; holds what its steps share.
 class Saver {
  public:
-  Saver(base::Vfs& vfs, const std::string& directory, const StateView& state, const SaveOptions& options)
-      : vfs_(vfs), directory_(directory), options_(options), manifest_(describe(state)) {
-    std::map<std::string_view, const TensorRef*> by_name;
-    for (const TensorRef& tensor : state.tensors) by_name[tensor.name] = &tensor;
-    for (const TensorEntry& entry : manifest_.tensors) sources_.push_back(by_name.at(entry.name));
-    cut_into_shards(manifest_, options);
+  Saver(base::Vfs& vfs, const std::string& directory, const Share& share, const SaveOptions& options,
+        Team& team)
+      : vfs_(vfs), directory_(directory), share_(share), options_(options), team_(team) {
+    check_options(options);
+    describe();
     result_.step = manifest_.step;
     result_.path = in_directory(step_name(manifest_.step));
-    result_.state_sha256 = base::to_hex(manifest_.state_sha256);
   }
 
   SaveResult run() {
@@ -154,8 +65,9 @@ class Saver {
     const std::string temporary =
         in_directory(free_leftover_name(step_name(manifest_.step), listing.leftovers));
     try {
-      write_files(temporary);
-      read_back(temporary);
+      write_shards(temporary);
+      read_back();
+      write_manifest(temporary);
     } catch (const base::Error&) {
       discard(temporary);
       throw;
@@ -165,12 +77,75 @@ class Saver {
                  result_.warnings);
     point_best(listing.leftovers);
     remove_leftovers(vfs_, directory_, replaced, result_.warnings);
-    result_.removed_steps = remove_old(vfs_, directory_, manifest_.step, options_.keep, result_.warnings);
+    result_.removed_steps = remove_old(vfs_, directory_, manifest_.step, options_.keep, result_.warnings,
+                                       [this](const Loaded& loaded) { verify(loaded); });
     return std::move(result_);
   }
 
  private:
   std::string in_directory(const std::string& name) const { return base::join_path(directory_, name); }
+
+  void verify(const Loaded& loaded) {
+    if (team_.size() == 1) return loaded.verify();
+    team_.all(order::verify(loaded.path()));
+  }
+
+  // The whole table of contents but for the digests of tensors.
+  void describe() {
+    manifest_.step = share_.step;
+    manifest_.integers = share_.integers;
+    manifest_.reals = share_.reals;
+    manifest_.texts = share_.texts;
+    manifest_.block_bytes = options_.block_bytes;
+    for (const ShareTensor& t : share_.tensors)
+      manifest_.tensors.push_back(
+          {t.name, t.dtype, t.shape, 0, num_bytes_of(t.dtype, t.shape, t.name), t.row_bytes, {}});
+    std::sort(manifest_.tensors.begin(), manifest_.tensors.end(),
+              [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
+    std::string table;
+    for (const std::string& answer : team_.all(order::describe())) {
+      Description d = order::description(answer);
+      if (starts_.empty()) table = d.table_sha256;
+      if (d.table_sha256 != table)
+        base::fail(
+            "rank {} saves another state than rank 0: step, names, types or shapes of its tensors differ",
+            starts_.size());
+      starts_.push_back(length_);
+      const int64_t begin = length_;
+      for (SliceEntry& s : d.slices) {
+        length_ = base::checked_add(length_, s.where.length(), "bytes of all slices");
+        manifest_.slices.push_back(s);
+      }
+      cut_into_shards(begin);
+    }
+    const std::string what = "state to be saved";
+    complete(manifest_, what);
+    for (size_t i = 0; i < manifest_.shards.size(); ++i)
+      manifest_.shards[i].file_length = ShardLayout::of(manifest_, i).file_length();
+    settle_digest(what);
+    check_slices(manifest_, what);
+    check_shards(manifest_, what);
+    // Only the printer can tell a text that cannot be written; better now than with half the files on the disk.
+    static_cast<void>(print_manifest(manifest_));
+  }
+
+  // What one rank writes, from `begin` to the end so far.
+  void cut_into_shards(int64_t begin) {
+    if (ceil_blocks(length_ - begin, options_.max_shard_bytes) >
+        kMaxShards - static_cast<int64_t>(manifest_.shards.size()))
+      base::fail("max_shard_bytes = {} gives more than {} shards", options_.max_shard_bytes, kMaxShards);
+    for (int64_t start = begin; start < length_; start += options_.max_shard_bytes)
+      manifest_.shards.push_back({shard_name(manifest_.shards.size()),
+                                  start,
+                                  std::min(options_.max_shard_bytes, length_ - start),
+                                  0,
+                                  {}});
+  }
+
+  void settle_digest(const std::string& what) {
+    manifest_.state_sha256 = digest_of_state(manifest_);
+    check_contents(manifest_, what);
+  }
 
   void make_directory() {
     const std::optional<base::FileStat> found = vfs_.stat(directory_);
@@ -184,11 +159,12 @@ class Saver {
   bool is_there_already() {
     try {
       const Loaded loaded = open_step(vfs_, directory_, manifest_.step);
-      loaded.verify();
-      if (loaded.manifest().state_sha256 == manifest_.state_sha256) {
+      verify(loaded);
+      if (is_same(loaded)) {
         // Whoever renamed it may have died before this.
         vfs_.fsync_dir(directory_);
         result_.already_there = true;
+        result_.state_sha256 = loaded.state_sha256();
         result_.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
         return true;
       }
@@ -199,6 +175,20 @@ class Saver {
       return false;
     }
     base::fail("'{}' exists and holds another state; refusing to replace it", result_.path);
+  }
+
+  bool is_same(const Loaded& loaded) {
+    const Manifest& there = loaded.manifest();
+    const bool same_table =
+        std::equal(there.tensors.begin(), there.tensors.end(), manifest_.tensors.begin(),
+                   manifest_.tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
+                     return a.name == b.name && a.dtype == b.dtype && a.shape == b.shape;
+                   });
+    if (!same_table || there.integers != manifest_.integers || there.texts != manifest_.texts ||
+        !same_reals(there.reals, manifest_.reals))
+      return false;
+    const std::vector<std::string> answers = team_.all(order::compare(loaded.path()));
+    return std::all_of(answers.begin(), answers.end(), order::is_same);
   }
 
   std::string move_aside(std::vector<std::string>& taken) {
@@ -214,7 +204,7 @@ class Saver {
       try {
         const Loaded loaded = open_step(vfs_, directory_, step);
         manifest_.parent = ParentEntry{step, loaded.manifest_sha256()};
-        warn_if_unchanged(loaded.manifest());
+        parent_tensors_ = loaded.manifest().tensors;
         return;
       } catch (const base::Error& error) {
         result_.warnings.push_back(fmt::format("not taken as parent: {}", error.what()));
@@ -223,48 +213,55 @@ class Saver {
   }
 
   // A trainer that hands over stale copies writes checkpoints that look perfect; this is where it shows.
-  void warn_if_unchanged(const Manifest& parent) {
-    if (manifest_.tensors.empty()) return;
+  void warn_if_unchanged() {
+    if (manifest_.tensors.empty() || !manifest_.parent) return;
     const bool same = std::equal(
-        parent.tensors.begin(), parent.tensors.end(), manifest_.tensors.begin(), manifest_.tensors.end(),
+        parent_tensors_.begin(), parent_tensors_.end(), manifest_.tensors.begin(), manifest_.tensors.end(),
         [](const TensorEntry& a, const TensorEntry& b) { return a.name == b.name && a.sha256 == b.sha256; });
     if (same)
-      result_.warnings.push_back(
-          fmt::format("no tensor changed between step {} and step {}", parent.step, manifest_.step));
+      result_.warnings.push_back(fmt::format("no tensor changed between step {} and step {}",
+                                             manifest_.parent->step, manifest_.step));
   }
 
-  void write_files(const std::string& temporary) {
+  void write_shards(const std::string& temporary) {
     vfs_.mkdir(temporary);
-    ShardWriter writer(manifest_, sources_);
-    for (size_t i = 0; i < manifest_.shards.size(); ++i) {
-      ShardEntry& shard = manifest_.shards[i];
-      write_durably(vfs_, base::join_path(temporary, shard.file), options_.max_file_attempts,
-                    [&](base::File& file) { shard.sha256 = writer.write(file, i); });
-      result_.num_bytes += shard.file_length;
-    }
-    const std::string text = print_manifest(manifest_);
-    result_.manifest_sha256 = base::to_hex(digest_of_manifest(text));
-    result_.num_bytes += static_cast<int64_t>(text.size());
-    write_durably(vfs_, base::join_path(temporary, kManifestName), options_.max_file_attempts,
-                  [&](base::File& file) { file.write(std::as_bytes(std::span(text))); });
-    vfs_.fsync_dir(temporary);
+    team_.all(order::write(temporary, manifest_, starts_));
+    for (const ShardEntry& shard : manifest_.shards) result_.num_bytes += shard.file_length;
   }
 
-  void read_back(const std::string& temporary) {
+  void read_back() {
     try {
-      const Loaded loaded = open(vfs_, temporary);
-      if (base::to_hex(loaded.manifest_sha256()) != result_.manifest_sha256)
-        base::fail_with(ExitCode::Storage, "{}: another manifest was written", loaded.path());
-      loaded.verify();
+      size_t tensor_idx = 0;
+      for (const std::string& answer : team_.all(order::read_back()))
+        for (const base::Sha256Digest& digest : order::digests(answer))
+          manifest_.tensors.at(tensor_idx++).sha256 = digest;
+      PLEAT_CHECK(tensor_idx == manifest_.tensors.size());
     } catch (const base::VfsError&) {
       throw;
     } catch (const base::Error& error) {
+      if (error.code() != ExitCode::Storage) throw;
       base::fail_with(
           ExitCode::Storage,
           "the new checkpoint is not what was in memory when its save began (the disk or memory is "
           "faulty, or the state changed during the save): {}",
           error.what());
     }
+    settle_digest("state to be saved");
+    result_.state_sha256 = base::to_hex(manifest_.state_sha256);
+    warn_if_unchanged();
+  }
+
+  void write_manifest(const std::string& temporary) {
+    const std::string text = print_manifest(manifest_);
+    result_.manifest_sha256 = base::to_hex(digest_of_manifest(text));
+    result_.num_bytes += static_cast<int64_t>(text.size());
+    write_durably(vfs_, base::join_path(temporary, kManifestName), options_.max_file_attempts,
+                  [&](base::File& file) { file.write(std::as_bytes(std::span(text))); });
+    vfs_.fsync_dir(temporary);
+    // Exactly these files, of these lengths.
+    if (const Loaded loaded = open(vfs_, temporary);
+        base::to_hex(loaded.manifest_sha256()) != result_.manifest_sha256)
+      base::fail_with(ExitCode::Storage, "{}: another manifest was written", loaded.path());
   }
 
   // Frees the space at once if it can; the next save tries again.
@@ -307,18 +304,48 @@ class Saver {
 
   base::Vfs& vfs_;
   const std::string& directory_;
+  const Share& share_;
   const SaveOptions& options_;
+  Team& team_;
   Manifest manifest_;
-  std::vector<const TensorRef*> sources_;
+  int64_t length_ = 0;           // of the stream
+  std::vector<int64_t> starts_;  // in the stream, of what each rank writes
+  std::vector<TensorEntry> parent_tensors_;
   SaveResult result_;
 };
 
+std::string text_of(const SaveResult& r) {
+  return nlohmann::json{{"path", r.path},
+                        {"step", r.step},
+                        {"state", r.state_sha256},
+                        {"manifest", r.manifest_sha256},
+                        {"bytes", r.num_bytes},
+                        {"there", r.already_there},
+                        {"removed", r.removed_steps},
+                        {"warnings", r.warnings}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+SaveResult result_from(const std::string& text) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return {json.at("path"),  json.at("step"),  json.at("state"),   json.at("manifest"),
+          json.at("bytes"), json.at("there"), json.at("removed"), json.at("warnings")};
+}
+
 }  // namespace
+
+SaveResult save(base::Vfs& vfs, const std::string& directory, const Share& share, const SaveOptions& options,
+                Peers& peers) {
+  SaveWork mine(vfs, share, peers.rank(), peers.size(), options.max_file_attempts);
+  const Team::Work work = [&](const std::string& order) { return mine.carry_out(order); };
+  Team team(peers, work);
+  return result_from(team.run([&] { return text_of(Saver(vfs, directory, share, options, team).run()); }));
+}
 
 SaveResult save(base::Vfs& vfs, const std::string& directory, const StateView& state,
                 const SaveOptions& options) {
-  check_options(options);
-  return Saver(vfs, directory, state, options).run();
+  Alone alone;
+  return save(vfs, directory, whole_share(state), options, alone);
 }
 
 }  // namespace pleat::checkpoint

@@ -52,8 +52,9 @@ std::string shard_name(size_t shard_idx) { return fmt::format("shard-{:06}", sha
 
 ShardLayout ShardLayout::of(const Manifest& manifest, size_t shard_idx) {
   const ShardEntry& shard = manifest.shards.at(shard_idx);
-  return {static_cast<uint32_t>(shard_idx),
-          get(manifest.state_sha256, 0, 8),
+  return {static_cast<uint32_t>(manifest.version),
+          static_cast<uint32_t>(shard_idx),
+          manifest.mark,
           manifest.step,
           shard.start,
           shard.length,
@@ -77,7 +78,7 @@ int64_t ShardLayout::file_length() const {
 std::array<std::byte, kShardHeaderBytes> shard_header(const ShardLayout& layout) {
   std::array<std::byte, kShardHeaderBytes> out{};
   std::memcpy(out.data(), kShardMagic.data(), kShardMagic.size());
-  put(out, 8, static_cast<uint32_t>(kFormatVersion));
+  put(out, 8, layout.version);
   put(out, 12, layout.shard_idx);
   put(out, 16, layout.mark);
   put(out, 24, layout.step);
@@ -107,10 +108,15 @@ void check_shard_header(const ShardLayout& layout, std::span<const std::byte> ra
                     raw.size(), kShardHeaderBytes);
   const auto want = shard_header(layout);
   if (std::equal(want.begin(), want.end(), raw.begin())) return;
-  constexpr Field kFields[] = {
-      {"magic", 0, 8},         {"format version", 8, 4},     {"step", 24, 8},
-      {"shard number", 12, 4}, {"mark of the state", 16, 8}, {"start", 32, 8},
-      {"length", 40, 8},       {"block size", 48, 8},        {"header checksum", 60, 4}};
+  constexpr Field kFields[] = {{"magic", 0, 8},
+                               {"format version", 8, 4},
+                               {"step", 24, 8},
+                               {"shard number", 12, 4},
+                               {"mark of the checkpoint", 16, 8},
+                               {"start", 32, 8},
+                               {"length", 40, 8},
+                               {"block size", 48, 8},
+                               {"header checksum", 60, 4}};
   report(want, raw, kFields, where);
 }
 
@@ -124,7 +130,7 @@ std::span<const std::byte> check_block(const ShardLayout& layout, int64_t block_
   const auto want = block_header(layout, block_idx, base::crc32c(payload));
   if (std::equal(want.begin(), want.end(), raw.begin())) return payload;
   constexpr Field kFields[] = {{"block magic", 0, 4},
-                               {"mark of the state", 8, 8},
+                               {"mark of the checkpoint", 8, 8},
                                {"shard number", 16, 4},
                                {"block number", 20, 4},
                                {"length", 4, 4},

@@ -2,8 +2,8 @@
 // own header and CRC-32C.
 //
 // Every header is a function of the manifest and of the block's checksum, so a reader does not interpret
-// headers: it computes the one that must be there and compares. Headers carry a mark taken from the state's
-// digest, so a block or shard that belongs to another step, another place or another run is refused by name.
+// headers: it computes the one that must be there and compares. Headers carry the checkpoint's mark, so a block
+// or shard that belongs to another step, another place or another run is refused by name.
 #pragma once
 
 #include <array>
@@ -17,8 +17,9 @@ inline constexpr int64_t kBlockHeaderBytes = 32;
 inline constexpr int64_t kMaxBlocks = int64_t{1} << 31;
 
 struct ShardLayout {
+  uint32_t version;
   uint32_t shard_idx;
-  uint64_t mark;  // the first bytes of the state's digest
+  uint64_t mark;
   int64_t step;
   int64_t start;
   int64_t length;

@@ -86,6 +86,60 @@ base::Sha256Digest digest_of_state(const Manifest& manifest) {
   return hash.result();
 }
 
+namespace {
+
+// The first bytes of a digest as a number.
+uint64_t mark_from(const base::Sha256Digest& digest) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof value; ++i) value |= std::to_integer<uint64_t>(digest[i]) << (8 * i);
+  return value;
+}
+
+// Known before the first byte is written: the digests of tensors that lie on several ranks are not.
+base::Sha256Digest digest_of_slices(const Manifest& manifest) {
+  FieldHash hash;
+  hash.text("pleat slices 2");
+  hash.integer(manifest.step);
+  for (const auto& [name, value] : manifest.texts) hash.text(name), hash.text(value);
+  for (const SliceEntry& s : manifest.slices) {
+    for (const int64_t value :
+         {s.tensor_idx, s.where.row_begin, s.where.row_end, s.where.byte_begin, s.where.byte_end})
+      hash.integer(value);
+    hash.digest(s.sha256);
+  }
+  return hash.result();
+}
+
+}  // namespace
+
+void complete(Manifest& manifest, const std::string& path) {
+  const auto add = [&](int64_t sum, int64_t length) {
+    if (length < 0 || length > kMaxSize || sum > kMaxSize - length)
+      base::fail("{}: more than {} bytes", path, kMaxSize);
+    return sum + length;
+  };
+  if (manifest.version == 1) {
+    for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+      TensorEntry& t = manifest.tensors[i];
+      t.row_bytes = t.length;
+      if (t.length > 0) manifest.slices.push_back({static_cast<int64_t>(i), {0, 1, 0, t.length}, t.sha256});
+    }
+  } else {
+    int64_t offset = 0;
+    for (TensorEntry& t : manifest.tensors) t.offset = offset, offset = add(offset, t.length);
+  }
+  int64_t start = 0;
+  for (SliceEntry& s : manifest.slices) {
+    int64_t length = 0;
+    if (s.where.row_end < s.where.row_begin || s.where.byte_end < s.where.byte_begin ||
+        __builtin_mul_overflow(s.where.row_end - s.where.row_begin, s.where.width(), &length))
+      base::fail("{}: slice {} has impossible rows or bytes", path, &s - manifest.slices.data());
+    s.start = start;
+    start = add(start, length);
+  }
+  manifest.mark = mark_from(manifest.version == 1 ? manifest.state_sha256 : digest_of_slices(manifest));
+}
+
 Manifest describe(const StateView& state) {
   Manifest manifest;
   manifest.step = state.step;
@@ -102,7 +156,7 @@ Manifest describe(const StateView& state) {
       base::fail("tensor '{}' has {} bytes of memory; its shape needs {}", tensor->name, tensor->bytes.size(),
                  length);
     manifest.tensors.push_back(
-        {tensor->name, tensor->dtype, tensor->shape, offset, length, digest_of(*tensor, length)});
+        {tensor->name, tensor->dtype, tensor->shape, offset, length, length, digest_of(*tensor, length)});
     offset = base::checked_add(offset, length, "bytes of all tensors");
   }
   manifest.state_sha256 = digest_of_state(manifest);

@@ -24,6 +24,11 @@ struct TensorRef {
   std::function<void(int64_t begin, std::span<std::byte> out)> read = {};
 };
 
+// `count` bytes of a tensor from `tensor_begin` on, and where they are in memory that holds a part of it.
+struct Part {
+  int64_t tensor_begin = 0, out_begin = 0, count = 0;
+};
+
 // Order of `tensors` does not matter: files and digests use ascending names.
 struct StateView {
   int64_t step = 0;

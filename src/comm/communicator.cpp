@@ -50,6 +50,13 @@ int Communicator::captured() {
 }
 void Communicator::launched(int) { captured(); }
 
+std::vector<std::unique_ptr<Communicator>> Endpoint::groups(std::span<const WantedGroup> wanted,
+                                                            Buffers buffers) {
+  std::vector<std::unique_ptr<Communicator>> made;
+  for (const WantedGroup& w : wanted) made.push_back(group(w.name, w.ranks, buffers, w.stream));
+  return made;
+}
+
 uint64_t Communicator::next_sequence(Operation operation) {
   return (operation >= Operation::Send ? next_message_ : next_collective_)++;
 }
@@ -238,8 +245,8 @@ void Communicator::broadcast(std::string_view stage, MutableBytes data, int root
   record_and_execute(call);
 }
 
-void Communicator::barrier(std::string_view stage) {
-  Call call{.operation = Operation::Barrier, .stage = stage};
+void Communicator::barrier(std::string_view stage, MutableBytes met) {
+  Call call{.operation = Operation::Barrier, .stage = stage, .out = met};
   record_and_execute(call);
 }
 

@@ -79,7 +79,8 @@ class Communicator {
   void shift(std::string_view stage, Bytes in, MutableBytes out);
   // data of `root` to all.
   void broadcast(std::string_view stage, MutableBytes data, int root);
-  void barrier(std::string_view stage);
+  // An enqueued one sets the byte `met` (of the device, may be absent) to 1 when all have come, to 0 if that was called off.
+  void barrier(std::string_view stage, MutableBytes met = {});
 
   // Messages between two ranks, matched by tag (0 to kMaxTag), in order per (sender, receiver, tag); sizes
   // must agree.
@@ -105,6 +106,8 @@ class Communicator {
   // was asked last a number; `launched` says, right before it happens, that the graph that holds them is launched.
   virtual int captured();
   virtual void launched(int captured);
+  // Memory of the device that what carries the group has taken for it so far, measured; 0 where it takes none.
+  virtual int64_t device_bytes() const { return 0; }
 
   // The same for typed memory.
   template <class T>
@@ -144,6 +147,14 @@ class Communicator {
 // Where the buffers of a group's calls lie. Device: memory of one GPU that all its ranks use.
 enum class Buffers : uint8_t { Host, Device };
 
+class SharedWindows;  // comm/windows/windows.h
+// A group as a rank asks for it; the fields are the arguments of Endpoint::group.
+struct WantedGroup {
+  std::string name;
+  std::vector<int> ranks;
+  void* stream = nullptr;
+};
+
 // One rank's door to the others: makes its end of any group.
 class Endpoint {
  public:
@@ -153,9 +164,24 @@ class Endpoint {
   // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
   // Two groups of one name must not overlap unless they are the same. May wait for the other members. Throws
   // where it cannot carry such buffers. `stream`: of the lane whose calls these are (a cudaStream_t), there
-  // as long as calls are made; carriers whose calls are enqueued put them there, others need none.
+  // as long as calls are made; carriers whose calls are enqueued put them there, others need none. Where groups
+  // meet on the device, all ranks of the world call it together, as `groups`.
   virtual std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks,
                                               Buffers buffers = Buffers::Host, void* stream = nullptr) = 0;
+  // Windows between `ranks`, all of which make the same calls. Why they cannot have any; "": they can.
+  virtual std::string why_no_windows(std::span<const int> ranks, Buffers buffers);
+  // `memory`: this rank's, with a header in front. Throws where ranks cannot have any.
+  virtual std::unique_ptr<SharedWindows> share_windows(std::span<const int> ranks, Buffers buffers,
+                                                       std::byte* memory);
+  // A group whose calls are meetings about these windows, blocking or enqueued as its groups are.
+  virtual std::unique_ptr<Communicator> window_group(const std::string& name, std::span<const int> ranks,
+                                                     SharedWindows& windows, Buffers buffers, void* stream);
+  // Several at once, in the order asked for. Where groups meet on the device, all ranks of the world call this
+  // together, also one that asks for none; what they ask for may differ, as between stages of a pipeline.
+  virtual std::vector<std::unique_ptr<Communicator>> groups(std::span<const WantedGroup> wanted,
+                                                            Buffers buffers);
+  // Memory of the device taken for the world itself, beside that of its groups, measured.
+  virtual int64_t device_bytes() const { return 0; }
   // Of groups with such buffers: how the ranks of this run meet.
   virtual program::Meeting meeting(Buffers) const { return program::Meeting::OnHost; }
 };

@@ -70,8 +70,12 @@ tcp::Door read_door(const World& world, const Environment& environment) {
   if (door.token.empty() && slurm) door.token = "slurm " + job + "." + step;
   if (door.token.empty()) door.token = "run " + value_of(environment, "TORCHELASTIC_RUN_ID");
   const std::string listening = value_of(environment, kListeningVariable);
-  if (world.rank == 0 && !listening.empty())
+  if (world.rank == 0 && !listening.empty()) {
     door.listening = number_of(listening, kListeningVariable, 0, 1 << 20);
+    if (!tcp::is_listening(door.listening))
+      base::fail("{}={} in the environment: no socket that listens; `pleat launch` alone sets it, unset it",
+                 kListeningVariable, door.listening);
+  }
   return door;
 }
 

@@ -14,7 +14,7 @@ inline constexpr const char *kListeningVariable = "PLEAT_LISTENING", *kTokenVari
 // MASTER_ADDR and MASTER_PORT, where they are set. Under Slurm they need not be: the first machine of the job step's list
 // (SLURM_STEP_NODELIST), and a port that follows from job and step. The token is PLEAT_JOB_TOKEN, or else what names the
 // job: TORCHELASTIC_RUN_ID, SLURM_JOB_ID with SLURM_STEP_ID. Throws base::Error, naming the variables, when a place is
-// missing or no port.
+// missing or no port, or the descriptor does not listen.
 tcp::Door read_door(const World& world, const Environment& environment);
 tcp::Door read_door(const World& world);  // of this process
 

@@ -1,6 +1,7 @@
 #include "comm/enqueued.h"
 
 #include "base/error.h"
+#include "comm/same_call.h"
 
 namespace pleat::comm {
 
@@ -17,6 +18,7 @@ void EnqueuedCommunicator::record(const Call& call, const FlightEntry& entry) {
   under_way_.back().enqueued_ns = steady_ns();
   show_oldest();
   try {
+    if (host_ && call.operation < Operation::Send) require_same_call(*host_, *this, call);
     execute(call);
   } catch (...) {
     if (under_way_.size() == first_ + 1) {

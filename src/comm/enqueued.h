@@ -18,6 +18,9 @@ class EnqueuedCommunicator : public Communicator {
   bool watch() final;
   int captured() final;
   void launched(int captured) final;
+  // Check mode: from now on the members compare each collective over `host`, which has the same members, before it is
+  // put on the stream. Calls that are captured into a graph are not: the run before the capture made the same ones.
+  void compare_over(std::unique_ptr<Communicator> host) { host_ = std::move(host); }
 
  protected:
   using Communicator::Communicator;
@@ -34,6 +37,7 @@ class EnqueuedCommunicator : public Communicator {
   void show_oldest();
   [[noreturn]] void fail(const std::string& why);
 
+  std::unique_ptr<Communicator> host_;  // where calls are compared; none: they are not
   std::mutex mutex_;
   std::vector<FlightEntry> under_way_;  // oldest first, from first_ on
   size_t first_ = 0;

@@ -26,11 +26,13 @@ struct Trial {
 
 class Bench {
  public:
-  Bench(Communicator& c, int64_t count)
-      : c_(c), n_(c.size()), me_(c.rank()), count_(count), whole_(n_ * count) {
-    in_.resize(static_cast<size_t>(whole_));
-    for (int64_t i = 0; i < whole_; ++i) in_[static_cast<size_t>(i)] = value(me_, i);
-    out_.resize(in_.size());
+  Bench(Communicator& c, ExerciseMemory& memory, int64_t count)
+      : c_(c), memory_(memory), n_(c.size()), me_(c.rank()), count_(count), whole_(n_ * count) {
+    seen_.resize(static_cast<size_t>(whole_));
+    for (int64_t i = 0; i < whole_; ++i) seen_[static_cast<size_t>(i)] = value(me_, i);
+    in_ = memory_.allocate(whole_ * 4);
+    out_ = memory_.allocate(whole_ * 4);
+    memory_.write(in_, seen_.data(), whole_ * 4);
     for (int r = 0; r < n_; ++r) {
       elements_.push_back(count);
       bytes_.push_back(count * 4);
@@ -81,7 +83,7 @@ class Bench {
          }},
         {"broadcast", share,
          [this] {
-           if (me_ == n_ - 1) std::memcpy(out_.data(), in_.data(), static_cast<size_t>(count_) * 4);
+           if (me_ == n_ - 1) memory_.copy(out_, in_, count_ * 4);
            c_.broadcast(kStage, part(out_, count_), n_ - 1);
          },
          [this] { return compare(count_, [this](int64_t i) { return value(n_ - 1, i); }); }},
@@ -99,15 +101,20 @@ class Bench {
     };
   }
 
-  void poison() { std::fill(out_.begin(), out_.end(), std::numeric_limits<float>::quiet_NaN()); }
+  void poison() {
+    std::fill(seen_.begin(), seen_.end(), std::numeric_limits<float>::quiet_NaN());
+    memory_.write(out_, seen_.data(), whole_ * 4);
+  }
+  void run(const Trial& trial) {
+    trial.run();
+    memory_.wait(c_);
+  }
 
  private:
   static constexpr const char* kStage = "doctor";
   static constexpr auto kType = tensor::Dtype::F32;
 
-  static MutableBytes part(std::vector<float>& v, int64_t count) {
-    return std::as_writable_bytes(std::span(v).first(static_cast<size_t>(count)));
-  }
+  static MutableBytes part(std::byte* v, int64_t count) { return {v, static_cast<size_t>(count) * 4}; }
 
   // Even ranks send first, so that nobody waits for the whole line.
   void down_the_line() {
@@ -118,41 +125,45 @@ class Bench {
     if (me_ > 0)
       c_.receive(kStage, me_ - 1, 2, part(out_, count_));
     else
-      std::memcpy(out_.data(), in_.data(), static_cast<size_t>(count_) * 4);
+      memory_.copy(out_, in_, count_ * 4);
     if (me_ % 2 != 0) send();
   }
 
   template <class F>
-  std::string compare(int64_t count, F want) const {
+  std::string compare(int64_t count, F want) {
+    memory_.read(seen_.data(), out_, count * 4);
     for (int64_t i = 0; i < count; ++i) {
-      if (out_[static_cast<size_t>(i)] != want(i))
-        return fmt::format("element {} is {}, needed {}", i, out_[static_cast<size_t>(i)], want(i));
+      if (seen_[static_cast<size_t>(i)] != want(i))
+        return fmt::format("element {} is {}, needed {}", i, seen_[static_cast<size_t>(i)], want(i));
     }
     return "";
   }
 
   Communicator& c_;
+  ExerciseMemory& memory_;
   int n_, me_;
   int64_t count_, whole_;
-  std::vector<float> in_, out_;
+  std::byte *in_ = nullptr, *out_ = nullptr;
+  std::vector<float> seen_;  // on the host: what is put there, what came out
   std::vector<int64_t> elements_, bytes_, offsets_;
 };
 
 // The slowest rank's median; the answer of a first call, into poisoned memory, is checked.
-double median_seconds(Communicator& c, Bench& bench, const Trial& trial, int repeats, std::string& fault) {
+double median_seconds(Communicator& words, Bench& bench, const Trial& trial, int repeats,
+                      std::string& fault) {
   bench.poison();
-  trial.run();
+  bench.run(trial);
   fault = trial.verify();
-  c.barrier("doctor");
+  words.barrier("doctor");
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
     const int64_t start = steady_ns();
-    trial.run();
+    bench.run(trial);
     times.push_back(static_cast<double>(steady_ns() - start) * 1e-9);
   }
   std::sort(times.begin(), times.end());
   double seconds = times[times.size() / 2];
-  c.all_reduce("doctor time", std::span(&seconds, 1), Reduce::Max);
+  words.all_reduce("doctor time", std::span(&seconds, 1), Reduce::Max);
   return seconds;
 }
 
@@ -170,24 +181,29 @@ std::string agreed(Communicator& c, const std::string& fault) {
 }  // namespace
 
 std::vector<Exercised> exercise(Communicator& group, const ExerciseSize& size) {
+  return exercise(group, group, *exercise_on_host(), size);
+}
+
+std::vector<Exercised> exercise(Communicator& group, Communicator& words, ExerciseMemory& memory,
+                                const ExerciseSize& size) {
   if (size.bytes < 8 || size.bytes % 4 != 0 || size.repeats < 1)
     base::fail(
         "cannot exercise with {} bytes and {} repeats; needed a multiple of 4 from 8 on, and 1 or more",
         size.bytes, size.repeats);
-  Bench small(group, 2), large(group, size.bytes / 4);
+  Bench small(group, memory, 2), large(group, memory, size.bytes / 4);
   const std::vector<Trial> quick = small.trials(), heavy = large.trials();
   std::vector<Exercised> results;
   for (size_t i = 0; i < quick.size(); ++i) {
     Exercised result;
     result.operation = quick[i].name;
     std::string small_fault, large_fault;
-    result.latency_seconds = median_seconds(group, small, quick[i], 4 * size.repeats, small_fault);
+    result.latency_seconds = median_seconds(words, small, quick[i], 4 * size.repeats, small_fault);
     if (heavy[i].sent_fraction >= 0) {
-      const double seconds = median_seconds(group, large, heavy[i], size.repeats, large_fault);
+      const double seconds = median_seconds(words, large, heavy[i], size.repeats, large_fault);
       const double sent = heavy[i].sent_fraction * static_cast<double>(size.bytes) * group.size();
       result.bytes_per_second = sent / std::max(seconds, 1e-9);
     }
-    result.fault = agreed(group, small_fault.empty() ? large_fault : small_fault);
+    result.fault = agreed(words, small_fault.empty() ? large_fault : small_fault);
     results.push_back(result);
   }
   return results;

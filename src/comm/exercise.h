@@ -2,6 +2,7 @@
 #pragma once
 
 #include "comm/communicator.h"
+#include "comm/exercise_memory.h"
 
 namespace pleat::comm {
 
@@ -18,7 +19,12 @@ struct ExerciseSize {
   int repeats = 7;
 };
 
-// Called by all ranks of the group; every rank gets the same list. Wrong answers are results, not errors.
+// Called by all ranks of the group; every rank gets the same list. Wrong answers are results, not errors. Times are until
+// a call is done, also where it is enqueued.
 std::vector<Exercised> exercise(Communicator& group, const ExerciseSize& size);
+// The same for a group whose buffers lie in `memory`; `words` has the same members and carries, in host memory, what
+// they tell each other about the answers.
+std::vector<Exercised> exercise(Communicator& group, Communicator& words, ExerciseMemory& memory,
+                                const ExerciseSize& size);
 
 }  // namespace pleat::comm

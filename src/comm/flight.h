@@ -21,6 +21,9 @@ enum class FlightState : uint8_t { Empty, InFlight, Done, Failed };
 // The group of a rank that has come to the end of its run and waits for the others.
 inline constexpr const char* kClosing = "world (closing)";
 
+// What the stage of a call begins with in which ranks come together to open groups.
+inline constexpr const char* kOpening = "opening";
+
 // One recorded call. Texts are cut to what fits.
 struct FlightEntry {
   static constexpr size_t kGroupBytes = 32, kStageBytes = 96;

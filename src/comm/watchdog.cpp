@@ -175,7 +175,7 @@ void Watchdog::watch() {
     }
     // This thread slept that long only if all of the process did (a shell's stop key): no rank is to blame.
     if (seconds_since(before) > std::max(1.0, timeout / 2)) continued_ns_ = steady_ns();
-    std::string table = view_.processes ? find_lost() : "";
+    std::string table = view_.processes && !ends_by_itself() ? find_lost() : "";
     if (table.empty() && timeout > 0) table = find_unended(timeout);
     if (table.empty() && timeout > 0) table = find_stall(timeout);
     if (table.empty()) continue;
@@ -219,6 +219,18 @@ std::string Watchdog::find_lost() {
       return fmt::format("pleat: rank {} is gone ({})\n{}", r, how_gone(*flight), table_without(r));
   }
   return "";
+}
+
+// A rank that has failed ends with its own words and code, also when others have failed of the same thing; to unwind
+// takes time where groups on a GPU are called off.
+bool Watchdog::ends_by_itself() {
+  constexpr int64_t kUnwindNs = 5'000'000'000;
+  const bool failed = std::any_of(view_.own.begin(), view_.own.end(), [&](int rank) {
+    return view_.flights[static_cast<size_t>(rank)]->state() == RankState::Failed;
+  });
+  if (!failed) return false;
+  if (own_failed_seen_ns_ == 0) own_failed_seen_ns_ = steady_ns();
+  return steady_ns() - own_failed_seen_ns_ < kUnwindNs;
 }
 
 std::string Watchdog::find_unended(double timeout_seconds) {
@@ -278,9 +290,21 @@ std::string Watchdog::find_stall(double timeout_seconds) const {
   if (!stuck || waited(stuck->entry) < timeout_seconds) return "";
   stuck = nearest_to_cause(*stuck, timeout_seconds / 2);
   const FlightEntry& e = stuck->entry;
-  return fmt::format("pleat: stall: {}, {} bytes: rank {} has waited {:.1f} s, the time-out is {:g} s\n{}",
+  return fmt::format("pleat: stall: {}, {} bytes: rank {} has waited {:.1f} s, the time-out is {:g} s\n{}{}",
                      named(e), e.bytes, stuck->rank, seconds_since(e.started_ns), timeout_seconds,
-                     rows(stuck));
+                     not_come(*stuck), rows(stuck));
+}
+
+std::string Watchdog::not_come(const Stuck& stuck) const {
+  if (!std::string_view(stuck.entry.stage).starts_with(kOpening)) return "";
+  std::vector<int> missing;
+  for (const int member : members_of(stuck)) {
+    const RankFlight* flight = view_.flights[static_cast<size_t>(member)];
+    if (flight && arrival(flight->entries(), member, stuck.entry, stuck.rank) == Arrival::No)
+      missing.push_back(member);
+  }
+  if (missing.empty()) return "";
+  return fmt::format("pleat: these ranks have not come: {}\n", fmt::join(missing, ", "));
 }
 
 Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) const {

@@ -58,6 +58,7 @@ class Watchdog {
   };
   void watch();
   std::string find_lost();
+  bool ends_by_itself();
   std::string find_unended(double timeout_seconds);
   std::string table_without(size_t rank) const;  // as table_of_failure, but never empty
   std::optional<Stuck> waits_for(int rank) const;
@@ -69,6 +70,8 @@ class Watchdog {
   bool is_stopped(int rank) const;  // its process, by a signal
   std::vector<int> members_of(const Stuck& stuck) const;
   std::string rows(const std::optional<Stuck>& stuck) const;
+  // "" unless groups are being opened: then one line with who has not come.
+  std::string not_come(const Stuck& stuck) const;
   void report(const std::string& table);
 
   View view_;

@@ -219,9 +219,11 @@ struct ParallelConfig {
   std::string order = "tp-cp-ep-dp-pp";
   std::string pipeline_layout;          // empty: layers evenly over pp x vpp chunks
   std::string dispatcher = "alltoall";  // how tokens reach experts on other ranks; or "allgather"
+  std::string exchange = "auto";        // how alltoall moves rows: counted, padded, windows
   std::string context = "allgather";    // how context ranks see each other's rows; alltoall, ring
   int64_t bucket_mib = 128;             // gradients of several parameters in one message; 0: one by one
   int64_t optimizer_group = 0;          // replicas that share one optimizer state; 0: all
+  int64_t ranks_per_node = 0;           // neighbours in rank order that share a machine; 0: not declared
 
   bool operator==(const ParallelConfig&) const = default;
 };
@@ -231,6 +233,7 @@ struct CommConfig {
   double timeout = 300;  // seconds; 0: never
   bool check = false;
   bool mpi_native = false;
+  int64_t exchange_sms = 0;  // of a GPU, for stores into windows; 0: all
 
   bool operator==(const CommConfig&) const = default;
 };

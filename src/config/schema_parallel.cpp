@@ -25,6 +25,20 @@ void add_comm_keys(std::vector<Key>& keys) {
           "Under MPI: take the library's own reductions. Their order of sums is the library's choice, so the "
           "last bits may differ from those of thread ranks.")
           .when(on_ranks(RankCount::Several)));
+  keys.push_back(
+      key("exchange_sms", &C::exchange_sms,
+          "Multiprocessors of a GPU that stores into windows of other ranks may take, so that products "
+          "beside "
+          "them keep the rest. 0: all.")
+          .range(0, 1024)
+          .when({"rows move through windows: device.kind = \"cuda\" and parallel.exchange is auto or windows",
+                 {"device.kind", "parallel.exchange", "parallel.ep", "parallel.etp"},
+                 [](const Config& c) {
+                   return c.device.kind == "cuda" && c.parallel.ep * c.parallel.etp > 1 &&
+                          c.parallel.dispatcher == "alltoall" &&
+                          (c.parallel.exchange == "auto" || c.parallel.exchange == "windows");
+                 }})
+          .see({"parallel.exchange"}));
 }
 
 }  // namespace
@@ -90,6 +104,20 @@ std::vector<Key> parallel_keys() {
                  [](const Config& c) { return c.parallel.ep * c.parallel.etp > 1; }})
           .see({"parallel.ep", "parallel.etp"}));
   keys.push_back(
+      key("exchange", &P::exchange,
+          "How dispatcher alltoall moves rows. counted: exactly the rows there are; on GPUs the host must "
+          "know how many, and waits for the device once per exchange. padded: as many as there could be, so "
+          "nobody waits, and more bytes move. windows: ranks store rows into each other's memory, a token "
+          "once per rank, and nobody waits; all ranks that share experts must reach each other's memory. "
+          "auto: windows between GPUs that do, else counted. All give the same bits.")
+          .one_of({"auto", "counted", "padded", "windows"})
+          .when({"experts are spread and parallel.dispatcher = \"alltoall\"",
+                 {"parallel.ep", "parallel.etp", "parallel.dispatcher"},
+                 [](const Config& c) {
+                   return c.parallel.ep * c.parallel.etp > 1 && c.parallel.dispatcher == "alltoall";
+                 }})
+          .see({"parallel.dispatcher", "comm.exchange_sms"}));
+  keys.push_back(
       key("context", &P::context,
           "How context ranks see each other's rows in attention. allgather: keys and values of all rows come "
           "to every rank. alltoall: every rank takes all rows of some heads (cp must divide them). ring: "
@@ -116,6 +144,15 @@ std::vector<Key> parallel_keys() {
           .range(0, kMost)
           .when(on_ranks(RankCount::Several))
           .see({"parallel.bucket_mib"}));
+  keys.push_back(
+      key("ranks_per_node", &P::ranks_per_node,
+          "Ranks that share a machine, neighbours in rank order; the last machine may have fewer. `pleat "
+          "layout` then says which groups cross machines, `pleat simulate` takes the fast link for groups "
+          "inside one, and `pleat train` stops where the launcher started another number. 0: not declared; "
+          "simulate takes tensor, context and expert-tensor groups for near, all others for far.")
+          .range(0, kMost)
+          .when(on_ranks(RankCount::Several))
+          .see({"parallel.order"}));
   add_comm_keys(keys);
   return keys;
 }

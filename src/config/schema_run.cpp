@@ -15,6 +15,19 @@ Condition a_step_has_lanes() {
   return out;
 }
 
+// On several ranks the step is a graph where no exchange needs a count on the host first.
+Condition a_step_can_be_a_graph() {
+  Condition out = on_ranks(RankCount::One);
+  out.text =
+      "the run has one rank, or several that do not exchange experts' rows by parallel.exchange \"counted\"";
+  out.decided_by = {"parallel.exchange", "parallel.dispatcher", "parallel.ep", "parallel.etp"};
+  out.anyway = [](const Config& c) {
+    return c.parallel.ep * c.parallel.etp == 1 || c.parallel.dispatcher == "allgather" ||
+           c.parallel.exchange != "counted";
+  };
+  return out;
+}
+
 void add_train_keys(std::vector<Key>& keys) {
   using T = TrainConfig;
   const auto key = [](const char* name, auto T::*field, std::string meaning) {
@@ -167,9 +180,11 @@ void add_device_keys(std::vector<Key>& keys) {
           .one_of({"cpu", "cuda"}));
   keys.push_back(
       key("graph", &D::graph,
-          "Capture the step of one rank as one CUDA graph after the first: no launch costs, the same bits. "
-          "Several ranks run stage by stage, whatever this says.")
-          .when(on_ranks(RankCount::One))
+          "Capture the step as one CUDA graph after the first: no launch costs, the same bits. Of several "
+          "ranks each has a graph of its own part, exchanges included, where they are processes with a GPU "
+          "each; where a host must read counts (parallel.exchange \"counted\"), and on threads that share "
+          "a GPU, steps run stage by stage, whatever this says.")
+          .when(a_step_can_be_a_graph())
           .when({"device.kind is \"cuda\"", {"device.kind"}, [](const Config& c) {
                    return c.device.kind == "cuda";
                  }}));

@@ -9,6 +9,13 @@ void name_arguments(std::span<Arg> args, program::KernelKind kind, program::Phas
     args[i].kernel = name_of(kind), args[i].name = program::argument_of(arguments, args.size(), i).name;
 }
 
+std::string types_of(std::span<const Arg> args) {
+  std::string out;
+  for (const Arg& a : args)
+    out += fmt::format("{}{}", out.empty() ? "" : ", ", a.present ? tensor::name_of(a.dtype) : "none");
+  return out;
+}
+
 std::string shape_text(std::span<const int64_t> shape) {
   std::string out = "[";
   for (size_t i = 0; i < shape.size(); ++i) out += fmt::format("{}{}", i ? ", " : "", shape[i]);

@@ -39,6 +39,8 @@ void require_same_shape(const Arg& arg, const Arg& other);
 void require_like(const Arg& arg, const Arg& other);
 // "[2, 3]", for texts of refuse.
 std::string shape_text(std::span<const int64_t> shape);
+// "bf16, i32, none", for the same.
+std::string types_of(std::span<const Arg> args);
 // "[kernel] attribute-like text": for what is no single argument's fault.
 template <class... Args>
 [[noreturn]] void refuse(const Arg& of, fmt::format_string<Args...> format, Args&&... args) {

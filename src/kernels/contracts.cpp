@@ -20,6 +20,7 @@
 #include "kernels/sigmoid_gate/contract.h"
 #include "kernels/swiglu/contract.h"
 #include "kernels/token_score/contract.h"
+#include "kernels/windows/contract.h"
 
 namespace pleat::kernels {
 namespace {

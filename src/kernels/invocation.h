@@ -53,11 +53,28 @@ inline std::byte* scratch_for(std::span<std::byte> scratch, int64_t bytes) {
   return scratch.data();
 }
 
+// The windows of a group's ranks (program::Space::Window), in group order: all laid out alike, so what lies at an address
+// of this rank's lies as far from the beginning of another's.
+struct Windows {
+  std::span<std::byte* const> begin;
+  int own = 0;  // this rank's place in the group
+
+  int size() const { return static_cast<int>(begin.size()); }
+  template <class T>
+  T* of(int rank, const Arg& arg) const {
+    return arg.data
+               ? reinterpret_cast<T*>(begin[static_cast<size_t>(rank)] +
+                                      (static_cast<std::byte*>(arg.data) - begin[static_cast<size_t>(own)]))
+               : nullptr;
+  }
+};
+
 struct Invocation {
   std::span<const Arg> args;
   const program::AttrSet* attrs = nullptr;
   device::Pool* pool = nullptr;
   std::span<std::byte> scratch = {};  // begins at a multiple of 256 bytes
+  Windows windows = {};               // of kernels that write them: those of the stage's group
 
   double attr(std::string_view key) const {
     for (const program::Attr& a : *attrs)

@@ -89,6 +89,9 @@ struct Saved {
   // rank's experts need.
   ValueId all_offsets = kNoValue, expert_offsets = kNoValue, source_row = kNoValue, sorted_row = kNoValue,
           expert_row_token = kNoValue, expert_token_row = kNoValue;
+  ValueId send_row = kNoValue, returned_row = kNoValue;  // of padded parts
+  // Through windows: tokens each rank sends to each, where this rank's lie there, and the rows of those that came.
+  ValueId token_offsets = kNoValue, token_slot = kNoValue, all_tokens = kNoValue, token_rows = kNoValue;
   // Context ranks: keys and values of all rows, or of its own (ring), or all rows of some heads.
   ValueId context_kv = kNoValue, context_qkv = kNoValue, context_out = kNoValue;
   ValueId shared_gate_up = kNoValue, shared_activated = kNoValue, shared_out = kNoValue;

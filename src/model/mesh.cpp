@@ -7,6 +7,12 @@
 
 namespace pleat::model {
 
+std::string_view name_of(RowExchange exchange) {
+  return exchange == RowExchange::Counted  ? "counted"
+         : exchange == RowExchange::Padded ? "padded"
+                                           : "windows";
+}
+
 std::string_view name_of(ContextKind kind) {
   switch (kind) {
     case ContextKind::AllGather:

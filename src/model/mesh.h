@@ -13,6 +13,10 @@
 namespace pleat::model {
 
 enum class Dispatcher : uint8_t { AllGather, AllToAll };
+// How alltoall moves rows. Counted: as many as there are, which the host must know. Padded: as many as there could be.
+// Windows: stored into memory of the ranks that get them.
+enum class RowExchange : uint8_t { Counted, Padded, Windows };
+std::string_view name_of(RowExchange exchange);  // as parallel.exchange names it
 enum class ContextKind : uint8_t { AllGather, AllToAll, Ring };
 std::string_view name_of(ContextKind kind);         // as parallel.context names it
 ContextKind context_kind(const std::string& name);  // its inverse
@@ -21,6 +25,8 @@ struct Mesh {
   int64_t tp = 1, cp = 1, dp = 1, pp = 1, vpp = 1;  // attention side
   int64_t ep = 1, etp = 1, edp = 1;                 // expert side
   Dispatcher dispatcher = Dispatcher::AllToAll;
+  RowExchange exchange = RowExchange::Counted;
+  int64_t exchange_sms = 0;  // multiprocessors of a GPU that stages which store into windows may take; 0: all
   ContextKind context = ContextKind::AllGather;
   // One rank that drops tokens as this many ranks of a microbatch would: an expert's capacity holds for each
   // piece of the tokens by itself (the input "piece" says which). A reference for layouts.

@@ -115,6 +115,10 @@ void kernel_rules(const config::Config& c, const Mesh& m, Faults& f) {
               "in a microbatch{}",
               most, sources, program::kMaxRows, gathers ? "" : ", or a moe.token_budget"));
   if (!gpu) return;
+  if (m.exchange == RowExchange::Windows && !gathers && sources > program::kMaxWindowRanks)
+    f.add("parallel.exchange",
+          fmt::format("parallel.exchange = \"windows\" between {} ranks is more than a GPU takes: at most {}",
+                      sources, program::kMaxWindowRanks));
   const int64_t own = c.moe.num_experts / m.ep;
   if (sources > 1 && c.moe.top_k > program::kMaxGpuChoices)
     f.add("moe.top_k",

@@ -114,6 +114,15 @@ std::vector<Run> local_runs(const Parameter& p, const Mesh& mesh, const Place& p
   return runs;
 }
 
+int64_t row_elements(const Parameter& p, const Mesh& mesh) {
+  int64_t first = 0;
+  for (const Shard& s : p.sharded)
+    if (ranks_along(mesh, s.axis) > 1) first = std::max(first, s.dim);
+  int64_t elements = 1;
+  for (size_t dim = static_cast<size_t>(first); dim < p.shape.size(); ++dim) elements *= p.shape[dim];
+  return elements;
+}
+
 bool holds_layer(const config::Config& c, const Role& role, int layer) {
   return layer >= c.model.num_layers ? role.has_head() : role.has_layer(layer);
 }

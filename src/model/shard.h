@@ -28,6 +28,10 @@ struct Place {
 std::vector<int64_t> local_shape(const Parameter& parameter, const Mesh& mesh);
 std::vector<Run> local_runs(const Parameter& parameter, const Mesh& mesh, const Place& place);
 
+// Elements of a logical tensor after which the way ranks cut it repeats: all from the last dimension that is cut on;
+// the whole tensor where none is.
+int64_t row_elements(const Parameter& parameter, const Mesh& mesh);
+
 // Whether the pipeline rank computes with the parameter. Layers of multi-token prediction live where the head
 // is, and bring the embedding there.
 bool holds(const config::Config& config, const Role& role, const Parameter& parameter);

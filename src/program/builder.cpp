@@ -43,8 +43,8 @@ ValueId Builder::value(ValueName name, tensor::Dtype dtype, std::vector<int64_t>
 }
 
 ValueId Builder::routed(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
-                        int64_t expected, int64_t maximum) {
-  const ValueId id = value(std::move(name), dtype, std::move(shape), owner);
+                        int64_t expected, int64_t maximum, Space space) {
+  const ValueId id = value(std::move(name), dtype, std::move(shape), owner, Life::Step, space);
   program_.values.back().expected_rows = expected;
   program_.values.back().maximum_rows = maximum;
   return id;

@@ -44,7 +44,7 @@ class Builder {
   ValueId view(ValueId of, ValueName name, std::vector<int64_t> shape, int64_t begin);
   // A routed value: its row count is a budget.
   ValueId routed(ValueName name, tensor::Dtype dtype, std::vector<int64_t> shape, Owner owner,
-                 int64_t expected, int64_t maximum);
+                 int64_t expected, int64_t maximum, Space space = Space::Device);
 
   void at(Place place, int lane_idx = 0) { place_ = place, lane_ = lane_idx; }
   // The chunk of every stage written from now on, where its place names none.

@@ -160,4 +160,23 @@ Program with_waits(Program program, std::span<const Wait> waits) {
   return edit.apply();
 }
 
+Program reordered(Program program, std::span<const StageId> order) {
+  PLEAT_CHECK(order.size() == program.stages.size(), "an order of {} stages for {}", order.size(),
+              program.stages.size());
+  std::vector<StageId> now(order.size(), -1);
+  std::vector<Stage> stages;
+  stages.reserve(order.size());
+  for (const StageId s : order) {
+    PLEAT_CHECK(now[static_cast<size_t>(s)] < 0, "stage {} stands twice in an order", s);
+    now[static_cast<size_t>(s)] = static_cast<StageId>(stages.size());
+    stages.push_back(std::move(program.stages[static_cast<size_t>(s)]));
+  }
+  for (Stage& stage : stages) {
+    for (StageId& before : stage.after) before = now[static_cast<size_t>(before)];
+    std::sort(stage.after.begin(), stage.after.end());
+  }
+  program.stages = std::move(stages);
+  return program;
+}
+
 }  // namespace pleat::program

@@ -91,6 +91,10 @@ struct Wait {
 };
 Program with_waits(Program program, std::span<const Wait> waits);
 
+// The same stages in another order: `order` has the position of every stage once. Who waits for a stage must still come
+// behind it; check sees to that.
+Program reordered(Program program, std::span<const StageId> order);
+
 // Without the values that no stage uses and that may go. A value whose view is used is used.
 using MayGo = std::function<bool(const Value&)>;
 Program without_unused_values(

@@ -18,6 +18,8 @@ constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxGpuGroups = 32;    // moe.num_groups: a lane each
 constexpr int64_t kMaxGpuChoices = 32;   // moe.top_k where experts lie on several ranks: a lane each
 constexpr int64_t kMaxGpuExperts = 415;  // of one rank in bfloat16: their offsets lie beside the tiles
+constexpr int64_t kMaxWindowRanks =
+    128;  // that share experts through windows: a launch takes an address of each
 // Of 16 bytes each, or single numbers where rows are no multiple of that: threads are counted in 32 bits.
 constexpr int64_t kMaxGpuVectors = (int64_t{1} << 31) - 1;
 

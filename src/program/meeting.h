@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace pleat::program {
 
 // OnHost: a thread makes the call and is held until it is done (threads, MPI). OnDevice: the call takes its place on the
 // lane's stream, like a kernel (NCCL).
 enum class Meeting : uint8_t { OnHost, OnDevice };
+constexpr std::string_view name_of(Meeting meeting) { return meeting == Meeting::OnHost ? "host" : "device"; }
 
 }  // namespace pleat::program

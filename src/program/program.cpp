@@ -147,11 +147,12 @@ std::string_view name_of(Life life) {
   return names[static_cast<size_t>(life)];
 }
 std::string_view name_of(Space space) {
-  static constexpr std::string_view names[] = {"device", "pinned"};
+  static constexpr std::string_view names[] = {"device", "pinned", "window"};
   return names[static_cast<size_t>(space)];
 }
 std::string_view name_of(OpClass op_class) {
-  static constexpr std::string_view names[] = {"compute", "collective", "transfer", "copy", "host", "update"};
+  static constexpr std::string_view names[] = {"compute", "collective", "transfer", "copy",
+                                               "store",   "host",       "update"};
   return names[static_cast<size_t>(op_class)];
 }
 std::string_view name_of(Group group) {  // spelled as layout::name_of(GroupKind) spells them

@@ -25,7 +25,8 @@ constexpr int kComputeLane = 0;
 // program).
 enum class Access : uint8_t { Read, Write, Update };
 enum class Phase : uint8_t { Forward, BackwardInput, BackwardWeight, Update };
-enum class OpClass : uint8_t { Compute, Collective, Transfer, Copy, Host, Update };
+// Store: writes into windows of other ranks, and waits for nobody.
+enum class OpClass : uint8_t { Compute, Collective, Transfer, Copy, Store, Host, Update };
 enum class Region : uint8_t {
   Embedding,
   Attention,
@@ -40,9 +41,11 @@ enum class Region : uint8_t {
   HostLink,
 };
 // Where a value lies. Device: where kernels run; on the CPU that is the host's memory. Pinned: host memory a GPU can
-// copy from and to; only copies, and exchanges that read counts on the host, may touch it.
-enum class Space : uint8_t { Device, Pinned };
-constexpr int kNumSpaces = 2;
+// copy from and to; only copies, and exchanges that read counts on the host, may touch it. Window: memory of the device
+// that other ranks of a group write. A stage of class Store that writes such a value writes the others' memory; what
+// they write here is there after a meeting of the group (interpret/check/check_windows.h).
+enum class Space : uint8_t { Device, Pinned, Window };
+constexpr int kNumSpaces = 3;
 // Step: dead outside the step. Input: written by the host before the step. Result: kept to the end of the
 // step, for the host to read. Persistent: lives across steps; only phase Update may write it.
 enum class Life : uint8_t { Step, Input, Result, Persistent };

@@ -1,9 +1,30 @@
 #include "program/turns.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 namespace pleat::program {
 namespace {
+
+bool is_backward(const Stage& s) { return s.phase != Phase::Forward || s.replay != 0; }
+
+// Receives that stand apart from the turn they are for, which comes later (schedule/pass/message_chain.h).
+std::vector<char> ahead_of_turn(const std::vector<Stage>& stages) {
+  std::vector<char> out(stages.size(), 0);
+  std::map<std::tuple<int, int, bool>, size_t>
+      first;  // of the stages behind, per microbatch, chunk and direction
+  for (size_t s = stages.size(); s-- > 0;) {
+    const Stage& stage = stages[s];
+    if (stage.microbatch < 0) continue;
+    const auto [at, fresh] = first.try_emplace({stage.microbatch, stage.chunk, is_backward(stage)}, s);
+    if (!fresh && kernel_of(stage.op) == KernelKind::receive)
+      out[s] = at->second > s + 1 &&
+               !(stages[s + 1].microbatch == stage.microbatch && stages[s + 1].chunk == stage.chunk);
+    at->second = s;
+  }
+  return out;
+}
 
 int count_layers(const Program& program, StageId begin, StageId end) {
   std::vector<int> layers;
@@ -20,13 +41,17 @@ int count_layers(const Program& program, StageId begin, StageId end) {
 std::vector<Turn> turns(const Program& program) {
   std::vector<Turn> out;
   const auto& stages = program.stages;
+  const std::vector<char> ahead = ahead_of_turn(stages);
   for (size_t begin = 0; begin < stages.size();) {
-    const Stage& first = stages[begin];
+    size_t own = begin;  // a receive for a later turn is never the last stage
+    while (ahead[own]) ++own;
+    const Stage& first = stages[own];
     const bool of_step = first.microbatch < 0;
     size_t end = begin, last_forward = begin;
     bool forward = false, backward = false;
     for (; end < stages.size(); ++end) {
       const Stage& s = stages[end];
+      if (ahead[end]) continue;
       if (s.microbatch != first.microbatch || (!of_step && s.chunk != first.chunk)) break;
       if (s.phase == Phase::Forward && s.replay == 0) {
         // A backward seen before this forward stage belongs to the same turn: the head computes its backward chunk

@@ -17,7 +17,8 @@ struct Turn {
 };
 
 // Every stage is in exactly one turn. Where a forward and its backward follow each other, the backward begins
-// behind the last stage of phase forward that is not a replay.
+// behind the last stage of phase forward that is not a replay. A receive that stands ahead of the turn it is for,
+// with others between, is counted to the turn it stands in.
 std::vector<Turn> turns(const Program& program);
 
 struct InFlight {

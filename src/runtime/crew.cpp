@@ -2,11 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 #include "base/error.h"
+#include "interpret/run/collectives.h"
+#include "program/limits.h"
 
 namespace pleat::runtime {
 
 using program::Group;
+
+static_assert(comm::kMaxWindowRanks == program::kMaxWindowRanks, "kernels and meetings take as many ranks");
 
 Crew::Crew(const config::Config& config)
     : setup_(one_rank(config)), num_threads_(static_cast<int>(config.device.threads)) {}
@@ -26,6 +32,8 @@ Crew::Crew(RankSetup setup, comm::Endpoint& endpoint, int num_threads)
 void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                        const std::function<void*(const std::string& lane)>& stream_of) {
   const bool enqueued = meeting(buffers) == program::Meeting::OnDevice;
+  std::vector<Lane> missing;
+  std::vector<comm::WantedGroup> wanted;
   for (const Lane& lane : lanes) {
     auto& slot = groups_[lane];
     if (slot && !enqueued) continue;
@@ -33,14 +41,67 @@ void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
     // Whoever ran programs on other streams may still hold it.
     if (slot) earlier_.push_back(std::move(slot));
     const std::vector<int>& members = setup_.place.members[size_t(lane.first)];
-    slot = endpoint_->group(fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front()),
-                            members, buffers, enqueued ? stream_of(lane.second) : nullptr);
+    const std::string name = fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front());
+    if (lane.second.starts_with(interpret::kWindowLane)) {
+      const std::string on = lane.second.substr(std::strlen(interpret::kWindowLane));
+      slot = endpoint_->window_group(name, members, *windows_.back()->shared, buffers,
+                                     enqueued ? stream_of(on) : nullptr);
+      continue;
+    }
+    missing.push_back(lane);
+    wanted.push_back({name, members, enqueued ? stream_of(lane.second) : nullptr});
   }
+  if (!endpoint_) return;
+  // Also with none: groups that meet on the device are opened by all ranks together.
+  std::vector<std::unique_ptr<comm::Communicator>> made = endpoint_->groups(wanted, buffers);
+  for (size_t i = 0; i < missing.size(); ++i) groups_[missing[i]] = std::move(made[i]);
+}
+
+std::vector<Crew::TakenMemory> Crew::device_memory_of_groups() const {
+  std::vector<TakenMemory> out;
+  if (!endpoint_) return out;
+  if (const int64_t bytes = endpoint_->device_bytes(); bytes > 0) out.push_back({"all ranks", bytes});
+  const auto add = [&](const comm::Communicator* group) {
+    if (group && group->meeting() == program::Meeting::OnDevice)
+      out.push_back({group->name(), group->device_bytes()});
+  };
+  for (const auto& [lane, group] : groups_) add(group.get());
+  for (const auto& group : earlier_) add(group.get());
+  return out;
 }
 
 comm::Communicator* Crew::group(Group group, const std::string& lane) const {
   const auto found = groups_.find({group, lane});
   return found == groups_.end() ? nullptr : found->second.get();
+}
+
+model::RowExchange Crew::row_exchange(comm::Buffers buffers, bool by_name) const {
+  const model::RowExchange wanted = setup_.mesh.exchange;
+  const std::vector<int>& members = setup_.place.members[size_t(Group::Dispatch)];
+  const bool asks = endpoint_ && wanted == model::RowExchange::Windows &&
+                    setup_.mesh.size(Group::Dispatch) > 1 &&
+                    setup_.mesh.dispatcher == model::Dispatcher::AllToAll;
+  if (!asks) return wanted;
+  const std::string why = endpoint_->why_no_windows(members, buffers);
+  if (!any("start.windows", !why.empty())) return wanted;
+  if (by_name)
+    base::fail("parallel.exchange = \"windows\" cannot be: {}",
+               why.empty() ? "ranks of another group do not reach each other's memory" : why);
+  return model::RowExchange::Counted;
+}
+
+void Crew::share_windows(Group group, comm::Buffers buffers, std::byte* memory) {
+  PLEAT_CHECK(endpoint_, "a program for one rank has no windows");
+  auto made = std::make_unique<GroupWindows>();
+  made->group = group;
+  made->shared = endpoint_->share_windows(setup_.place.members[size_t(group)], buffers, memory);
+  for (std::byte* at : made->shared->begin) made->begin.push_back(comm::behind_header(at));
+  windows_.push_back(std::move(made));
+}
+
+kernels::Windows Crew::windows(Group group) const {
+  if (windows_.empty() || windows_.back()->group != group) return {};
+  return {windows_.back()->begin, windows_.back()->shared->own};
 }
 
 void Crew::sum(const char* stage, std::span<int64_t> values) const {

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/windows/windows.h"
+#include "kernels/invocation.h"
 #include "runtime/rank_setup.h"
 
 namespace pleat::runtime {
@@ -33,7 +35,8 @@ class Crew {
 
   using Lane = std::pair<program::Group, std::string>;
   // Makes what is missing, for buffers that lie there; then `group` finds it. Groups whose calls are enqueued belong to
-  // the streams of these lanes, and are made anew each time.
+  // the streams of these lanes, and are made anew each time; all ranks call this together for them, each with the
+  // lanes of its own programs.
   void open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
                    const std::function<void*(const std::string& lane)>& stream_of);
   // How the ranks of this run meet: one answer for all groups with such buffers.
@@ -41,6 +44,18 @@ class Crew {
     return endpoint_ ? endpoint_->meeting(buffers) : program::Meeting::OnHost;
   }
   comm::Communicator* group(program::Group group, const std::string& lane) const;
+  // How rows shall reach experts: as the layout says, or counted where ranks that share experts do not reach each other's
+  // memory. All ranks get one answer. Windows that were asked for by name and cannot be are an error.
+  model::RowExchange row_exchange(comm::Buffers buffers, bool by_name) const;
+  // Memory of this rank that the others of its group will write; `windows` finds theirs.
+  void share_windows(program::Group group, comm::Buffers buffers, std::byte* memory);
+  kernels::Windows windows(program::Group group) const;
+  // Memory of the GPU that the carrier has taken for the groups of this rank, measured; empty where it takes none.
+  struct TakenMemory {
+    std::string group;
+    int64_t bytes = 0;
+  };
+  std::vector<TakenMemory> device_memory_of_groups() const;
 
   void sum(const char* stage, std::span<int64_t> values) const;
   void sum(const char* stage, std::span<double> values) const;
@@ -63,6 +78,12 @@ class Crew {
   std::unique_ptr<comm::Communicator> world_, pipeline_;
   std::map<Lane, std::unique_ptr<comm::Communicator>> groups_;
   std::vector<std::unique_ptr<comm::Communicator>> earlier_;  // of streams before
+  struct GroupWindows {
+    program::Group group{};
+    std::unique_ptr<comm::SharedWindows> shared;
+    std::vector<std::byte*> begin;  // of each rank's, behind the header
+  };
+  std::vector<std::unique_ptr<GroupWindows>> windows_;  // the last is in use
 };
 
 }  // namespace pleat::runtime

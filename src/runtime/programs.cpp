@@ -56,6 +56,8 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   if (crew) {
     PLEAT_CHECK(!choice.logits, "logits are for one rank");
     b.setup = crew->setup();
+    b.setup.mesh.exchange =
+        crew->row_exchange(buffers_of(b.options.device), config.parallel.exchange == "windows");
     choice.build.mesh = b.setup.mesh;
     choice.build.role = b.setup.role;
     choice.meeting = crew->meeting(buffers_of(b.options.device));
@@ -63,7 +65,11 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
         [crew](const auto& lanes, comm::Buffers buffers, const StreamOf& stream_of) {
           crew->open_groups(lanes, buffers, stream_of);
         },
-        [crew](program::Group group, const std::string& lane) { return crew->group(group, lane); }};
+        [crew](program::Group group, comm::Buffers buffers, std::byte* memory) {
+          crew->share_windows(group, buffers, memory);
+        },
+        {[crew](program::Group group, const std::string& lane) { return crew->group(group, lane); },
+         [crew](program::Group group) { return crew->windows(group); }}};
   }
   if (choice.train) {
     b.train = b.add(plan_training_step(config, b.table, choice));

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "comm/windows/windows.h"
 #include "interpret/check/check.h"
 
 namespace pleat::runtime {
@@ -31,16 +32,19 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     : laps_(options.laps), programs_(std::move(programs)), pool_(options.num_threads) {
   PLEAT_CHECK(!programs_.empty(), "nothing to run: no program");
   require_same_state();
-  int64_t bytes = 0, pinned = 0;
-  for (const Planned& p : programs_)
+  int64_t bytes = 0, pinned = 0, window = 0;
+  for (const Planned& p : programs_) {
     bytes = std::max(bytes, p.plan.arena_bytes), pinned = std::max(pinned, p.plan.pinned.arena_bytes);
+    window = std::max(window, p.plan.window.arena_bytes);
+  }
   if (options.device == Device::Cuda) {
-    machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned);
+    machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
   } else {
     arena_ = std::make_unique<device::Arena>(bytes);
     pinned_ = std::make_unique<device::Arena>(pinned);
+    window_ = std::make_unique<device::Arena>(window > 0 ? window + comm::kWindowHeaderBytes : 0);
     if (options.nan_memory)
       std::memset(arena_->data(), 0xFF, static_cast<size_t>(bytes));
     else
@@ -66,18 +70,7 @@ Runtime::Runtime(program::Program program, int num_threads, Device device)
 
 void Runtime::bind(const Options& options) {
   if (options.groups.open) {
-    std::set<GroupLane> lanes;
-    for (const Planned& p : programs_)
-      for (const program::Stage& s : p.program.stages) {
-        const program::OpClass kind = class_of(s.op);
-        if (kind == program::OpClass::Transfer)
-          lanes.emplace(s.group, interpret::kMessageLane);
-        else if (kind == program::OpClass::Collective)
-          lanes.emplace(s.group, p.program.lanes[static_cast<size_t>(s.lane)].name);
-      }
-    options.groups.open(lanes, buffers_of(options.device), [this](const std::string& lane) -> void* {
-      return machine_ ? machine_->lane(lane).stream() : nullptr;
-    });
+    open_groups(options.groups, buffers_of(options.device));
     laps_.done("groups of ranks");
   }
   const auto bind_all = [&] { bind_programs(options); };
@@ -87,6 +80,22 @@ void Runtime::bind(const Options& options) {
     bind_all();
 }
 
+void Runtime::open_groups(const Groups& groups, comm::Buffers buffers) {
+  std::set<GroupLane> lanes;
+  std::set<program::Group> windows;
+  for (const Planned& p : programs_)
+    for (const program::Stage& s : p.program.stages) {
+      if (is_exchange(s.op)) lanes.emplace(s.group, interpret::group_lane(p.program, s));
+      if (class_of(s.op) == program::OpClass::Store) windows.insert(s.group);
+    }
+  PLEAT_CHECK(windows.size() <= 1, "windows of {} groups: there is one header", windows.size());
+  for (const program::Group group : windows)
+    groups.share_windows(group, buffers, machine_ ? machine_->window() : window_->data());
+  groups.open(lanes, buffers, [this](const std::string& lane) -> void* {
+    return machine_ ? machine_->lane(lane).stream() : nullptr;
+  });
+}
+
 void Runtime::bind_programs(const Options& options) {
   for (const Planned& p : programs_) {
     if (machine_)
@@ -94,8 +103,9 @@ void Runtime::bind_programs(const Options& options) {
           p.program, p.plan, *machine_, interpret::CudaOptions{.graph = options.graph}, options.groups.find));
     else
       executors_.push_back(std::make_unique<interpret::Executor>(
-          p.program, p.plan, interpret::SpaceMemory{arena_->data(), pinned_->data()}, pool_,
-          options.groups.find));
+          p.program, p.plan,
+          interpret::SpaceMemory{arena_->data(), pinned_->data(), comm::behind_header(window_->data())},
+          pool_, options.groups.find));
   }
 }
 

@@ -44,6 +44,8 @@ using GroupLane = std::pair<program::Group, std::string>;
 using StreamOf = std::function<void*(const std::string& lane)>;  // nullptr where lanes have none
 struct Groups {
   std::function<void(const std::set<GroupLane>&, comm::Buffers, const StreamOf&)> open;
+  // Before `open`, where programs have windows: this rank's memory for them, with a header in front, and whose ranks'.
+  std::function<void(program::Group, comm::Buffers, std::byte* memory)> share_windows;
   interpret::FindGroup find;
 };
 
@@ -99,6 +101,7 @@ class Runtime {
  private:
   void bind(const Options& options);
   void bind_programs(const Options& options);
+  void open_groups(const Groups& groups, comm::Buffers buffers);
   void require_same_state() const;
   int64_t offset_of(const checkpoint::Target& target) const { return target.bytes.data() - arena_->data(); }
 
@@ -108,7 +111,7 @@ class Runtime {
   std::unique_ptr<interpret::CudaMachine> machine_;
   std::unique_ptr<device::Arena>
       arena_;  // the device's space; on a GPU the host's copy of what is persistent
-  std::unique_ptr<device::Arena> pinned_;  // on the CPU
+  std::unique_ptr<device::Arena> pinned_, window_;  // on the CPU
   std::vector<std::unique_ptr<interpret::Executor>> executors_;
   std::map<std::string, checkpoint::Target> targets_;
 };

@@ -8,9 +8,10 @@
 #include "config/rank_effect.h"
 #include "layout/fit.h"
 #include "layout/from_config.h"
+#include "layout/nodes.h"
 #include "model/mesh_rules.h"
+#include "program/limits.h"
 #include "schedule/build.h"
-#include "schedule/pass/pass.h"
 
 namespace pleat::schedule {
 
@@ -86,6 +87,23 @@ layout::Layout layout_of(const config::Config& config, int64_t num_ranks) {
   return layout::Layout(sizes);
 }
 
+namespace {
+
+// As parallel.exchange says; auto: windows between GPUs of one machine, as far as parallel.ranks_per_node tells.
+model::RowExchange row_exchange(const config::Config& config, const layout::Layout& layout) {
+  const std::string& asked = config.parallel.exchange;
+  if (asked == "windows") return model::RowExchange::Windows;
+  if (asked == "padded") return model::RowExchange::Padded;
+  if (asked == "counted" || config.device.kind != "cuda") return model::RowExchange::Counted;
+  // GPUs of one machine reach each other's memory, until a run finds that they do not (runtime/crew.h).
+  const int64_t here = config.parallel.ranks_per_node;
+  const bool together = config.parallel.ep * config.parallel.etp <= program::kMaxWindowRanks &&
+                        (here == 0 || layout::num_crossing(layout, GroupKind::Dispatch, here) == 0);
+  return together ? model::RowExchange::Windows : model::RowExchange::Counted;
+}
+
+}  // namespace
+
 model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) {
   const config::ParallelConfig& p = config.parallel;
   model::Mesh mesh;
@@ -94,6 +112,8 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
   mesh.bucket_bytes = p.bucket_mib << 20, mesh.optimizer_group = p.optimizer_group;
   mesh.dispatcher = p.dispatcher == "allgather" ? model::Dispatcher::AllGather : model::Dispatcher::AllToAll;
   mesh.context = model::context_kind(p.context);
+  mesh.exchange = row_exchange(config, layout);
+  mesh.exchange_sms = config.comm.exchange_sms;
   return mesh;
 }
 
@@ -139,9 +159,18 @@ RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks) {
   return out;
 }
 
+program::Meeting meeting_of(const config::Config& config, int64_t num_ranks) {
+  return config.device.kind == "cuda" && num_ranks > 1 ? program::Meeting::OnDevice
+                                                       : program::Meeting::OnHost;
+}
+
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks) {
+  return build_ranks(config, num_ranks, {.meeting = meeting_of(config, num_ranks)});
+}
+
+RankPrograms build_ranks(const config::Config& config, int64_t num_ranks, const PassOptions& options) {
   RankPrograms out = ranks_as_built(config, num_ranks);
-  for (program::Program& p : out.programs) p = apply_passes(std::move(p), config);
+  for (program::Program& p : out.programs) p = apply_passes(std::move(p), config, options);
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include "model/mesh.h"
 #include "model/parameters.h"
 #include "program/program.h"
+#include "schedule/pass/pass.h"
 
 namespace pleat::schedule {
 
@@ -28,9 +29,15 @@ struct RankPrograms {
   std::vector<model::Role> roles;
   std::vector<program::Program> programs;  // per pipeline rank
 };
+// How the ranks of a run will meet that a launcher starts: with GPUs they are processes over NCCL, whose calls are
+// enqueued. Whoever plans, prints or simulates a run before there are ranks to ask (comm::Endpoint::meeting) asks here.
+// Threads that share one GPU meet on the host whatever this says.
+program::Meeting meeting_of(const config::Config& config, int64_t num_ranks);
+
 // `config` must be resolved. Throws when the ranks do not make the layout, or when model or batch break one
-// of its rules (model/mesh_rules.h). After all passes, or before any.
+// of its rules (model/mesh_rules.h). After all passes, or before any; without options as meeting_of says.
 RankPrograms build_ranks(const config::Config& config, int64_t num_ranks);
+RankPrograms build_ranks(const config::Config& config, int64_t num_ranks, const PassOptions& options);
 RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks);
 
 // World ranks of the group of `rank`, in the order of its reductions: they count up along the axes tp, cp,

@@ -1,11 +1,14 @@
 #include "train/announce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
+#include "cost/nccl_memory.h"
 #include "device/cpu/blas.h"
+#include "device/near_cpus.h"
 #include "kernels/cuda/choices.h"
 #include "report/format.h"
 #include "report/table.h"
@@ -47,6 +50,24 @@ void announce_classes(const config::Config& config, Trainer& trainer) {
   table.add_rule();
   table.add_row({"all", std::to_string(tensors), std::to_string(total), std::to_string(trained), ""});
   fmt::print(stderr, "{}", table.text());
+}
+
+// On a GPU: ranks that meet on the host, or a host that must know counts.
+bool runs_stage_by_stage(Trainer& trainer) {
+  if (trainer.config().device.kind != "cuda") return false;
+  const program::Program& step = trainer.programs().train_plan().program;
+  return !trainer.config().device.graph ||
+         std::any_of(step.stages.begin(), step.stages.end(),
+                     [](const program::Stage& s) { return class_of(s.op) == program::OpClass::Host; });
+}
+
+// How rows reach experts on other ranks, where there are several ways.
+void announce_exchange(const config::Config& config, const model::Mesh& mesh) {
+  if (mesh.size(program::Group::Dispatch) == 1 || mesh.dispatcher != model::Dispatcher::AllToAll) return;
+  const bool fell_back = config.parallel.exchange == "auto" && config.device.kind == "cuda" &&
+                         mesh.exchange == model::RowExchange::Counted;
+  fmt::print(stderr, "rows reach experts on other ranks: {}{}\n", name_of(mesh.exchange),
+             fell_back ? ", since not all of them reach each other's memory (parallel.exchange)" : "");
 }
 
 // Rows of asked / used / why. Short: only what is used otherwise than it was asked.
@@ -107,6 +128,17 @@ void announce_evaluation(const Trainer& trainer) {
                train.eval_batches, all, when);
 }
 
+// What the groups are estimated to take, and what opening them took; the first calls take the rest.
+void announce_nccl(Trainer& trainer) {
+  const cost::NcclMemory planned =
+      cost::nccl_memory(trainer.crew().setup().mesh, trainer.programs().train_plan().program);
+  int64_t opened = 0;
+  for (const runtime::Crew::TakenMemory& t : trainer.crew().device_memory_of_groups()) opened += t.bytes;
+  fmt::print(stderr, "gpu: NCCL takes an estimated {} for {}; {} when they were opened\n",
+             report::format_bytes(double(planned.bytes)), base::counted(planned.num_groups, "group"),
+             report::format_bytes(double(opened)));
+}
+
 }  // namespace
 
 std::string compared_with_bigram(double bits, double bigram) {
@@ -133,8 +165,9 @@ void announce(const config::Config& asked, Trainer& trainer, const std::string& 
         "x edp {} x pp {}; the arena is that of rank 0, the GEMM rate that of all{}\n",
         m.world(), carrier, base::counted(trainer.crew().num_threads(), "thread"), m.tp, m.cp, m.dp, m.pp,
         m.etp, m.ep, m.edp, m.pp,
-        config.device.kind == "cuda" ? "; steps run stage by stage, not as a graph (device.graph)" : "");
+        runs_stage_by_stage(trainer) ? "; steps run stage by stage, not as a graph (device.graph)" : "");
   }
+  announce_exchange(config, trainer.programs().setup().mesh);
   announce_keys(asked, verbose);
   announce_evaluation(trainer);
   for (size_t i = 0; i < trainer.train_data().num_sources(); ++i)
@@ -142,8 +175,14 @@ void announce(const config::Config& asked, Trainer& trainer, const std::string& 
       fmt::print(stderr, "{}: {}\n", trainer.train_data().dataset(i).prefix(), whole->text());
   if (verbose || !config.optimizer.freeze.empty() || !config.optimizer.groups.empty())
     announce_classes(config, trainer);
-  if (verbose)
+  if (verbose) {
     for (const std::string& line : kernels::cuda_choices()) fmt::print(stderr, "gpu: {}\n", line);
+    if (const std::string bound = device::near_cpus_remark(); !bound.empty())
+      fmt::print(stderr, "gpu: {}\n", bound);
+    if (trainer.crew().meeting(runtime::buffers_of(runtime::device_of(config.device.kind))) ==
+        program::Meeting::OnDevice)
+      announce_nccl(trainer);
+  }
   for (const std::string& remark : config.notes) fmt::print(stderr, "note: {}\n", remark);
   if (!verbose) fmt::print(stderr, "every setting: {}/config.toml (or --verbose)\n", config.log.run_dir);
 }
@@ -154,6 +193,9 @@ void say_goodbye(const json& s, const Trainer& trainer) {
              bytes("planned_peak_bytes"), s.at("planned_peak_bytes").get<int64_t>(),
              bytes("measured_peak_bytes"), s.at("measured_peak_bytes").get<int64_t>(), bytes("outside_bytes"),
              allocations_text(trainer));
+  if (s.contains("nccl_measured_bytes"))
+    fmt::print(stderr, "memory of NCCL on this rank, outside the arena: estimated {}, measured {}\n",
+               bytes("nccl_planned_bytes"), bytes("nccl_measured_bytes"));
   fmt::print(stderr,
              "speed: {}, {:.4f} model TFLOP/s, {:.4f} hardware TFLOP/s, {:.1f} % of the measured GEMM rate\n",
              report::format_token_rate(s.at("tokens_per_s").get<double>()),

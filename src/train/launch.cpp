@@ -10,9 +10,11 @@
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
 #include "device/gpu_fault.h"
-#include "interpret/check/check_network.h"
+#include "device/near_cpus.h"
 #include "interpret/run/collectives.h"
-#include "schedule/ranks.h"
+#include "layout/nodes.h"
+#include "schedule/run_together.h"
+#include "train/same_configuration.h"
 
 namespace pleat::train {
 namespace {
@@ -34,16 +36,15 @@ int threads_for(const config::Config& resolved, int ranks_here) {
 // both.
 void require_one_chain(const config::Config& resolved, int num_ranks) {
   if (resolved.parallel.pp == 1) return;
-  const schedule::RankPrograms ranks = schedule::ranks_as_built(resolved, num_ranks);
-  const interpret::NetworkReport report =
-      interpret::check_network(interpret::network_of_roles(ranks.programs));
-  const std::string& why = report.single_lane_hang.empty() ? report.overtaking : report.single_lane_hang;
-  if (!why.empty())
-    base::fail(
-        "this pipeline cannot run on several GPUs: over NCCL the exchanges of a rank run one after the "
-        "other, and {}; "
-        "parallel.vpp = 1 can",
-        why);
+  const schedule::RankPrograms ranks = schedule::build_ranks(resolved, num_ranks);
+  schedule::require_runs_together(interpret::network_of_roles(ranks.programs),
+                                  schedule::meeting_of(resolved, num_ranks));
+}
+
+// Where it is declared how many ranks share a machine, they do.
+void require_declared_nodes(const config::Config& config, const layout::StartedRank& started) {
+  const std::string fault = layout::node_fault(config.parallel.ranks_per_node, started);
+  if (!fault.empty()) base::fail("{}", fault);
 }
 
 // Throws where there is none to run on: now, and not when data is prepared and the run has its folder.
@@ -51,6 +52,8 @@ void take_gpu(const comm::World& world) {
   if (const int num_gpus = device::cuda::num_devices(); num_gpus > 0)
     device::cuda::choose_device(comm::gpu_of(world, num_gpus));
   device::cuda::enter_device();
+  // Threads of the driver are there already; the others are started from bound ones.
+  if (world.size > 1) device::bind_near_gpu(device::cuda::device_bus());
   if (const std::string fault = device::gpu_fault(device::cuda::facts()); !fault.empty())
     base::fail_with(base::ExitCode::Hardware, "{}", fault);
 }
@@ -83,6 +86,10 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
   if (config.comm.mpi_native && !(processes && comm::carrier_of(world) == comm::Carrier::Mpi))
     base::fail("comm.mpi_native = true has no effect here: the ranks {} and do not talk over MPI; remove it",
                processes ? "are processes over TCP" : "are threads");
+  if (num_ranks > 1 && config.device.kind == "cuda" && !config.device.graph)
+    base::fail(
+        "device.graph = false has no effect here: threads that share a GPU run stage by stage; remove it");
+  if (num_ranks > 1) require_declared_nodes(config, {0, size, 0, size});
   if (config.device.kind == "cuda") take_gpu(world);
   if (size == 1) {
     runtime::Crew alone(resolved);
@@ -100,6 +107,8 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
   }
   if (config.device.kind == "cuda") require_one_chain(resolved, size);
   comm::run_process_rank(world, comm_options(config, inject), [&](comm::Endpoint& endpoint, int num_here) {
+    require_same_configuration(endpoint, config);
+    require_declared_nodes(config, {world.rank, world.size, world.local_rank, num_here});
     if (config.device.kind == "cuda") comm::require_own_gpu(endpoint, device::cuda::device_bus());
     runtime::Crew crew(resolved, endpoint, threads_for(resolved, num_here));
     const char* carrier = config.device.kind == "cuda" ? "NCCL" : name_of(comm::carrier_of(world));

@@ -22,7 +22,8 @@ std::string carrier_fault(int64_t num_ranks);
 // num_ranks > 0: that many threads. 0: the world of the launcher (comm/world.h), whose processes talk over MPI or TCP
 // (comm/process/run_rank.h), and over NCCL where they compute on GPUs. The
 // worker threads of device.threads are divided among the ranks of this machine. With device.kind = "cuda" the process
-// takes the GPU of its local rank (comm/gpu_choice.h). Throws, before any rank
+// takes the GPU of its local rank (comm/gpu_choice.h), and a launcher's rank binds its threads near it
+// (device/near_cpus.h). Throws, before any rank
 // starts work, when the layout does not fit the ranks, the launcher's world is not whole, or there is no GPU to run on.
 // `inject`: faults for tests.
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,

@@ -178,17 +178,16 @@ class Loop {
     open_.start().require_places();
     // A checkpoint must never be more durable than the log of the steps that led to it.
     history_.sync();
-    trainer().with_state([&](const checkpoint::StateView& state) {
-      fs::create_directories(config_.checkpoint.dir);
-      checkpoint::SaveResult result;
-      try {
-        result = checkpoint::save(open_.vfs(), config_.checkpoint.dir, state, o);
-      } catch (const base::Error&) {
-        open_.start().require_places();  // where that is why, it says more
-        throw;
-      }
+    if (crew_.leads()) fs::create_directories(config_.checkpoint.dir);
+    checkpoint::SaveResult result;
+    try {
+      result = trainer().save(open_.vfs(), config_.checkpoint.dir, o);
+    } catch (const base::Error&) {
+      open_.start().require_places();  // where that is why, it says more
+      throw;
+    }
+    if (crew_.leads())
       for (const std::string& w : result.warnings) progress.message("checkpoint: " + w);
-    });
   }
 
   LoopResult finish(base::ExitCode code) {

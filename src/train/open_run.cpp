@@ -11,6 +11,7 @@
 #include "train/checkpoint_owner.h"
 #include "train/run_choices.h"
 #include "train/run_tokenizer.h"
+#include "train/verify_together.h"
 
 namespace pleat::train {
 
@@ -35,11 +36,12 @@ OpenRun::OpenRun(const config::Config& asked, const LoopOptions& options, runtim
   if (start_.from) resume();
   accept();
   if (!start_.from && options_.write_start) begin_from_weights();
-  if (!crew_.leads()) return;
-  start_.require_places();
-  if (trainer_.programs().machine())
-    if (const std::string line = keep_choices(config_); !line.empty() && !quiet_)
-      fmt::print(stderr, "gpu: {}\n", line);
+  if (crew_.leads()) {
+    start_.require_places();
+    if (trainer_.programs().machine())
+      if (const std::string line = keep_choices(config_); !line.empty() && !quiet_)
+        fmt::print(stderr, "gpu: {}\n", line);
+  }
   tidy();
   laps_.done("files of the run");
 }
@@ -139,7 +141,10 @@ void OpenRun::resume() {
 void OpenRun::tidy() {
   if (!start_.from) return;
   std::vector<std::string> warnings;
-  checkpoint::tidy(vfs(), config_.checkpoint.dir, start_.from->step(), config_.checkpoint.keep, warnings);
+  verify_together(crew_, vfs(), [&](const checkpoint::Verify& verify) {
+    checkpoint::tidy(vfs(), config_.checkpoint.dir, start_.from->step(), config_.checkpoint.keep, warnings,
+                     verify);
+  });
   if (!quiet_)
     for (const std::string& w : warnings) fmt::print(stderr, "checkpoint: {}\n", w);
 }

@@ -11,7 +11,7 @@ namespace fs = std::filesystem;
 
 double seconds_of(auto time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 double wall_now() { return seconds_of(std::chrono::system_clock::now()); }
-double steady_now() { return seconds_of(std::chrono::steady_clock::now()); }
+double steady_seconds() { return seconds_of(std::chrono::steady_clock::now()); }
 
 // A run that never reached its first save left lines behind; they belong to no state any more.
 report::JsonlLog fresh_log(const std::string& path) {
@@ -63,7 +63,7 @@ void RunHistory::note_eval(const report::EvalRecord& eval) {
   if (best_eval_ == 0 || eval.loss < best_eval_) best_eval_ = eval.loss;
 }
 
-double RunHistory::wall_seconds() const { return wall_before_ + steady_now() - started_; }
+double RunHistory::wall_seconds() const { return wall_before_ + steady_seconds() - started_; }
 
 void RunHistory::note(report::StepRecord& record) {
   if (record.eval) note_eval(*record.eval);

@@ -99,6 +99,25 @@ std::vector<ShardedState::Copy> ShardedState::copies(const runtime::RankSetup& r
   return out;
 }
 
+std::vector<checkpoint::ShareTensor> ShardedState::share() {
+  programs_.pull_state();
+  std::vector<checkpoint::ShareTensor> out;
+  for (const LogicalTensor& t : tensors_) {
+    const auto parts = [this, &t] {
+      return parts_on(programs_.config(), programs_.table(), t, crew_.setup(), Which::Owned);
+    };
+    const int64_t size = tensor::size_of(t.dtype);
+    const int64_t row = t.kind == StateKind::Bias
+                            ? t.shape[0]
+                            : model::row_elements(programs_.table()[static_cast<size_t>(t.parameter_idx)],
+                                                  crew_.setup().mesh);
+    std::span<const std::byte> bytes;
+    if (!parts().empty()) bytes = programs_.target(t.name).bytes;
+    out.push_back({t.name, t.dtype, t.shape, row * size, bytes, parts});
+  }
+  return out;
+}
+
 void ShardedState::gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use) {
   if (crew_.alone()) return use(programs_.tensors());
   programs_.pull_state();

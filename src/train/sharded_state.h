@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "checkpoint/load.h"
+#include "checkpoint/share.h"
 #include "checkpoint/state.h"
 #include "runtime/crew.h"
 #include "runtime/programs.h"
@@ -46,12 +47,16 @@ class ShardedState {
   // Both outlive this.
   ShardedState(runtime::Programs& programs, const runtime::Crew& crew);
 
+  // For what needs the state in the order of one rank, its digest: a save does not (share).
   // On the leader: calls `use` with the whole state, whose tensors are fetched from their owners piece by
   // piece as they are read, a few MiB at a time. On the others: answers until the leader is done. When `use`
   // throws, the leader throws it on and the others return.
   void gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use);
 
-  // Reads this rank's part. The checkpoint must have been verified by one rank of the run.
+  // What this rank brings to a checkpoint: it and the programs outlive the result, and nothing trains meanwhile.
+  std::vector<checkpoint::ShareTensor> share();
+
+  // Reads this rank's part and no other. The ranks of the run must have verified the checkpoint together.
   void restore(const checkpoint::Loaded& loaded);
 
  private:

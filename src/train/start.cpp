@@ -13,6 +13,7 @@
 #include "run/origin.h"
 #include "train/checkpoint_owner.h"
 #include "train/trainer.h"
+#include "train/verify_together.h"
 
 namespace pleat::train {
 namespace {
@@ -23,7 +24,8 @@ bool has_checkpoints(base::Vfs& vfs, const std::string& directory) {
   return vfs.stat(directory) && !checkpoint::list_checkpoints(vfs, directory).steps.empty();
 }
 
-std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Config& used, bool from_weights) {
+std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Config& used, bool from_weights,
+                                             const checkpoint::Verify& verify) {
   const std::string& directory = used.checkpoint.dir;
   if (used.checkpoint.resume == "never") {
     if (has_checkpoints(vfs, directory))
@@ -33,7 +35,7 @@ std::optional<checkpoint::Loaded> find_start(base::Vfs& vfs, const config::Confi
           directory);
     return {};
   }
-  std::optional<checkpoint::Chosen> chosen = checkpoint::choose_if_any(vfs, directory);
+  std::optional<checkpoint::Chosen> chosen = checkpoint::choose_if_any(vfs, directory, {}, verify);
   if (!chosen) {
     if (used.checkpoint.resume == "must" && !from_weights)
       base::fail("checkpoint.resume = \"must\", but '{}' holds no checkpoint", directory);
@@ -169,7 +171,11 @@ Start begin(const config::Config& asked, const LoopOptions& options, const runti
   if (crew.leads()) {
     settle_places(used, options.lock, out);
     out.before = asked_before(asked.log.run_dir);
-    out.from = find_start(*out.vfs, used, bool(options.write_start));
+  }
+  verify_together(crew, *out.vfs, [&](const checkpoint::Verify& verify) {
+    out.from = find_start(*out.vfs, used, bool(options.write_start), verify);
+  });
+  if (crew.leads()) {
     if (!out.from && !options.write_start && out.before) require_weights(asked.log.run_dir);
     if (out.from) {
       judge_changes(asked, out, options);

@@ -31,8 +31,9 @@ struct Start {
   void require_places() const;
 };
 
-// All ranks call it. The leader takes the lock, reads and verifies the newest checkpoint, and judges what changed
-// since the run was asked last (Key::resume); the others then open what it found. Writes nothing. `asked`: not
+// All ranks call it. The leader takes the lock, finds the newest checkpoint that verifies, which all ranks do
+// together, and judges what changed since the run was asked last (Key::resume); the others then open what it found.
+// Writes nothing. `asked`: not
 // prepared, not resolved.
 Start begin(const config::Config& asked, const LoopOptions& options, const runtime::Crew& crew);
 

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/best.h"
+#include "config/run_files.h"
+#include "cost/nccl_memory.h"
 #include "data/byte_tokenizer.h"
 #include "device/cpu/blas.h"
 #include "device/cuda/cuda.h"
@@ -37,6 +39,21 @@ ArenaUse arena_use(runtime::Programs& programs) {
   }
   use.outside = std::max<int64_t>(0, all - use.planned);
   return use;
+}
+
+// What NCCL has taken on this rank, beside what `pleat plan` says of it; nothing where ranks exchange otherwise.
+void add_nccl_memory(json& summary, const runtime::Crew& crew, const program::Program& program) {
+  const std::vector<runtime::Crew::TakenMemory> taken = crew.device_memory_of_groups();
+  if (taken.empty()) return;
+  int64_t all = 0;
+  json by_group = json::object();
+  for (const runtime::Crew::TakenMemory& t : taken) {
+    all += t.bytes;
+    by_group[t.group] = by_group.value(t.group, int64_t{0}) + t.bytes;
+  }
+  summary["nccl_planned_bytes"] = cost::nccl_memory(crew.setup().mesh, program).bytes;
+  summary["nccl_measured_bytes"] = all;
+  summary["nccl_measured_by_group"] = by_group;
 }
 
 json sources(const Trainer& trainer) {
@@ -97,6 +114,7 @@ nlohmann::json run_summary(Trainer& trainer, const RunHistory& history,
                   {"refused_steps", trainer.run_state().refused_total},
                   {"wall_seconds", history.wall_seconds()},
                   {"exit_code", static_cast<int>(code)}};
+  add_nccl_memory(summary, crew, planned.program);
   if (history.best_eval() > 0) summary["best_eval_loss"] = history.best_eval();
   // Not every step that is evaluated is saved: where there is a best checkpoint, the loss is that one's.
   if (const std::optional<checkpoint::Best> best = checkpoint::read_best(vfs, config.checkpoint.dir)) {

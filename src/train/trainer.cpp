@@ -16,6 +16,7 @@
 #include "device/cpu/gemm_rate.h"
 #include "model/decoder.h"
 #include "model/overflow.h"
+#include "train/crew_peers.h"
 #include "train/data_identity.h"
 #include "train/learning_rate.h"
 #include "train/matmul_choices.h"
@@ -401,6 +402,20 @@ void Trainer::with_state(const std::function<void(const checkpoint::StateView&)>
     view.tensors = std::move(tensors);
     use(view);
   });
+}
+
+checkpoint::SaveResult Trainer::save(base::Vfs& vfs, const std::string& directory,
+                                     const checkpoint::SaveOptions& options) {
+  if (crew_.alone()) return checkpoint::save(vfs, directory, state(), options);
+  checkpoint::Share share;
+  if (crew_.leads()) {
+    checkpoint::StateView view = scalars();
+    share = {0, {}, std::move(view.integers), std::move(view.reals), std::move(view.texts)};
+  }
+  share.step = run_.step;
+  share.tensors = sharded_->share();
+  CrewPeers peers(crew_, "checkpoint.save");
+  return checkpoint::save(vfs, directory, share, options, peers);
 }
 
 std::string Trainer::state_sha256() {

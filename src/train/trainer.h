@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/alloc_watch.h"
+#include "checkpoint/save.h"
 #include "data/mixture.h"
 #include "report/metrics.h"
 #include "runtime/programs.h"
@@ -88,10 +89,13 @@ class Trainer {
   // they are read; the others answer (train/sharded_state.h).
   void with_state(const std::function<void(const checkpoint::StateView&)>& use);
   std::string state_sha256();
+  // All ranks call it; each writes its share (checkpoint/save.h).
+  checkpoint::SaveResult save(base::Vfs& vfs, const std::string& directory,
+                              const checkpoint::SaveOptions& options);
   static constexpr const char* kDataChange = "data: ";  // begins the line about other data
   // Replaces the state. Throws when the checkpoint belongs to another model (Key::resume) or, unless that is
   // allowed, to other data, which then is read from its start; returns every config value that differs and is
-  // allowed to. With several ranks one of them must have verified it.
+  // allowed to. With several ranks they must have verified it together.
   enum class OtherData : bool { Refused, Allowed };
   std::vector<std::string> restore(const checkpoint::Loaded& loaded,
                                    OtherData other_data = OtherData::Refused);

@@ -79,6 +79,34 @@ class Assembly {
   std::mutex mutex_;
 };
 
+// Thread ranks with the programs of enqueued calls, which they make themselves, one after the other.
+class OneChain final : public comm::Endpoint {
+ public:
+  explicit OneChain(std::unique_ptr<comm::Endpoint> threads) : threads_(std::move(threads)) {}
+  int rank() const override { return threads_->rank(); }
+  int size() const override { return threads_->size(); }
+  std::unique_ptr<comm::Communicator> group(const std::string& name, std::span<const int> ranks,
+                                            comm::Buffers buffers, void* stream) override {
+    return threads_->group(name, ranks, buffers, stream);
+  }
+  std::string why_no_windows(std::span<const int> ranks, comm::Buffers buffers) override {
+    return threads_->why_no_windows(ranks, buffers);
+  }
+  std::unique_ptr<comm::SharedWindows> share_windows(std::span<const int> ranks, comm::Buffers buffers,
+                                                     std::byte* memory) override {
+    return threads_->share_windows(ranks, buffers, memory);
+  }
+  std::unique_ptr<comm::Communicator> window_group(const std::string& name, std::span<const int> ranks,
+                                                   comm::SharedWindows& windows, comm::Buffers buffers,
+                                                   void* stream) override {
+    return threads_->window_group(name, ranks, windows, buffers, stream);
+  }
+  program::Meeting meeting(comm::Buffers) const override { return program::Meeting::OnDevice; }
+
+ private:
+  std::unique_ptr<comm::Endpoint> threads_;
+};
+
 class Rank {
  public:
   Rank(const config::Config& config, const std::vector<model::Parameter>& table,
@@ -239,6 +267,7 @@ class Rank {
     interpret::RunOptions run;
     if (options_.delay_seed) run.delay_seed = options_.delay_seed + static_cast<uint64_t>(setup_.place.rank);
     run.poison = options_.poison;
+    run.in_order = options_.one_chain;
     now_->run(run);
     programs_.pull_state();
   }
@@ -384,6 +413,8 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
   // Ranks are threads: all of them find the maps that they fill.
   for (const model::StateSlot& s : model::optimizer_of(config).states)
     if (tensor::is_float(s.format)) out.states[s.name];
+  PLEAT_CHECK(!options.one_chain || config.device.kind == "cpu",
+              "one chain of calls that block is for the CPU");
   std::vector<Batch> batches;
   for (int64_t s = 1; s <= options.num_steps; ++s)
     batches.push_back(options.batches.empty() ? random_batch(config, options.seed, s)
@@ -400,7 +431,8 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
     runtime::RankSetup setup{mesh, model::whole_model(config.model.num_layers),
                              runtime::rank_place(mesh, rank)};
     if (!roles.empty()) setup.role = roles[static_cast<size_t>(setup.place.at(Group::Pipeline))];
-    const std::unique_ptr<comm::Endpoint> endpoint = world.endpoint(rank);
+    std::unique_ptr<comm::Endpoint> endpoint = world.endpoint(rank);
+    if (options.one_chain) endpoint = std::make_unique<OneChain>(std::move(endpoint));
     Rank r(config, table, setup, *endpoint, options);
     r.collect_updates(out, mutex);
     if (options.weights_each_step) r.collect_weights(out.initial, stored_initially, assembly);

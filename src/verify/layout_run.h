@@ -67,6 +67,9 @@ struct RunOptions {
   // On the CPU in float32: whatever model.dtype = "bfloat16" would store in bfloat16 is rounded to it
   // (verify/narrow.h). Weights stay as they are.
   bool narrow = false;
+  // On the CPU: the programs of ranks whose calls are enqueued, each run by one thread in list order. All exchanges of a
+  // rank are then one chain, and messages are rendezvous: nothing is buffered.
+  bool one_chain = false;
   // For mesh.pieces > 1: the layout whose ranks the pieces stand for.
   model::Mesh pieces_of = {};
 };

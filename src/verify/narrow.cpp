@@ -35,7 +35,7 @@ program::Program with_narrow_stores(program::Program program, const std::set<std
     const Stage& from = edit[s];
     // What moves was rounded where it was made.
     if (from.phase == Phase::Update || class_of(from.op) == OpClass::Transfer ||
-        class_of(from.op) == OpClass::Copy)
+        class_of(from.op) == OpClass::Copy || class_of(from.op) == OpClass::Store)
       continue;
     program::StageId behind = s;
     for (const program::Use& use : from.uses) {

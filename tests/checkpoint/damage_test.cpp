@@ -111,7 +111,7 @@ TEST_F(Damage, SwappedForeignAndDoubledPartsAreFound) {
   auto mixed = vfs_.contents("run/step-1/shard-000000");
   std::copy_n(first.begin(), kShardHeaderBytes, mixed.begin());
   vfs_.set_contents("run/step-2/shard-000000", mixed);
-  expect_message(refused(), "mark of the state");
+  expect_message(refused(), "mark of the checkpoint");
 
   const ShardLayout layout = ShardLayout::of(open(vfs_, "run/step-2").manifest(), 0);
   auto doubled = first;

@@ -67,8 +67,8 @@ TEST(Manifest, HostileTextsAreRefused) {
   expect_refused(replaced(body, "\"shape\": [3", "\"shape\": [[3]"), "must not hold an array");
   expect_refused(replaced(body, "\"step\": 2", "\"step\": 2, \"step\": 2"), "key 'step' occurs twice");
   expect_refused(replaced(body, "\"zero\": 0", "\"zero\": 0, \"zero\": 0"), "key 'zero' occurs twice");
-  expect_refused(replaced(body, "\"offset\": 0", "\"offset\": 0, \"offset\": 0"),
-                 "key 'offset' occurs twice");
+  expect_refused(replaced(body, "\"row_bytes\": 120", "\"row_bytes\": 120, \"row_bytes\": 120"),
+                 "key 'row_bytes' occurs twice");
   expect_refused(replaced(body, "\"step\": 2", "\"step\": 2.5"), "not an integer of 64 bits");
   expect_refused(replaced(body, "\"step\": 2", "\"step\": 2e0"), "not an integer of 64 bits");
   expect_refused(replaced(body, "\"step\": 2", "\"step\": 18446744073709551616"),
@@ -80,7 +80,10 @@ TEST(Manifest, HostileTextsAreRefused) {
   expect_refused(replaced(body, "\"step\": 2", "\"step\": true"), "key 'step' must not hold a boolean");
   expect_refused(replaced(body, "\"step\": 2", "\"step\": 2, \"stop\": 2"),
                  "key 'stop' must not hold a number");
-  expect_refused(replaced(body, "\"version\": 1", "\"version\": 2"), "format version 2 is not known");
+  expect_refused(replaced(body, "\"version\": 2", "\"version\": 3"),
+                 "format version 3 is not known; this program reads 1 to 2");
+  expect_refused(replaced(body, "\"version\": 2", "\"version\": 0"), "format version 0 is not known");
+  expect_refused(replaced(body, "\"version\": 2", "\"version\": 1"), "'row_bytes' must not hold a number");
   expect_refused(replaced(body, "pleat-checkpoint", "pleat-chequepoint"), "the format is not");
   expect_refused(replaced(body, "\"dtype\": \"i64\"", "\"dtype\": \"i63\""), "unknown element type 'i63'");
   expect_refused(replaced(body, "\"shape\": [3, 5]", "\"shape\": [3, 6]"),
@@ -90,10 +93,9 @@ TEST(Manifest, HostileTextsAreRefused) {
   expect_refused(
       replaced(body, "\"shape\": [3, 5]", "\"shape\": [3, 5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"),
       "more than 16 dimensions");
-  expect_refused(replaced(body, "\"offset\": 120", "\"offset\": 119"),
-                 "starts at 119; the one before ends at 120");
-  expect_refused(replaced(body, "\"offset\": 120", "\"offset\": 121"),
-                 "starts at 121; the one before ends at 120");
+  expect_refused(replaced(body, "\"row_bytes\": 120", "\"row_bytes\": 0"), "cannot have rows of 0");
+  expect_refused(replaced(body, "\"row_bytes\": 120", "\"row_bytes\": 7"), "cannot have rows of 7");
+  expect_refused(replaced(body, "\"row_bytes\": 120", "\"row_bytes\": 240"), "cannot have rows of 240");
   expect_refused(replaced(body, "\"name\": \"flags\"", "\"name\": \"empty\""),
                  "two tensors are named 'empty'");
   expect_refused(replaced(body, "\"name\": \"flags\"", "\"name\": \"aflags\""), "not in ascending order");

@@ -618,6 +618,7 @@ TEST_F(Cli, DoctorExercisesThreadRanks) {
   EXPECT_EQ(result.at("pass"), true);
   EXPECT_EQ(result.at("groups").size(), 2U);
   EXPECT_GT(result.at("machine").at("gemm_f32_gflops"), 0.1);
+  EXPECT_EQ(result.at("groups").at(0).at("over"), "threads");
   expect_refused({"doctor", "--bytes", "6"}, {"6 bytes"});
   ::setenv("RANK", "2", 1);
   expect_refused({"doctor"}, {"RANK=2", "WORLD_SIZE"});
@@ -625,6 +626,23 @@ TEST_F(Cli, DoctorExercisesThreadRanks) {
   expect_refused({"doctor"}, {"RANK=2 with WORLD_SIZE=2"});
   ::unsetenv("RANK");
   ::unsetenv("WORLD_SIZE");
+}
+
+TEST_F(Cli, DoctorExercisesTheGroupsOfALayout) {
+  const Ended ended = run({"doctor", config_, "--ranks", "4", "--bytes", "4096", "--json", "--set",
+                           "parallel.tp=2", "--set", "parallel.pp=2"});
+  ASSERT_EQ(ended.code, 0) << ended.err;
+  const auto result = nlohmann::json::parse(ended.out);
+  std::map<std::string, int> sizes;
+  for (const auto& group : result.at("groups")) {
+    sizes[group.at("name")] = group.at("size");
+    EXPECT_EQ(group.at("operations").size(), 12U);
+  }
+  EXPECT_EQ(sizes.at("pp"), 2);
+  EXPECT_EQ(sizes.at("world"), 4);
+  const auto has_tp = [](const auto& entry) { return entry.first.starts_with("tp"); };
+  EXPECT_TRUE(std::any_of(sizes.begin(), sizes.end(), has_tp)) << ended.out;
+  expect_refused({"doctor", config_, "--ranks", "3", "--set", "parallel.tp=2"}, {"3 ranks"});
 }
 
 TEST_F(Cli, BenchStepPrintsAResult) {

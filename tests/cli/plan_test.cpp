@@ -70,7 +70,8 @@ TEST_F(PlanCli, WhatDiedInAKernelIsRefusedByPlanAndTrainInTheSameWords) {
       {"--set", "comm.check=true"},
       {"--set", "parallel.bucket_mib=1"},
       {"--set", "parallel.pipeline_layout=EttttL"},
-      {"--ranks", "2", "--set", "device.kind=cuda", "--set", "device.graph=false"},
+      {"--ranks", "2", "--set", "device.kind=cuda", "--set", "device.graph=false", "--set", "parallel.ep=2",
+       "--set", "parallel.exchange=counted"},
       {"--ranks", "3", "--set", "parallel.tp=2"},
       {"--ranks", "2", "--set", "parallel.pp=2", "--set", "recompute.modules=[\"shared_experts\"]"},
   };
@@ -84,6 +85,40 @@ TEST_F(PlanCli, WhatDiedInAKernelIsRefusedByPlanAndTrainInTheSameWords) {
   }
 }
 
+// GPU ranks that are planned are processes; threads that share one GPU have no graph.
+TEST_F(PlanCli, AGraphOfSeveralRanksIsOneOfProcesses) {
+  const Words sets = {"--ranks", "2", "--set", "device.kind=cuda", "--set", "device.graph=false"};
+  EXPECT_EQ(plan(sets).code, 0) << plan(sets).err;
+  const Ended trained = train(sets);
+  EXPECT_EQ(trained.code, 65);
+  EXPECT_NE(trained.err.find(
+                "device.graph = false has no effect here: threads that share a GPU run stage by stage"),
+            std::string::npos)
+      << trained.err;
+}
+
+TEST_F(PlanCli, GpuRanksMeetAsTrainUnderALauncherDoes) {
+  const Words experts = {"--ranks",          "2",     "--set",
+                         "device.kind=cuda", "--set", "parallel.ep=2",
+                         "--json",           "--set", "parallel.dispatcher=allgather"};
+  nlohmann::json j = nlohmann::json::parse(plan(experts).out);
+  EXPECT_EQ(j.at("meeting"), "device");
+  EXPECT_EQ(j.at("host_waits"), 0);
+  Words counts = experts;
+  counts.back() = "parallel.exchange=counted";
+  EXPECT_GT(nlohmann::json::parse(plan(counts).out).at("host_waits"), 0);
+  for (const char* way : {"parallel.exchange=windows", "parallel.exchange=padded"}) {
+    counts.back() = way;
+    EXPECT_EQ(nlohmann::json::parse(plan(counts).out).at("host_waits"), 0) << way;
+  }
+  const Words on_cpu = {"--ranks", "2", "--json"};
+  EXPECT_EQ(nlohmann::json::parse(plan(on_cpu).out).at("meeting"), "host");
+  const Words gpus = {"--ranks", "2", "--set", "device.kind=cuda"};
+  EXPECT_NE(plan(gpus).out.find("over NCCL: their exchanges are one chain, and no host waits in a step\n"),
+            std::string::npos)
+      << plan(gpus).out;
+}
+
 TEST_F(PlanCli, AFileForSeveralRanksIsPlannedWithoutBeingToldTheirNumber) {
   const Words sets = {"--set", "parallel.pp=2", "--set", "parallel.ep=2", "--set", "comm.check=true"};
   const Ended ended = plan(sets);
@@ -94,6 +129,23 @@ TEST_F(PlanCli, AFileForSeveralRanksIsPlannedWithoutBeingToldTheirNumber) {
   Words json = sets;
   json.push_back("--json");
   EXPECT_EQ(nlohmann::json::parse(plan(json).out).at("ranks"), 4);
+}
+
+TEST_F(PlanCli, ExchangesBetweenGpusAreALineOfThePlan) {
+  const Words sets = {"--ranks", "2", "--set", "device.kind=cuda", "--set", "parallel.tp=2"};
+  const Ended text = plan(sets);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_NE(text.out.find("NCCL, estimated"), std::string::npos) << text.out;
+  Words json = sets;
+  json.push_back("--json");
+  const auto memory = nlohmann::json::parse(plan(json).out).at("pipeline").at(0).at("gpu_memory");
+  EXPECT_GT(memory.at("nccl_bytes"), 0);
+  EXPECT_GT(memory.at("nccl_groups"), 0);
+  EXPECT_EQ(memory.at("total_bytes").get<int64_t>(), memory.at("arena_bytes").get<int64_t>() +
+                                                         memory.at("context_bytes").get<int64_t>() +
+                                                         memory.at("nccl_bytes").get<int64_t>());
+  const Ended cpu = plan({"--ranks", "2", "--set", "parallel.tp=2"});
+  EXPECT_EQ(cpu.out.find("NCCL"), std::string::npos) << cpu.out;
 }
 
 TEST_F(PlanCli, RanksThatCannotRunHereArePlannedWithANote) {

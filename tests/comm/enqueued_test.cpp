@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/comm_support.h"
+#include "comm/local/local_world.h"
 #include "comm/watchdog.h"
 
 namespace pleat {
@@ -158,6 +159,139 @@ TEST(EnqueuedCalls, BlockingCallsAreNeverUnderWay) {
   EXPECT_EQ(group.meeting(), program::Meeting::OnHost);
   EXPECT_TRUE(group.watch());
   EXPECT_THROW(group.captured(), base::Error);
+}
+
+// ---- Calls compared over host memory
+
+// An enqueued group of thread ranks, whose device is a local group that does calls at once.
+class OverThreads final : public comm::EnqueuedCommunicator {
+ public:
+  OverThreads(comm::Communicator& device, comm::RankFlight& flight)
+      : EnqueuedCommunicator("dp", {device.world_ranks().begin(), device.world_ranks().end()}, device.rank(),
+                             flight),
+        device_(device) {}
+  bool in_capture = false;
+  std::vector<std::string> made;
+
+ private:
+  void execute(const comm::Call& call) override {
+    made.emplace_back(call.stage);
+    ++done_;
+    switch (call.operation) {
+      case comm::Operation::AllReduce:
+        return device_.all_reduce("x", call.in, call.out, call.dtype, call.reduce);
+      case comm::Operation::AllGather:
+        return device_.all_gather_v("x", call.in, call.out, call.send.counts);
+      case comm::Operation::Barrier:
+        return device_.barrier("x");
+      case comm::Operation::Send:
+        return device_.send("x", call.peer, call.tag, call.in);
+      case comm::Operation::Receive:
+        return device_.receive("x", call.peer, call.tag, call.out);
+      default:
+        base::fail("{} is not in this test", name_of(call.operation));
+    }
+  }
+  uint64_t num_done() const override { return done_; }
+  bool capturing() const override { return in_capture; }
+  std::string fault() override { return ""; }
+
+  comm::Communicator& device_;
+  uint64_t done_ = 0;
+};
+
+struct Compared {
+  std::vector<std::string> errors;             // by rank
+  std::vector<std::vector<std::string>> made;  // stages of the calls that reached the device
+};
+Compared on_compared_ranks(int size, const std::function<void(OverThreads&)>& fn) {
+  comm::Options options;
+  options.timeout_seconds = 20;
+  comm::LocalWorld world(size, options);
+  Compared out;
+  out.errors.resize(static_cast<size_t>(size));
+  out.made.resize(static_cast<size_t>(size));
+  comm::run_ranks(world, [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    comm::RankFlight flight;
+    flight.start(getpid());
+    const auto device = world.group("device", testing::all_of(size), rank);
+    OverThreads group(*device, flight);
+    group.compare_over(world.group("dp (check)", testing::all_of(size), rank));
+    try {
+      fn(group);
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::BadInput);
+      out.errors[r] = e.what();
+    }
+    out.made[r] = group.made;
+  });
+  return out;
+}
+
+TEST(ComparedCalls, CallsThatAgreeAreMade) {
+  const Compared got = on_compared_ranks(3, [](OverThreads& group) {
+    std::vector<float> v(8, 1.0F), all(24);
+    group.all_reduce("sum", std::span(v), comm::Reduce::Sum);
+    EXPECT_EQ(v[7], 3.0F);
+    group.all_gather("gather", testing::bytes_of(v), testing::bytes_of(all));
+    group.barrier("end");
+  });
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(got.errors[r], "");
+    EXPECT_EQ(got.made[r], (Stages{"sum", "gather", "end"}));
+  }
+}
+
+// The words are those of groups that block; nothing that differs reaches the device.
+TEST(ComparedCalls, AnotherSizeIsFoundOnEveryRank) {
+  const Compared got = on_compared_ranks(3, [](OverThreads& group) {
+    group.barrier("before");
+    std::vector<float> v(group.rank() == 1 ? 7 : 8);
+    group.all_reduce("sum", std::span(v), comm::Reduce::Sum);
+  });
+  for (size_t r = 0; r < 3; ++r) {
+    EXPECT_EQ(
+        got.errors[r],
+        "group 'dp' (ranks 0 1 2), call 1: ranks 0 and 1 do not agree on the shape: rank 0 calls "
+        "all_reduce sum f32 32 bytes for stage 'sum' (call 1), rank 1 calls all_reduce sum f32 28 bytes for "
+        "stage 'sum' (call 1)");
+    EXPECT_EQ(got.made[r], Stages{"before"});
+  }
+}
+
+TEST(ComparedCalls, AnotherStageIsFound) {
+  const Compared got =
+      on_compared_ranks(2, [](OverThreads& group) { group.barrier(group.rank() == 0 ? "a" : "b"); });
+  for (const std::string& error : got.errors)
+    EXPECT_NE(error.find("do not agree on the stage"), std::string::npos) << error;
+}
+
+TEST(ComparedCalls, AnotherOperationIsFound) {
+  const Compared got = on_compared_ranks(2, [](OverThreads& group) {
+    float one = 1;
+    if (group.rank() == 0)
+      group.barrier("x");
+    else
+      group.all_reduce("x", std::span(&one, 1), comm::Reduce::Sum);
+  });
+  for (const std::string& error : got.errors)
+    EXPECT_NE(error.find("do not agree on the operation"), std::string::npos) << error;
+}
+
+// Messages have two sides that differ, and a captured call was compared when it ran before.
+TEST(ComparedCalls, MessagesAndCapturedCallsAreNot) {
+  const Compared got = on_compared_ranks(2, [](OverThreads& group) {
+    std::vector<float> v(4);
+    if (group.rank() == 0)
+      group.send("there", 1, 0, testing::bytes_of(v));
+    else
+      group.receive("here", 0, 0, testing::bytes_of(v));
+    group.in_capture = true;
+    group.barrier(group.rank() == 0 ? "a" : "b");
+  });
+  EXPECT_EQ(got.errors, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(got.made[0], (Stages{"there", "a"}));
 }
 
 }  // namespace

@@ -53,5 +53,72 @@ TEST(Exercise, LostDataIsNamed) {
   EXPECT_THROW(comm::exercise(deaf, {6, 1}), base::Error);
 }
 
+// Memory that is none of the host's: what a call is given lies elsewhere, and is done only when it is waited for.
+class FarMemory final : public comm::ExerciseMemory {
+ public:
+  std::byte* allocate(int64_t bytes) override { return memory_->allocate(bytes); }
+  void write(std::byte* to, const void* from, int64_t bytes) override { memory_->write(to, from, bytes); }
+  void read(void* to, const std::byte* from, int64_t bytes) override {
+    ++num_reads;
+    memory_->read(to, from, bytes);
+  }
+  void copy(std::byte* to, const std::byte* from, int64_t bytes) override { memory_->copy(to, from, bytes); }
+  void wait(comm::Communicator& group) override {
+    ++num_waits;
+    memory_->wait(group);
+  }
+  void* stream() const override { return nullptr; }
+  int num_reads = 0, num_waits = 0;
+
+ private:
+  std::unique_ptr<comm::ExerciseMemory> memory_ = comm::exercise_on_host();
+};
+
+TEST(Exercise, BuffersLieWhereTheMemorySays) {
+  comm::LocalWorld world(3);
+  const std::vector<int> ranks = {0, 1, 2};
+  comm::run_ranks(world, [&](int rank) {
+    const auto group = world.group("all", ranks, rank), words = world.group("words", ranks, rank);
+    FarMemory memory;
+    for (const comm::Exercised& e : comm::exercise(*group, *words, memory, {4096, 2}))
+      EXPECT_EQ(e.fault, "") << e.operation;
+    EXPECT_EQ(memory.num_reads, 11 * 2);           // each answer, small and large; a barrier has none
+    EXPECT_EQ(memory.num_waits, 12 * 9 + 11 * 3);  // each call: one to check and 8, one and 2
+  });
+}
+
+// A rank whose part is wrong is named on all of them, over the words' group.
+TEST(Exercise, AWrongAnswerOfOneRankIsToldToAll) {
+  class Forgetful final : public comm::ExerciseMemory {
+   public:
+    explicit Forgetful(bool forgets) : forgets_(forgets) {}
+    std::byte* allocate(int64_t bytes) override { return memory_->allocate(bytes); }
+    void write(std::byte* to, const void* from, int64_t bytes) override { memory_->write(to, from, bytes); }
+    void read(void* to, const std::byte* from, int64_t bytes) override {
+      memory_->read(to, from, bytes);
+      if (forgets_) static_cast<float*>(to)[1] = 0;
+    }
+    void copy(std::byte* to, const std::byte* from, int64_t bytes) override {
+      memory_->copy(to, from, bytes);
+    }
+    void wait(comm::Communicator& group) override { memory_->wait(group); }
+    void* stream() const override { return nullptr; }
+
+   private:
+    bool forgets_;
+    std::unique_ptr<comm::ExerciseMemory> memory_ = comm::exercise_on_host();
+  };
+  comm::LocalWorld world(2);
+  comm::run_ranks(world, [&](int rank) {
+    const auto group = world.group("all", std::vector<int>{0, 1}, rank),
+               words = world.group("words", std::vector<int>{0, 1}, rank);
+    Forgetful memory(rank == 1);
+    for (const comm::Exercised& e : comm::exercise(*group, *words, memory, {4096, 1})) {
+      const char* want = e.operation == "barrier" ? "" : "rank 1: element 1 is 0";
+      EXPECT_TRUE(e.fault.starts_with(want)) << e.operation << ": " << e.fault;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace pleat

@@ -83,6 +83,23 @@ std::string table_of(int size, const std::function<void(LocalWorld&, int)>& fn) 
   return table;
 }
 
+// Where groups are opened, who has not come is said in one line.
+TEST(Stall, RanksThatDoNotComeToAnOpeningAreNamed) {
+  const std::vector<int> all = {0, 1, 2, 3};
+  const auto come_late = [&](LocalWorld& world, int rank, const char* stage) {
+    const auto c = world.group("groups of GPUs", all, rank);
+    if (rank == 1 || rank == 3) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    c->barrier(stage);
+  };
+  const std::string opening =
+      table_of(4, [&](LocalWorld& world, int rank) { come_late(world, rank, "opening groups: which"); });
+  EXPECT_NE(opening.find("pleat: these ranks have not come: 1, 3\n"), std::string::npos) << opening;
+  EXPECT_NE(opening.find("NOT ARRIVED"), std::string::npos) << opening;
+  const std::string other = table_of(4, [&](LocalWorld& world, int rank) { come_late(world, rank, "x"); });
+  EXPECT_NE(other.find("NOT ARRIVED"), std::string::npos) << other;
+  EXPECT_EQ(other.find("have not come"), std::string::npos) << other;
+}
+
 TEST(Stall, RanksInOtherGroupsAreShownThere) {
   // 0 waits for 1 in "a"; 1 waits for 2 in "b"; 2 has left.
   const std::string table = table_of(3, [](LocalWorld& world, int rank) {

@@ -1,7 +1,9 @@
 // How ranks find each other over TCP, and what they say when one cannot: each rank is a thread with a door of its own.
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <thread>
@@ -11,7 +13,7 @@
 #include "comm/door.h"
 #include "comm/gpu_choice.h"
 #include "comm/tcp/handshake.h"
-#include "comm/tcp/mesh.h"
+#include "comm/tcp/shared_memory.h"
 #include "comm/tcp/tcp_world.h"
 
 namespace pleat::comm {
@@ -166,7 +168,156 @@ TEST(Rendezvous, AnotherVersionIsRefused) {
   expect_in("all ranks need one build", heard);
 }
 
+TEST(Rendezvous, ARankOutsideTheWorldIsToldSo) {
+  Place place;
+  std::string heard;
+  std::thread stranger([&, port = place.port] {
+    const Socket s = tcp::connect_to("127.0.0.1", port, in(5));
+    tcp::Hello hello;
+    hello.rank = 7;
+    hello.size = 2;
+    try {
+      tcp::introduce(s, hello, 0, "token", in(5), "here");
+    } catch (const base::Error& e) {
+      heard = e.what();
+    }
+  });
+  const auto said = meet_all({place.door(0, 2)}, 0.8);
+  stranger.join();
+  expect_in("says it is rank 7, outside the world", said[0]);
+  EXPECT_EQ(heard, "here: rank 7 is outside a world of 2 ranks: they are 0 to 1");
+}
+
+TEST(Rendezvous, ARefusalIsOneLineWhateverThePeerSays) {
+  Place place;
+  const Socket listening = std::move(place.listening);
+  std::thread stranger([&] {
+    std::string why;
+    EXPECT_TRUE(tcp::wait_for(listening.descriptor(), POLLIN, in(5)));
+    const Socket s = tcp::accept_from(listening, why);
+    const tcp::Greeting greeting;
+    tcp::Hello hello;
+    tcp::Answer answer;
+    std::strcpy(answer.why, "no\npleat: \x1b[31mall is well\r\tx");
+    EXPECT_TRUE(tcp::write_all(s, std::as_bytes(std::span(&greeting, 1)), in(5), why)) << why;
+    EXPECT_TRUE(tcp::read_all(s, std::as_writable_bytes(std::span(&hello, 1)), in(5), why)) << why;
+    EXPECT_TRUE(tcp::write_all(s, std::as_bytes(std::span(&answer, 1)), in(5), why)) << why;
+  });
+  const auto said = meet_all({Door{1, 2, "127.0.0.1", place.port, "token", -1}}, 5);
+  stranger.join();
+  expect_in("no\\npleat: \\x1b[31mall is well", said[0]);
+  for (const char c : said[0]) EXPECT_GE(c, ' ') << said[0];
+}
+
+// More of them than are heard at once, and each would be heard for longer than the ranks have.
+TEST(Rendezvous, SilentStrangersDoNotKeepRanksOut) {
+  Place place;
+  const Door first = place.door(0, 2), second = place.door(1, 2);
+  std::string said;
+  std::thread listens([&] { said = meet_all({first}, 3.5)[0]; });
+  std::vector<Socket> strangers;
+  for (int i = 0; i < 300; ++i) strangers.push_back(tcp::connect_to("127.0.0.1", place.port, in(3)));
+  EXPECT_EQ(meet_all({second}, 3)[0], "");
+  listens.join();
+  EXPECT_EQ(said, "");
+}
+
+TEST(Rendezvous, TooManyOpenFilesAreSaidAtOnce) {
+  Place place;
+  const Door first = place.door(0, 2);
+  const Socket waits = tcp::connect_to("127.0.0.1", place.port, in(5));
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  // As many as are open: a new descriptor has the lowest number that is free.
+  const Socket lowest(::dup(waits.descriptor()));
+  rlimit low = limit;
+  low.rlim_cur = static_cast<rlim_t>(lowest.descriptor()) + 1;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const auto began = Clock::now();
+  const auto said = meet_all({first}, 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  expect_in(fmt::format("rank 0 cannot let other ranks in at port {}: too many open files (ulimit -n {})",
+                        place.port, low.rlim_cur),
+            said[0]);
+  EXPECT_LT(Clock::now() - began, std::chrono::seconds(10));
+}
+
+TEST(Rendezvous, EachStartHasItsOwnNumberAndAllRanksKnowIt) {
+  std::vector<tcp::Nonce> seen;
+  for (int start = 0; start < 2; ++start) {
+    Place place;
+    const Door first = place.door(0, 2), second = place.door(1, 2);
+    tcp::Nonce other{};
+    std::thread thread([&] { other = tcp::meet(second, 20).start; });
+    seen.push_back(tcp::meet(first, 20).start);
+    thread.join();
+    EXPECT_EQ(seen.back(), other);
+  }
+  EXPECT_NE(seen[0], seen[1]);
+}
+
+// ---- Memory of one machine
+
+TEST(SharedMemoryOfRanks, ANameGoesWithItsMakerAndAfterAFailure) {
+  const std::string name = fmt::format("/pleat-test-{}", ::getpid());
+  using tcp::SharedMemory;
+  const auto is_there = [&] {
+    try {
+      const SharedMemory found(name, 4096, SharedMemory::Make::No);
+      return true;
+    } catch (const base::Error&) {
+      return false;
+    }
+  };
+  {
+    const SharedMemory made(name, 4096, SharedMemory::Make::Yes);
+    EXPECT_TRUE(is_there());
+    EXPECT_TRUE(is_there());  // who finds it takes nothing away
+    EXPECT_THROW(SharedMemory(name, 4096, SharedMemory::Make::Yes), base::Error);
+    EXPECT_TRUE(is_there());
+  }
+  EXPECT_FALSE(is_there());
+  EXPECT_THROW(SharedMemory(name, size_t{1} << 63, SharedMemory::Make::Yes), base::Error);
+  EXPECT_FALSE(is_there());
+}
+
 // ---- Whole worlds
+
+// What rank 0 of two says when rank 1 meets it and then does as told.
+std::string start_beside(const Door& first, const Door& second, const std::function<void(tcp::Met)>& then) {
+  std::thread other([&] { then(tcp::meet(second, 20)); });
+  std::string said;
+  Options options;
+  options.timeout_seconds = 0.3;
+  try {
+    run_tcp_rank(
+        first, options, [](Endpoint&, int) {}, 0.3);
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::Retry);
+    said = e.what();
+  }
+  other.join();
+  return said;
+}
+
+TEST(TcpWorld, ARankThatDiesInTheStartDoesNotSpoilTheNext) {
+  Place place;
+  const Door second = place.door(1, 2);
+  for (int start = 0; start < 2; ++start) {
+    const std::string said = start_beside(place.door(0, 2), second, [](tcp::Met) {});
+    expect_in("rank 0 of 2, meeting the ranks of this machine: rank 1 has closed its connection", said);
+    place.listening = tcp::listen_at(place.port);
+  }
+}
+
+TEST(TcpWorld, ARankThatHangsInTheStartIsNamedAtTheDeadline) {
+  Place place;
+  const Door first = place.door(0, 2), second = place.door(1, 2);
+  const std::string said = start_beside(first, second, [](const tcp::Met& met) {
+    (void)tcp::wait_for(met.peers[0].descriptor(), POLLRDHUP, in(20));  // until the other side closes
+  });
+  EXPECT_EQ(said, "rank 0 of 2, meeting the ranks of this machine: these ranks have not come: 1");
+}
 
 // Each rank of a world as a thread: connections, groups and the end are those of processes.
 std::string run_as_threads(int size, const std::function<void(Endpoint&)>& fn) {
@@ -263,6 +414,28 @@ TEST(DoorOfARun, TorchrunsVariables) {
   EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "0"}})), base::Error);
   EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500x"}})),
                base::Error);
+}
+
+TEST(DoorOfARun, ADescriptorThatDoesNotListenIsRefusedByName) {
+  const World world{0, 2, 0, 2, "torchrun-style variables"};
+  const auto of = [&](int descriptor) {
+    return read_door(world, environment({{"MASTER_ADDR", "node7"},
+                                         {"MASTER_PORT", "29500"},
+                                         {"PLEAT_LISTENING", std::to_string(descriptor)}}));
+  };
+  const Socket listening = tcp::listen_at(0);
+  EXPECT_EQ(of(listening.descriptor()).listening, listening.descriptor());
+  const Socket connected = tcp::connect_to("127.0.0.1", tcp::port_of(listening), in(5));
+  for (const int descriptor : {connected.descriptor(), 1 << 20}) {
+    try {
+      of(descriptor);
+      ADD_FAILURE() << descriptor << " was taken";
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::BadInput);
+      expect_in(fmt::format("PLEAT_LISTENING={} in the environment: no socket that listens", descriptor),
+                e.what());
+    }
+  }
 }
 
 TEST(DoorOfARun, SlurmNeedsNothing) {

@@ -49,13 +49,38 @@ TEST(ConfigRankEffect, InOrderOfOneLaneWasTakenWithoutEffect) {
   EXPECT_TRUE(holds(explain("device.in_order"), "the run has several ranks"));
 }
 
-TEST(ConfigRankEffect, AGraphIsOfOneRank) {
+// Where the host reads how many rows go where, a step of several ranks is no graph.
+TEST(ConfigRankEffect, AGraphOfSeveralRanksNeedsNoCounts) {
   const Words off = {"device.kind=cuda", "device.graph=false"};
+  const auto with = [&](Words more) {
+    more.insert(more.begin(), off.begin(), off.end());
+    return more;
+  };
   EXPECT_EQ(refused_on(1, off), "");
+  EXPECT_EQ(refused_on(2, off), "");
+  EXPECT_EQ(refused_on(2, with({"parallel.ep=2", "parallel.dispatcher=allgather"})), "");
+  for (const char* way : {"parallel.exchange=auto", "parallel.exchange=padded", "parallel.exchange=windows"})
+    EXPECT_EQ(refused_on(2, with({"parallel.ep=2", way})), "") << way;
+  for (const char* spread : {"parallel.ep=2", "parallel.etp=2"})
+    EXPECT_EQ(
+        refused_on(2, with({spread, "parallel.exchange=counted"})),
+        "device.graph = false has no effect here: it applies when the run has one rank, or several that do "
+        "not exchange experts' rows by parallel.exchange \"counted\" (now 2); change that or remove "
+        "device.graph");
+  EXPECT_NE(refusal(kMoe, {"device.graph=false"}), "") << "the CPU has no graphs";
+}
+
+TEST(ConfigRankEffect, RanksOfAMachineAreDeclaredForSeveral) {
+  const char* set = "parallel.ranks_per_node=8";
   EXPECT_EQ(
-      refused_on(2, off),
-      "device.graph = false has no effect here: it applies when the run has one rank (now 2); change that or "
-      "remove device.graph");
+      refused_on(1, {set}),
+      "parallel.ranks_per_node = 8 has no effect here: it applies when the run has several ranks (now 1); "
+      "change that or remove parallel.ranks_per_node");
+  EXPECT_EQ(refused_on(4, {set}), "") << "one machine, not full";
+  EXPECT_EQ(refused_on(16, {set}), "");
+  EXPECT_EQ(refused_on(1, {"parallel.ranks_per_node=0"}), "");
+  EXPECT_TRUE(holds(refusal(kMoe, {"parallel.ranks_per_node=-1"}), "parallel.ranks_per_node"));
+  EXPECT_TRUE(holds(explain("parallel.ranks_per_node"), "when the run has several ranks"));
 }
 
 }  // namespace

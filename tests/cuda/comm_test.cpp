@@ -94,32 +94,31 @@ TEST(CudaComm, BuffersOfAGroupLieInOnePlace) {
   }
 }
 
+// One rank's group on a lane of its own.
+struct NcclAlone {
+  NcclAlone() {
+    flight.start(getpid());
+    group = world->split({"all", {0}, 0, lane.stream()}, flight, {}, nullptr);
+  }
+  device::cuda::Lane lane;
+  comm::RankFlight flight;
+  std::unique_ptr<comm::NcclWorld> world = comm::make_nccl_world(comm::make_nccl_id(), 0, 1);
+  std::unique_ptr<comm::Communicator> group;
+};
+
 TEST(CudaComm, NcclAloneDoesEveryCall) {
   PLEAT_NEEDS_GPU();
   if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
-  device::cuda::Lane lane;
-  comm::RankFlight inner, outer;
-  inner.start(getpid());
+  NcclAlone alone;
+  comm::RankFlight outer;
   outer.start(getpid());
-  const auto group = comm::make_nccl_group("all", {0}, 0, comm::make_nccl_id(), lane.stream(), inner);
   std::string nccl;
-  EXPECT_EQ(testing::run_cases(*testing::staged(*group, outer), nccl), "") << comm::nccl_description();
+  EXPECT_EQ(testing::run_cases(*testing::staged(*alone.group, outer), nccl), "") << comm::nccl_description();
   // Alone nothing is added: the bits are those of any carrier.
   std::string host;
   each_rank(1, Buffers::Host, [&](comm::Communicator& c) { EXPECT_EQ(testing::run_cases(c, host), ""); });
   EXPECT_EQ(nccl, host);
 }
-
-// One rank's group on a lane of its own.
-struct NcclAlone {
-  NcclAlone() {
-    flight.start(getpid());
-    group = comm::make_nccl_group("all", {0}, 0, comm::make_nccl_id(), lane.stream(), flight);
-  }
-  device::cuda::Lane lane;
-  comm::RankFlight flight;
-  std::unique_ptr<comm::Communicator> group;
-};
 
 std::span<std::byte> bytes_at(const device::cuda::Memory& m) {
   return {m.data(), static_cast<size_t>(m.size())};
@@ -185,6 +184,22 @@ TEST(CudaComm, NcclCallsGoIntoAGraph) {
     EXPECT_TRUE(nccl.group->watch());
   }
   EXPECT_EQ(std::string(nccl.flight.entries().front().stage), "gather");
+}
+
+// Every group has its own communicator: one that was ended takes no other with it.
+TEST(CudaComm, NcclGroupsOfOneWorldEndByThemselves) {
+  PLEAT_NEEDS_GPU();
+  if (!comm::nccl_is_built_in()) GTEST_SKIP() << "NCCL is " << comm::nccl_description();
+  NcclAlone first;
+  device::cuda::Lane lane;
+  const auto second = first.world->split({"second", {0}, 0, lane.stream()}, first.flight, {}, nullptr);
+  first.world->stand_aside();
+  first.group->barrier("one");
+  first.group->abort("not needed any more");
+  second->barrier("two");
+  lane.synchronize();
+  EXPECT_TRUE(second->watch());
+  EXPECT_GE(second->device_bytes(), 0);
 }
 
 TEST(CudaComm, AnAbortedNcclGroupRefusesCalls) {

@@ -12,6 +12,7 @@
 #include "checkpoint/save.h"
 #include "comm/comm_support.h"
 #include "comm/exercise.h"
+#include "comm/inject.h"
 #include "cuda/cuda_support.h"
 #include "cuda/nccl_world_support.h"
 #include "kernels/cuda/choices.h"
@@ -83,6 +84,29 @@ TEST(NcclRank, DISABLED_Late) {
   });
 }
 
+// One that never comes to open groups is named as well: before NCCL starts, nobody hangs in it.
+TEST(CudaNcclRanks, ARankThatOpensNoGroupIsNamed) {
+  PLEAT_NEEDS_NCCL_RANKS();
+  const testing::TemporaryFolder folder;
+  const NcclEnded ended = run_nccl_ranks(folder.path(), 3, "Absent", "", 60, 12);
+  bool named = false;  // by the one that waited longest; the other may end because that one did
+  for (const size_t r : {0U, 1U}) {
+    EXPECT_EQ(ended.codes[r], 75) << ended.said[r];
+    EXPECT_NE(ended.said[r].find("stall: group"), std::string::npos) << ended.said[r];
+    named |= ended.said[r].find("these ranks have not come: 2\n") != std::string::npos;
+  }
+  EXPECT_TRUE(named) << ended.said[0] << ended.said[1];
+  EXPECT_LT(ended.seconds_to_first, 30);
+}
+
+TEST(NcclRank, DISABLED_Absent) {
+  if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
+  NcclRank::run(6, [](comm::Endpoint& world, const NcclRank&) {
+    if (world.rank() == 2) sleep(60);
+    StagedNccl all(world, "all", pleat::testing::all_of(world.size()));
+  });
+}
+
 // ---- Whole steps
 
 struct StepCase {
@@ -93,7 +117,10 @@ struct StepCase {
 const std::vector<StepCase>& step_cases() {
   static const std::vector<StepCase> all = {
       {"dp2", {}, true},
-      {"ep2", {"parallel.ep=2"}, false},
+      {"ep2", {"parallel.ep=2"}, true},
+      {"ep2windows", {"parallel.ep=2", "parallel.exchange=\"windows\""}, true},
+      {"ep2counted", {"parallel.ep=2", "parallel.exchange=\"counted\""}, false},
+      {"ep2padded", {"parallel.ep=2", "parallel.exchange=\"padded\""}, true},
       {"ep2gather", {"parallel.ep=2", "parallel.dispatcher=\"allgather\""}, true},
       {"tp2", {"parallel.tp=2"}, true},
       {"pp2", {"parallel.pp=2"}, true},
@@ -120,7 +147,7 @@ std::vector<double> train_and_save(Trainer& trainer, const std::string& director
   std::vector<double> losses = {trainer.step().record.loss};
   base::PosixVfs vfs;
   std::filesystem::create_directories(directory);
-  trainer.with_state([&](const checkpoint::StateView& view) { checkpoint::save(vfs, directory, view, {}); });
+  trainer.save(vfs, directory, {});
   for (int i = 0; i < 2; ++i) losses.push_back(trainer.step().record.loss);
   return losses;
 }
@@ -201,6 +228,58 @@ TEST(CudaNcclRanks, StepsAreThoseOfThreadRanks) {
     }
     expect_same_state(loaded(one, room + "/saved"), loaded(one, directory));
   }
+}
+
+// A fault inside a training step: the stage is the program's. With comm.check the ranks differ in words, without they
+// wait until one says where.
+struct StepFault {
+  const char *name, *fault;
+  bool check;
+  int code;
+  const char* words;
+};
+constexpr StepFault kStepFaults[] = {
+    {"killed", "kill:1:grad_reduce", false, 75, "has ended"},
+    {"stopped", "stop:1:norm_reduce", false, 75, "is stopped"},
+    {"sleeps", "sleep:1:grad_reduce:2", false, 75, "NOT ARRIVED"},
+    {"checkedSize", "size:1:grad_reduce", true, 65, "do not agree on the shape"},
+};
+
+TEST(CudaNcclRanks, AFaultInAStepEndsTheOthers) {
+  PLEAT_NEEDS_NCCL_RANKS();
+  const testing::TemporaryFolder folder;
+  testing::write_dataset(folder.at("data"), 6000, 7);
+  for (const StepFault& f : kStepFaults) {
+    SCOPED_TRACE(f.name);
+    const NcclEnded ended = run_nccl_ranks(folder.path(), 2, "StepFault", f.name, 100, 12);
+    // One rank writes the table for all; who finds that the other has failed ends with 75.
+    const std::string said = ended.said[0] + ended.said[1];
+    EXPECT_TRUE(ended.codes[0] == f.code || (ended.codes[0] == 75 && ended.codes[1] == f.code))
+        << ended.codes[0] << " and " << ended.codes[1] << "\n"
+        << said;
+    EXPECT_NE(said.find(f.words), std::string::npos) << "'" << f.words << "' in:\n" << said;
+  }
+}
+
+TEST(NcclRank, DISABLED_StepFault) {
+  if (!NcclRank::is_one()) GTEST_SKIP() << "is started by CudaNcclRanks";
+  const StepFault* fault = nullptr;
+  for (const StepFault& f : kStepFaults)
+    if (NcclRank::given() == f.name) fault = &f;
+  ASSERT_NE(fault, nullptr);
+  comm::Options options;
+  options.timeout_seconds = 10;
+  options.check = fault->check;
+  options.inject = comm::inject(comm::parse_fault(fault->fault));
+  NcclRank::run(options, [](comm::Endpoint& world, const NcclRank& rank) {
+    const config::Config config = step_config(rank.folder + "/../data", rank.folder + "/run", {});
+    runtime::Crew crew(config, world, 1);
+    runtime::ProgramChoice choice;
+    choice.bind_in_turn = [&](const std::function<void()>& bind) { bind_with_one_choice(crew, bind); };
+    Trainer trainer(config, choice, {}, &crew);
+    for (int step = 0; step < 3; ++step) trainer.step();
+    crew.wait_for_all("end");
+  });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "cuda/nccl_world_support.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -39,7 +40,7 @@ std::string no_nccl_ranks() {
 }
 
 NcclEnded run_nccl_ranks(const std::string& folder, int size, const std::string& rank_test,
-                         const std::string& argument, double seconds) {
+                         const std::string& argument, double seconds, double after_first) {
   const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
   std::vector<std::unique_ptr<PleatProcess>> ranks;
   const std::string room = fmt::format("{}/{}", folder, rank_test + argument);
@@ -58,14 +59,20 @@ NcclEnded run_nccl_ranks(const std::string& folder, int size, const std::string&
         "/usr/bin/env"));
   }
   const auto begin = std::chrono::steady_clock::now();
-  const auto any_runs = [&] {
-    bool any = false;
-    for (const auto& rank : ranks) any |= rank->running();
-    return any;
+  const auto num_running = [&] {
+    int num = 0;
+    for (const auto& rank : ranks) num += rank->running() ? 1 : 0;
+    return num;
   };
-  while (any_runs() && seconds_since(begin) < seconds)
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   NcclEnded ended;
+  double last = seconds;
+  for (int running = num_running(); running > 0 && seconds_since(begin) < last; running = num_running()) {
+    if (running < size && ended.seconds_to_first == 0) {
+      ended.seconds_to_first = seconds_since(begin);
+      last = std::min(last, ended.seconds_to_first + after_first);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   for (const auto& rank : ranks) {
     if (rank->running()) rank->send(SIGKILL);
     const Ended one = rank->wait();
@@ -77,9 +84,16 @@ NcclEnded run_nccl_ranks(const std::string& folder, int size, const std::string&
 
 bool NcclRank::is_one() { return !said_by_environment(kFolder).empty(); }
 
+std::string NcclRank::given() { return said_by_environment(kArgument); }
+
 void NcclRank::run(double timeout_seconds, const std::function<void(comm::Endpoint&, const NcclRank&)>& fn) {
   comm::Options options;
   options.timeout_seconds = timeout_seconds;
+  run(options, fn);
+}
+
+void NcclRank::run(const comm::Options& options,
+                   const std::function<void(comm::Endpoint&, const NcclRank&)>& fn) {
   const NcclRank rank{said_by_environment(kFolder), said_by_environment(kArgument)};
   try {
     comm::run_process_rank(comm::read_world(), options, [&](comm::Endpoint& e, int) { fn(e, rank); });
@@ -104,6 +118,10 @@ StagedNccl::StagedNccl(comm::Endpoint& endpoint, const std::string& name, std::s
 }
 
 StagedNccl::~StagedNccl() = default;
+
+comm::Communicator& StagedNccl::enqueued() { return *inside_->group; }
+
+void StagedNccl::stand_aside(comm::Endpoint& endpoint) { endpoint.groups({}, comm::Buffers::Device); }
 
 void StagedNccl::wait_for_all() { host_->barrier("end"); }
 

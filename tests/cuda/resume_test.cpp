@@ -45,13 +45,9 @@ class CudaResume : public ::testing::Test {
     return out;
   }
 
-  // A view of live state is what `with_state` gives; saved in memory.
+  // Saved in memory.
   checkpoint::Loaded saved(Trainer& trainer) {
-    checkpoint::SaveResult result;
-    trainer.with_state([&](const checkpoint::StateView& view) {
-      result = checkpoint::save(memory_, fmt::format("run{}", num_saved_++), view, {});
-    });
-    return checkpoint::open(memory_, result.path);
+    return checkpoint::open(memory_, trainer.save(memory_, fmt::format("run{}", num_saved_++), {}).path);
   }
 
   testing::TemporaryFolder folder_;
@@ -145,7 +141,7 @@ TEST_F(CudaResume, EverySingleTensorOfBfloat16StateMatters) {
   testing::Tensors at_save = tensors_now();
   checkpoint::StateView whole;
   trainer.with_state([&](const checkpoint::StateView& view) { whole = view; });
-  for (checkpoint::TensorRef& t : whole.tensors) t.bytes = at_save.at(t.name);
+  for (checkpoint::TensorRef& t : whole.tensors) t.bytes = at_save.at(t.name), t.read = {};
   const auto restored = [&](const checkpoint::StateView& state) {
     const checkpoint::SaveResult result =
         checkpoint::save(memory_, fmt::format("run{}", num_saved_++), state, {});

@@ -26,28 +26,34 @@ void parse(const std::string& body) {
   checkpoint::parse_manifest(printed, "fuzz");
 }
 
-const std::string& valid_body() {
-  static const std::string body = [] {
-    checkpoint::Manifest m;
-    m.step = 12;
-    m.parent = checkpoint::ParentEntry{10, {}};
-    m.block_bytes = 64;
-    m.integers = {{"cursor", -5}, {"seed", INT64_MAX}};
-    m.reals = {{"lr", 0.25}};
-    m.texts = {{"config", "a = 1\n\"\xc3\xa4"}};
-    m.tensors = {{"a", tensor::Dtype::F32, {3, 5}, 0, 60, {}},
-                 {"b", tensor::Dtype::U8, {0, 7}, 60, 0, {}},
-                 {"c", tensor::Dtype::F64, {40}, 60, 320, {}}};
-    m.state_sha256 = checkpoint::digest_of_state(m);
-    m.shards = {{"shard-000000", 0, 200, 0, {}}, {"shard-000001", 200, 180, 0, {}}};
-    for (size_t i = 0; i < m.shards.size(); ++i)
-      m.shards[i].file_length = checkpoint::ShardLayout::of(m, i).file_length();
-    const std::string text = checkpoint::print_manifest(m);
-    const std::string body = text.substr(0, text.rfind("sha256 "));
-    checkpoint::parse_manifest_body(body, "seed");
-    return body;
-  }();
+std::string make_body(int64_t version) {
+  checkpoint::Manifest m;
+  m.step = 12;
+  m.parent = checkpoint::ParentEntry{10, {}};
+  m.block_bytes = 64;
+  m.integers = {{"cursor", -5}, {"seed", INT64_MAX}};
+  m.reals = {{"lr", 0.25}};
+  m.texts = {{"config", "a = 1\n\"\xc3\xa4"}};
+  m.tensors = {{"a", tensor::Dtype::F32, {3, 5}, 0, 60, 20, {}},
+               {"b", tensor::Dtype::U8, {0, 7}, 60, 0, 0, {}},
+               {"c", tensor::Dtype::F64, {40}, 60, 320, 320, {}}};
+  m.slices = {{0, {0, 3, 0, 8}}, {2, {0, 1, 0, 168}}, {0, {0, 3, 8, 20}}, {2, {0, 1, 168, 320}}};
+  m.version = version;
+  if (version == 1) m.slices.clear();
+  m.state_sha256 = checkpoint::digest_of_state(m);
+  checkpoint::complete(m, "seed");
+  m.shards = {{"shard-000000", 0, 192, 0, {}}, {"shard-000001", 192, 188, 0, {}}};
+  for (size_t i = 0; i < m.shards.size(); ++i)
+    m.shards[i].file_length = checkpoint::ShardLayout::of(m, i).file_length();
+  const std::string text = checkpoint::print_manifest(m);
+  const std::string body = text.substr(0, text.rfind("sha256 "));
+  checkpoint::parse_manifest_body(body, "seed");
   return body;
+}
+
+const std::string& valid_body(int64_t version) {
+  static const std::string old = make_body(1), current = make_body(checkpoint::kFormatVersion);
+  return version == 1 ? old : current;
 }
 
 }  // namespace
@@ -65,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // Groups of (position, position, count, length, text): cut `count` bytes and put `length` bytes of input
   // there.
-  std::string body = valid_body();
+  std::string body = valid_body(data[0] % 4 == 2 ? 1 : checkpoint::kFormatVersion);
   size_t at = 0;
   while (at + 4 <= input.size()) {
     const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(input[at + i])); };

@@ -22,7 +22,7 @@ void check_raw(std::span<const std::byte> input) {
   if (input.size() < 8) return;
   const auto at = [&](size_t i) { return std::to_integer<int64_t>(input[i]); };
   checkpoint::ShardLayout layout{
-      static_cast<uint32_t>(at(0)), static_cast<uint64_t>(at(1)), at(2), at(3), 1 + at(4), 1 + at(5)};
+      2, static_cast<uint32_t>(at(0)), static_cast<uint64_t>(at(1)), at(2), at(3), 1 + at(4), 1 + at(5)};
   const int64_t block_idx = at(6) % layout.num_blocks();
   const auto raw = input.subspan(8);
   try {

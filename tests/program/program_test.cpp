@@ -107,8 +107,9 @@ TEST(OpTable, MarksNameTheUsesTheyAreOf) {
 
 TEST(OpTable, DecisionsBelongToNoRecomputeModule) {
   const std::set<std::string_view> decisions = {
-      "router_gate",  "router_force",    "router_choose", "router_count", "router_record", "dispatch_plan",
-      "count_reduce", "dispatch_gather", "gather_plan",   "receive_plan", "dispatch_trim"};
+      "router_gate",   "router_force", "router_choose",   "router_count", "router_record",
+      "dispatch_plan", "count_reduce", "dispatch_gather", "gather_plan",  "receive_plan",
+      "dispatch_trim", "padded_plan",  "send_plan"};
   for (int i = 0; i < num_ops(); ++i) {
     const Op op = static_cast<Op>(i);
     EXPECT_EQ(in_module(op, "decision"), decisions.contains(name_of(op))) << name_of(op);

@@ -1,12 +1,15 @@
 // `pleat launch`: ranks that are killed are started again and end with the bits of a run that was not, and a signal
 // reaches all of them.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
 
+#include "base/posix_vfs.h"
+#include "checkpoint/load.h"
 #include "resume/resume_support.h"
 #include "support/process.h"
 
@@ -102,6 +105,26 @@ TEST_F(Launch, ARankThatIsStoppedEndsWithTheTimeOut) {
   EXPECT_LT(seconds, 2 + 4) << ended.err;  // less than the grace: it is killed, since nobody wakes it
   for (const char* said : {"rank 0 has waited", "is stopped", "rank 1 was stopped: killed"})
     EXPECT_NE(ended.err.find(said), std::string::npos) << said << " in: " << ended.err;
+}
+
+// One rank's disk takes no more: all say which rank it was, nothing is committed, and the run goes on later.
+TEST_F(Launch, ARankThatCannotWriteItsShareEndsTheSaveOnAll) {
+  PleatProcess process(folder_.path(), words("full", {}));
+  wait_for_step(process, "full", 15);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  const rlimit small{4096, 4096};
+  ASSERT_EQ(::prlimit(ranks[1], RLIMIT_FSIZE, &small, nullptr), 0);
+  const Ended ended = process.wait();
+  EXPECT_EQ(ended.code, 74) << ended.err;
+  EXPECT_NE(ended.err.find("rank 1: cannot "), std::string::npos) << ended.err;
+  base::PosixVfs vfs;
+  const checkpoint::Found found = checkpoint::find_newest(vfs, folder_.at("full") + "/checkpoints");
+  ASSERT_TRUE(found.newest);
+  EXPECT_TRUE(found.skipped.empty()) << found.skipped[0].name << ": " << found.skipped[0].reason;
+  EXPECT_EQ(PleatProcess(folder_.path(), words("full", {})).wait().code, 0);
+  EXPECT_EQ(PleatProcess(folder_.path(), words("empty", {})).wait().code, 0);
+  EXPECT_EQ(digest("full"), digest("empty"));
 }
 
 TEST_F(Launch, WordsThatMakeNoSenseAreRefused) {

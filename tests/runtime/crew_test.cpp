@@ -15,6 +15,7 @@ class SilentGroup final : public comm::Communicator {
       : Communicator(std::move(name), {ranks.begin(), ranks.end()}, 0, flight), meeting_(meeting) {}
   program::Meeting meeting() const override { return meeting_; }
   void execute(const comm::Call&) override {}
+  int64_t device_bytes() const override { return 100; }
 
  private:
   program::Meeting meeting_;
@@ -31,10 +32,17 @@ class SilentEndpoint final : public comm::Endpoint {
     if (buffers == comm::Buffers::Device) streams.push_back(stream);
     return std::make_unique<SilentGroup>(name, ranks, flight_, meeting(buffers));
   }
+  std::vector<std::unique_ptr<comm::Communicator>> groups(std::span<const comm::WantedGroup> wanted,
+                                                          comm::Buffers buffers) override {
+    opened.push_back(wanted.size());
+    return Endpoint::groups(wanted, buffers);
+  }
+  int64_t device_bytes() const override { return on_device_ == program::Meeting::OnDevice ? 7 : 0; }
   program::Meeting meeting(comm::Buffers buffers) const override {
     return buffers == comm::Buffers::Device ? on_device_ : program::Meeting::OnHost;
   }
   std::vector<void*> streams;  // of the groups opened for a device
+  std::vector<size_t> opened;  // how many, each time they were opened together
 
  private:
   program::Meeting on_device_;
@@ -80,6 +88,29 @@ TEST(Crew, EnqueuedGroupsBelongToTheStreamsTheyAreOpenedFor) {
             (std::vector<void*>{&stream[0][0], &stream[0][1], &stream[1][0], &stream[1][1]}));
   EXPECT_NE(crew.group(program::Group::World, "reduce"), first);
   first->barrier("whoever holds the earlier one may");
+}
+
+// A stage of a pipeline may have no lane that others open: it takes part all the same.
+TEST(Crew, OpensItsGroupsInOneCallAlsoWhenItHasNone) {
+  SilentEndpoint endpoint(program::Meeting::OnDevice);
+  Crew crew(two_replicas(), endpoint, 1);
+  const auto stream = [](const std::string&) -> void* { return nullptr; };
+  crew.open_groups(kLanes, comm::Buffers::Device, stream);
+  crew.open_groups({}, comm::Buffers::Device, stream);
+  EXPECT_EQ(endpoint.opened, (std::vector<size_t>{kLanes.size(), 0}));
+}
+
+TEST(Crew, TellsWhatItsGroupsTookOfTheGpu) {
+  const auto stream = [](const std::string&) -> void* { return nullptr; };
+  SilentEndpoint enqueued(program::Meeting::OnDevice), blocking(program::Meeting::OnHost);
+  Crew gpus(two_replicas(), enqueued, 1), threads(two_replicas(), blocking, 1);
+  for (Crew* crew : {&gpus, &threads}) crew->open_groups(kLanes, comm::Buffers::Device, stream);
+  gpus.open_groups(kLanes, comm::Buffers::Device, stream);  // those of before still hold theirs
+  int64_t all = 0;
+  for (const Crew::TakenMemory& t : gpus.device_memory_of_groups()) all += t.bytes;
+  EXPECT_EQ(all, 7 + 4 * 100);
+  EXPECT_TRUE(threads.device_memory_of_groups().empty());
+  EXPECT_TRUE(Crew(two_replicas()).device_memory_of_groups().empty());
 }
 
 }  // namespace

@@ -307,7 +307,8 @@ TEST(Passes, AFaultNamesThePassThatMadeIt) {
   const auto refusal = [](const auto& apply) { return testing::message_of(base::ExitCode::Internal, apply); };
   const config::Config config = make_config();
   const Program plain = train_program(config);
-  const Pass breaks{"breaks", Promise::Exact, [](const config::Config&, const Program&) { return true; },
+  const Pass breaks{"breaks", Promise::Exact,
+                    [](const config::Config&, const Program&, program::Meeting) { return true; },
                     [](Program p, const config::Config&, program::Meeting) {
                       p.stages.back().uses.pop_back();
                       return p;

@@ -32,12 +32,17 @@ const std::vector<WaitCase>& wait_cases() {
   return all;
 }
 
+// Threads that share a GPU.
+RankPrograms on_one_gpu(const Words& sets, int64_t ranks) {
+  return build_ranks(make_config(sets), ranks, {.meeting = program::Meeting::OnHost});
+}
+
 TEST(HostWaits, CoverWhatEveryPassAskedFor) {
   for (const WaitCase& c : wait_cases()) {
     Words sets = c.sets;
     sets.push_back("device.kind=\"cuda\"");
     SCOPED_TRACE(joined(sets));
-    const RankPrograms ranks = build_ranks(make_config(sets), c.ranks);
+    const RankPrograms ranks = on_one_gpu(sets, c.ranks);
     for (const program::Program& p : ranks.programs) {
       EXPECT_EQ(interpret::check_host_waits(p).faults, std::vector<std::string>());
       int exchanges = 0;
@@ -50,8 +55,7 @@ TEST(HostWaits, CoverWhatEveryPassAskedFor) {
 
 TEST(HostWaits, OneTooFewIsNamed) {
   const program::Program p =
-      build_ranks(make_config({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}), 4)
-          .programs.front();
+      on_one_gpu({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}, 4).programs.front();
   program::Edit edit(p);
   program::StageId wait = 0;
   while (p.stages[static_cast<size_t>(wait)].op != program::Op::host_wait) ++wait;
@@ -64,8 +68,8 @@ TEST(HostWaits, OneTooFewIsNamed) {
 
 // A wait that a pass adds to the exchange behind the host's back.
 TEST(HostWaits, AnExchangeMayNotWaitForMoreThanTheHostDid) {
-  program::Program p = build_ranks(make_config({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}), 4)
-                           .programs.front();
+  program::Program p =
+      on_one_gpu({"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""}, 4).programs.front();
   for (size_t s = p.stages.size(); s-- > 0;) {
     if (!program::is_exchange(p.stages[s].op)) continue;
     // Something just before it on another lane that nobody waited for.
@@ -88,7 +92,7 @@ program::Program enqueued_step(Words sets, int64_t ranks) {
 TEST(HostWaits, EnqueuedExchangesWaitForCountsOnly) {
   const std::pair<Words, bool> cases[] = {{{}, false},
                                           {{"parallel.tp=2"}, false},
-                                          {{"parallel.ep=2"}, true},
+                                          {{"parallel.ep=2", "parallel.exchange=\"counted\""}, true},
                                           {{"parallel.ep=2", "parallel.dispatcher=\"allgather\""}, false}};
   for (const auto& [sets, counts] : cases) {
     SCOPED_TRACE(joined(sets));
@@ -129,7 +133,7 @@ TEST(HostWaits, EnqueuedExchangesAreOneChain) {
 }
 
 TEST(HostWaits, UnreadCountsOfAnEnqueuedExchangeAreNamed) {
-  const program::Program p = enqueued_step({"parallel.ep=2"}, 2);
+  const program::Program p = enqueued_step({"parallel.ep=2", "parallel.exchange=\"counted\""}, 2);
   program::Edit edit(p);
   program::StageId wait = 0;
   while (p.stages[static_cast<size_t>(wait)].op != program::Op::host_wait) ++wait;

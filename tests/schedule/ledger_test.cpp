@@ -30,7 +30,7 @@ const std::vector<LedgerCase>& ledger_cases() {
       {4, {"parallel.tp=2", "parallel.ep=4"}, {}},
       {4,
        {"parallel.tp=2", "parallel.ep=4", "device.kind=\"cuda\""},
-       {"host_copies", "host_waits", "scratch"}},
+       {"host_copies", "windows", "host_waits", "scratch"}},
       {8,
        {"model.num_layers=4", "train.num_microbatches=8", "parallel.pp=2", "parallel.ep=2",
         "recompute.modules=[\"activation\"]"},

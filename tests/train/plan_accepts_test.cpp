@@ -132,6 +132,7 @@ Asked draw_config(uint64_t seed) {
   for (const config::Key& key : config::schema()) {
     if (key.path == "device.threads" || key.path == "train.steps") continue;
     if (key.path == "comm.mpi_native") continue;  // whether ranks talk over MPI is the launcher's to say
+    if (key.path == "parallel.ranks_per_node") continue;  // and so is how many share a machine
     if (key.path == "device.kind" && draw.below(2) == 0) continue;
     keys.push_back(&key);
   }

@@ -22,7 +22,8 @@ std::vector<GridCase> grid();
 // turns.
 std::vector<GridCase> ring_grid();
 bool whole_grid();  // PLEAT_GRID=all: every layout, with counts printed
-config::Config grid_config(const GridCase& c, const std::string& dtype);
+config::Config grid_config(const GridCase& c, const std::string& dtype,
+                           const std::vector<std::string>& more = {});
 // The same with the layout as keys, as a user would write it.
 config::Config parallel_config(const GridCase& c, const std::string& dtype);
 std::vector<model::Role> even_roles(const config::Config& config, const model::Mesh& mesh);

@@ -110,8 +110,10 @@ config::Config parallel_config(const GridCase& c, const std::string& dtype) {
   return config;
 }
 
-config::Config grid_config(const GridCase& c, const std::string& dtype) {
+config::Config grid_config(const GridCase& c, const std::string& dtype,
+                           const std::vector<std::string>& more) {
   std::vector<std::string> sets = kGrid;
+  sets.insert(sets.end(), more.begin(), more.end());
   sets.insert(sets.end(), {fmt::format("train.num_microbatches={}", c.num_microbatches),
                            fmt::format("model.dtype=\"{}\"", dtype)});
   if (c.mesh.pp * c.mesh.vpp > 4) sets.push_back("model.num_layers=8");

@@ -76,6 +76,19 @@ bool expect_same_verdict(const Both& b, const Network& roles, const Network& ran
   return on_ranks.single_lane_hang.empty();
 }
 
+// The programs of ranks whose calls are enqueued: one lane is enough for every layout, and messages keep their order.
+void expect_one_chain(const Both& b, const config::Config& config, int64_t world) {
+  const schedule::RankPrograms chained = schedule::build_ranks(config, world, {.meeting = Meeting::OnDevice});
+  for (const bool on_ranks : {false, true}) {
+    const NetworkReport report = check_network(on_ranks ? network_of(b, chained.programs)
+                                                        : interpret::network_of_roles(chained.programs));
+    EXPECT_EQ(joined(report.faults), "");
+    EXPECT_EQ(report.enqueued_fault(), "");
+  }
+  for (const Program& p : chained.programs)
+    EXPECT_EQ(joined(interpret::check_plan(p, interpret::plan(p)).faults), "");
+}
+
 void expect_same_plans(const Both& b) {
   std::vector<interpret::Plan> plans;
   for (const Program& p : b.roles.programs) {
@@ -193,6 +206,7 @@ TEST(Roles, SayWhatRanksSay) {
     Both b = build(parallel_config(c, "float64"), c.mesh.world());
     const Network roles = interpret::network_of_roles(b.roles.programs), ranks = network_of(b, b.ranks);
     one_lane += expect_same_verdict(b, roles, ranks);
+    expect_one_chain(b, parallel_config(c, "float64"), c.mesh.world());
     expect_same_plans(b);
     expect_same_timeline(b, roles, ranks);
     if (c.mesh.pp > 1) on_both += expect_seen_on_both(b);
@@ -210,8 +224,8 @@ TEST(Roles, SayWhatRanksSay) {
     fmt::print(
         "{} layouts, {} ranks, {} stages on ranks and {} on roles: same verdict, plan and timeline; planted "
         "faults seen: {} on roles and ranks, {} on one rank; {} could run with one lane for all "
-        "communication\n",
-        layouts, num_ranks, stages, of_roles, on_both, on_one, one_lane);
+        "communication as they are, {} as enqueued calls have them\n",
+        layouts, num_ranks, stages, of_roles, on_both, on_one, one_lane, layouts);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/local/local_group.h"
 #include "comm/watchdog.h"
+#include "comm/windows/windows.h"
 
 namespace pleat::comm {
 
@@ -130,6 +131,16 @@ class LocalEndpoint : public Endpoint {
   int size() const override { return world_.size(); }
   std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, Buffers buffers,
                                       void*) override {
+    return world_.group(name, ranks, rank_, buffers);
+  }
+  std::string why_no_windows(std::span<const int>, Buffers) override { return ""; }
+  std::unique_ptr<SharedWindows> share_windows(std::span<const int> ranks, Buffers,
+                                               std::byte* memory) override {
+    return share_among_threads(*world_.group(fmt::format("sharing windows:{}", ranks.front()), ranks, rank_),
+                               memory);
+  }
+  std::unique_ptr<Communicator> window_group(const std::string& name, std::span<const int> ranks,
+                                             SharedWindows&, Buffers buffers, void*) override {
     return world_.group(name, ranks, rank_, buffers);
   }
 

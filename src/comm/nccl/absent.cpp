@@ -15,10 +15,6 @@ bool nccl_is_built_in() { return false; }
 int nccl_version() { return 0; }
 std::string nccl_description() { return "not built in"; }
 NcclId make_nccl_id() { refuse(); }
-
-std::unique_ptr<Communicator> make_nccl_group(std::string, std::vector<int>, int, const NcclId&, void*,
-                                              RankFlight&) {
-  refuse();
-}
+std::unique_ptr<NcclWorld> make_nccl_world(const NcclId&, int, int) { refuse(); }
 
 }  // namespace pleat::comm

@@ -7,8 +7,21 @@
 #include <numeric>
 
 #include "comm/nccl/nccl_group.h"
+#include "comm/windows/windows.h"
 
 namespace pleat::comm {
+namespace {
+
+// What all ranks of the world open together over NCCL is recorded under one name, so that they can be compared.
+constexpr const char* kNcclOpening = "NCCL (opening)";
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> all(static_cast<size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+}  // namespace
 
 ProcessEndpoint::ProcessEndpoint(int rank, int size, Board& board, Watchdog::View view,
                                  const Options& options)
@@ -18,8 +31,7 @@ ProcessEndpoint::ProcessEndpoint(int rank, int size, Board& board, Watchdog::Vie
       options_(options),
       watchdog_(std::make_unique<Watchdog>(std::move(view), options)) {}
 
-std::unique_ptr<Communicator> ProcessEndpoint::group(const std::string& name, std::span<const int> ranks,
-                                                     Buffers buffers, void* stream) {
+int ProcessEndpoint::member_of(const std::string& name, std::span<const int> ranks) const {
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   if (found == ranks.end())
     base::fail("group '{}' of ranks {} does not contain rank {}, which asks for it", name,
@@ -29,38 +41,81 @@ std::unique_ptr<Communicator> ProcessEndpoint::group(const std::string& name, st
       base::fail("group '{}' of ranks {}: rank {} is there twice or not in the world of {}", name,
                  fmt::join(ranks, " "), r, size_);
   }
-  const int member = static_cast<int>(found - ranks.begin());
+  return static_cast<int>(found - ranks.begin());
+}
+
+std::unique_ptr<Communicator> ProcessEndpoint::group(const std::string& name, std::span<const int> ranks,
+                                                     Buffers buffers, void* stream) {
+  if (buffers == Buffers::Device) {
+    const WantedGroup one{name, {ranks.begin(), ranks.end()}, stream};
+    return std::move(groups({&one, 1}, buffers).front());
+  }
+  const int member = member_of(name, ranks);
   watchdog_->add_group(name, ranks);
   std::unique_ptr<Communicator> made;
   // Of a group of its own, whose calls are not those of the opened one.
-  recorded(name + " (opening)", "opening the group", ranks, [&] {
-    made = buffers == Buffers::Host ? host_group(name, ranks, member)
-                                    : device_group(name, ranks, member, stream);
-  });
+  recorded(name + " (opening)", "opening the group", ranks, [&] { made = host_group(name, ranks, member); });
   return made;
 }
 
-std::unique_ptr<Communicator> ProcessEndpoint::device_group(const std::string& name,
-                                                            std::span<const int> ranks, int member,
-                                                            void* stream) {
+std::vector<std::unique_ptr<Communicator>> ProcessEndpoint::groups(std::span<const WantedGroup> wanted,
+                                                                   Buffers buffers) {
+  if (buffers == Buffers::Host) return Endpoint::groups(wanted, buffers);
   if (!nccl_is_built_in())
-    base::fail("group '{}': ranks on several GPUs talk over NCCL, and this program was built without it",
-               name);
-  const std::string meeting = name + " (meeting)";
-  watchdog_->add_group(meeting, ranks);
-  const std::unique_ptr<Communicator> host = host_group(meeting, ranks, member);
-  NcclId id{};
-  if (member == 0) id = make_nccl_id();
-  host->broadcast("id", id, 0);
-  return make_nccl_group(name, {ranks.begin(), ranks.end()}, member, id, stream, flight());
+    base::fail("{}: ranks on several GPUs talk over NCCL, and this program was built without it",
+               wanted.empty() ? "groups of other ranks" : "group '" + wanted.front().name + "'");
+  for (const WantedGroup& w : wanted) {
+    member_of(w.name, w.ranks);
+    watchdog_->add_group(w.name, w.ranks);
+  }
+  return device_groups().open(wanted);
+}
+
+DeviceGroups& ProcessEndpoint::device_groups() {
+  if (device_groups_) return *device_groups_;
+  DeviceGroups::Process process;
+  process.rank = rank_;
+  process.size = size_;
+  process.host_group = [this](const std::string& name, std::span<const int> ranks) {
+    watchdog_->add_group(name, ranks);
+    return host_group(name, ranks, member_of(name, ranks));
+  };
+  process.recorded = [this](std::string_view stage, uint64_t sequence, const std::function<void()>& work) {
+    recorded(kNcclOpening, stage, all_ranks(size_), work, sequence);
+  };
+  process.make_id = make_nccl_id;
+  process.start = [this](const NcclId& id) { return make_nccl_world(id, rank_, size_); };
+  process.flight = &flight();
+  process.inject = options_.inject;
+  process.check = options_.check;
+  device_groups_ = std::make_unique<DeviceGroups>(std::move(process));
+  return *device_groups_;
+}
+
+std::string ProcessEndpoint::why_no_windows(std::span<const int> ranks, Buffers buffers) {
+  if (buffers == Buffers::Host) return "ranks are processes, which share no memory of the host";
+  return why_out_of_reach(*group(fmt::format("reach:{}", ranks.front()), ranks, Buffers::Host, nullptr));
+}
+
+std::unique_ptr<SharedWindows> ProcessEndpoint::share_windows(std::span<const int> ranks, Buffers buffers,
+                                                              std::byte* memory) {
+  if (buffers == Buffers::Host) base::fail("ranks are processes, which share no memory of the host");
+  return share_among_gpus(
+      *group(fmt::format("sharing windows:{}", ranks.front()), ranks, Buffers::Host, nullptr), memory);
+}
+
+std::unique_ptr<Communicator> ProcessEndpoint::window_group(const std::string& name,
+                                                            std::span<const int> ranks,
+                                                            SharedWindows& windows, Buffers, void* stream) {
+  watchdog_->add_group(name, ranks);
+  return make_window_group(name, {ranks.begin(), ranks.end()}, windows, stream, options_.timeout_seconds,
+                           flight());
 }
 
 void ProcessEndpoint::run(const std::function<void(Endpoint&)>& fn) {
   try {
     fn(*this);
-    std::vector<int> all(static_cast<size_t>(size_));
-    std::iota(all.begin(), all.end(), 0);
-    recorded(kClosing, "end of the run", all, [this] { meet_all(); });
+    recorded(kClosing, "end of the run", all_ranks(size_), [this] { meet_all(); });
     board_.own().leave();
   } catch (const base::Error& e) {
     fail(e.code(), e.what());
@@ -81,14 +136,15 @@ void ProcessEndpoint::fail(base::ExitCode code, const std::string& why) {
   fmt::print(stderr, "pleat: rank {} failed: {}\n{}", rank_, why, table.empty() ? watchdog_->table() : table);
 }
 
-void ProcessEndpoint::recorded(const std::string& name, const char* stage, std::span<const int> ranks,
-                               const std::function<void()>& work) {
+void ProcessEndpoint::recorded(const std::string& name, std::string_view stage, std::span<const int> ranks,
+                               const std::function<void()>& work, uint64_t sequence) {
   watchdog_->add_group(name, ranks);
   FlightEntry entry;
   entry.group_hash = group_hash(name, ranks);
+  entry.sequence = sequence;
   entry.operation = Operation::Barrier;
   std::memcpy(entry.group, name.data(), std::min(name.size(), sizeof entry.group - 1));
-  std::strcpy(entry.stage, stage);
+  std::memcpy(entry.stage, stage.data(), std::min(stage.size(), sizeof entry.stage - 1));
   const int slot = board_.own().begin(entry);
   work();
   board_.own().end(slot, FlightState::Done);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/terminal_text.h"
 
 namespace pleat::comm::tcp {
 namespace {
@@ -33,6 +34,18 @@ Proof keyed_digest(const std::string& token, std::span<const std::byte> a, std::
   for (std::byte& x : outer) x ^= std::byte{0x5c};
   const base::Sha256Digest first = base::Sha256().update(inner).update(a).update(b).digest();
   return base::Sha256().update(outer).update(first).digest();
+}
+
+// What somebody unknown says, as a part of one line of ours.
+std::string one_line(const char* text) {
+  std::string line;
+  for (const char c : base::terminal_text(text)) {
+    if (c == '\n' || c == '\r' || c == '\t')
+      line += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    else
+      line += c;
+  }
+  return line;
 }
 
 }  // namespace
@@ -88,7 +101,7 @@ void introduce(const Socket& socket, Hello hello, uint32_t expected, const std::
   Answer answer;
   if (!read_all(socket, std::as_writable_bytes(std::span(&answer, 1)), deadline, why)) fail(why);
   answer.why[sizeof answer.why - 1] = 0;
-  if (answer.accepted == 0) fail(answer.why);
+  if (answer.accepted == 0) fail(one_line(answer.why));
   if (!equal(answer.proof, prove_back(token, hello, answer)))
     fail("who listens there does not hold this job's token");
   if (greeting.rank != expected) fail(fmt::format("rank {} listens there", greeting.rank));

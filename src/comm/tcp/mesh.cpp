@@ -1,6 +1,7 @@
 #include "comm/tcp/mesh.h"
 
 #include <fcntl.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -18,6 +19,8 @@ namespace {
 // Whoever watches over the ranks sees a lost one too, and has more to say; it ends the process then.
 constexpr auto kWatchdogFirst = std::chrono::milliseconds(1500);
 constexpr auto kTick = std::chrono::milliseconds(100);
+// What is kept for a message before its bytes come; more only as they do, so that a wrong length costs nothing.
+constexpr uint64_t kFirstRoom = uint64_t{64} << 20;
 
 }  // namespace
 
@@ -54,8 +57,17 @@ void Mesh::read_all_peers() {
       ranks.push_back(r);
     }
     if (::poll(all.data(), all.size(), -1) < 0 && errno != EINTR) return;
-    for (size_t i = 1; i < all.size() && !stopping_; ++i)
-      if (all[i].revents != 0 && !read_from(ranks[i])) lose(ranks[i]);
+    for (size_t i = 1; i < all.size() && !stopping_; ++i) {
+      if (all[i].revents == 0) continue;
+      try {
+        if (!read_from(ranks[i])) lose(ranks[i], "");
+      } catch (const std::bad_alloc&) {
+        lose(ranks[i], fmt::format("sent a message of {} bytes, and there is no memory to keep it",
+                                   peers_[static_cast<size_t>(ranks[i])]->header.bytes));
+      } catch (const std::exception& e) {
+        lose(ranks[i], e.what());
+      }
+    }
   }
 }
 
@@ -64,8 +76,10 @@ bool Mesh::read_from(int rank) {
   // A bounded number of turns, so that one busy connection does not keep the others waiting.
   for (int turn = 0; turn < 64; ++turn) {
     const size_t whole = peer.in_payload ? peer.header.bytes : sizeof peer.header;
+    if (peer.in_payload && peer.awaited == nullptr) make_room(peer);
+    const size_t room = peer.in_payload && peer.awaited == nullptr ? peer.kept.size() : whole;
     std::byte* const at = peer.in_payload ? peer.to : reinterpret_cast<std::byte*>(&peer.header);
-    const ssize_t n = ::recv(peer.socket.descriptor(), at + peer.got, whole - peer.got, 0);
+    const ssize_t n = ::recv(peer.socket.descriptor(), at + peer.got, room - peer.got, 0);
     if (n == 0) return false;
     if (n < 0) {
       if (errno == EINTR) continue;
@@ -75,9 +89,15 @@ bool Mesh::read_from(int rank) {
     if (peer.got < whole) continue;
     if (!peer.in_payload) {
       const Header& h = peer.header;
-      if ((h.kind != kMessage && h.kind != kNote && h.kind != kGoodbye) ||
-          (h.kind == kNote && h.bytes > kMaxNote))
-        return false;
+      if (h.kind != kMessage && h.kind != kNote && h.kind != kGoodbye)
+        base::fail_with(base::ExitCode::Retry, "sent what is no message");
+      const uint64_t most = h.kind == kMessage ? kMaxMessage : h.kind == kNote ? kMaxNote : 0;
+      if (h.bytes > most)
+        base::fail_with(base::ExitCode::Retry, "announced a {} of {} bytes, {} at most",
+                        h.kind == kMessage ? "message"
+                        : h.kind == kNote  ? "note"
+                                           : "goodbye",
+                        h.bytes, most);
       begin_payload(rank);
       if (peer.header.bytes > 0) continue;
     }
@@ -106,7 +126,13 @@ void Mesh::begin_payload(int rank) {
       }
     }
   }
-  peer.kept.resize(h.bytes);
+  peer.kept.clear();
+  make_room(peer);
+}
+
+void Mesh::make_room(Peer& peer) {
+  if (peer.got < peer.kept.size()) return;
+  peer.kept.resize(std::min(peer.header.bytes, std::max<uint64_t>(kFirstRoom, 2 * peer.kept.size())));
   peer.to = peer.kept.data();
 }
 
@@ -150,12 +176,16 @@ void Mesh::fill(Awaited& awaited, std::span<const std::byte> data) {
   awaited.state = Awaited::State::Done;
 }
 
-void Mesh::lose(int rank) {
+void Mesh::lose(int rank, const std::string& why) {
   Peer& peer = *peers_[static_cast<size_t>(rank)];
+  // It may still be there, and shall know.
+  if (!why.empty()) (void)::shutdown(peer.socket.descriptor(), SHUT_RDWR);
   bool left = false;
   {
     const std::lock_guard lock(mutex_);
     peer.lost = true;
+    peer.why_lost = why;
+    peer.kept = {};
     left = peer.left;
     if (peer.awaited != nullptr) peer.awaited->state = Awaited::State::Lost;
     peer.awaited = nullptr;
@@ -182,7 +212,34 @@ void Mesh::post(Awaited& awaited) {
   }
 }
 
-void Mesh::wait(std::span<Awaited* const> all, const std::string& here) {
+std::string Mesh::why_lost(int rank) {
+  const std::lock_guard lock(mutex_);
+  return peers_[static_cast<size_t>(rank)]->why_lost;
+}
+
+void Mesh::meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here) {
+  const auto deadline =
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  std::vector<Awaited> awaited(ranks.size());
+  std::vector<Awaited*> all;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    awaited[i].from = ranks[i];
+    awaited[i].channel = channel;
+    all.push_back(&awaited[i]);
+    post(awaited[i]);
+  }
+  try {
+    for (const int r : ranks) send(r, channel, 0, {}, here);
+  } catch (...) {
+    give_up(all);
+    throw;
+  }
+  wait(all, &deadline, here);
+}
+
+void Mesh::wait(std::span<Awaited* const> all, const std::string& here) { wait(all, nullptr, here); }
+
+void Mesh::wait(std::span<Awaited* const> all, const Clock::time_point* deadline, const std::string& here) {
   std::unique_lock lock(mutex_);
   const auto waits = [](const Awaited* a) {
     return a->state == Awaited::State::Waiting || a->state == Awaited::State::Arriving;
@@ -190,14 +247,24 @@ void Mesh::wait(std::span<Awaited* const> all, const std::string& here) {
   const auto broken = [](const Awaited* a) {
     return a->state == Awaited::State::WrongSize || a->state == Awaited::State::Lost;
   };
-  changed_.wait(lock, [&] {
+  const auto over = [&] {
     return called_off_ || std::none_of(all.begin(), all.end(), waits) ||
            std::any_of(all.begin(), all.end(), broken);
-  });
+  };
+  std::vector<int> missing;
+  if (deadline == nullptr) {
+    changed_.wait(lock, over);
+  } else if (!changed_.wait_until(lock, *deadline, over)) {
+    for (const Awaited* a : all)
+      if (waits(a)) missing.push_back(a->from);
+  }
   const auto fault = std::find_if(all.begin(), all.end(), broken);
   if (fault == all.end() && std::none_of(all.begin(), all.end(), waits)) return;
   lock.unlock();
   give_up(all);
+  if (!missing.empty())
+    base::fail_with(base::ExitCode::Retry, "{}: these ranks have not come: {}", here,
+                    fmt::join(missing, ", "));
   if (fault == all.end())
     base::fail_with(base::ExitCode::Retry, "{}: given up, another thread of this rank has failed", here);
   if ((*fault)->state == Awaited::State::Lost) fail_lost((*fault)->from, here);
@@ -224,14 +291,16 @@ void Mesh::give_up(std::span<Awaited* const> all) {
 
 void Mesh::fail_lost(int rank, const std::string& here) {
   bool left = false;
+  std::string why;
   {
     std::unique_lock lock(mutex_);
     left = peers_[static_cast<size_t>(rank)]->left;
+    why = peers_[static_cast<size_t>(rank)]->why_lost;
     if (!left) changed_.wait_for(lock, kWatchdogFirst, [this] { return called_off_.load(); });
   }
-  base::fail_with(
-      base::ExitCode::Retry, "{}: rank {} {}", here, rank,
-      left ? "has ended its run" : "has closed its connection: its process or its machine is gone");
+  if (why.empty())
+    why = left ? "has ended its run" : "has closed its connection: its process or its machine is gone";
+  base::fail_with(base::ExitCode::Retry, "{}: rank {} {}", here, rank, why);
 }
 
 void Mesh::send(int to, uint64_t channel, int tag, std::span<const std::byte> data, const std::string& here) {

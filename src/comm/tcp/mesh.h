@@ -53,9 +53,17 @@ class Mesh {
   void post(Awaited& awaited);
   // Until none of them waits any more. Throws likewise; the memory is free then too.
   void wait(std::span<Awaited* const> all, const std::string& here);
+  // Until each of `ranks`, this one among them, has called it. Throws likewise, and after `seconds`, naming those that
+  // have not. Each tells each: so everybody knows who is missing, not only who waits for it.
+  void meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here);
+
+  // What a rank did that ended its connection here; "" if it has not, or has just gone.
+  std::string why_lost(int rank);
 
   // Up to kMaxNote bytes, left out when the connection is busy.
   static constexpr size_t kMaxNote = 8192;
+  // Who announces more is no rank that works.
+  static constexpr uint64_t kMaxMessage = uint64_t{1} << 40;
   void note(int to, std::span<const std::byte> note);
 
   // A thread of this rank has failed: waiting threads give up.
@@ -81,6 +89,7 @@ class Mesh {
     std::vector<std::byte> kept;
     // Under mutex_.
     bool lost = false, left = false;
+    std::string why_lost;
   };
   using Key = std::tuple<int, uint64_t, int>;
   struct Queue {
@@ -89,14 +98,17 @@ class Mesh {
   };
 
   void read_all_peers();
-  bool read_from(int rank);  // false: the connection has ended
+  bool read_from(int rank);  // false: the connection has ended; throws what a peer broke
   void begin_payload(int rank);
   void end_payload(int rank);
-  void lose(int rank);
+  void lose(int rank, const std::string& why);
+  void make_room(Peer& peer);
   static void fill(Awaited& awaited, std::span<const std::byte> data);
   void write(int to, const Header& header, std::span<const std::byte> data, const std::string& here);
   [[noreturn]] void fail_lost(int rank, const std::string& here);
   void give_up(std::span<Awaited* const> all);
+  // Without a deadline: as long as it takes.
+  void wait(std::span<Awaited* const> all, const Clock::time_point* deadline, const std::string& here);
 
   int rank_;
   std::vector<std::unique_ptr<Peer>> peers_;

@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "comm/tcp/handshake.h"
 
 namespace pleat::comm::tcp {
 namespace {
@@ -17,6 +16,8 @@ namespace {
 // A stranger that says nothing is not waited for.
 constexpr auto kPatience = std::chrono::seconds(5);
 constexpr size_t kMaxPending = 256;
+// Where there are too many of them, this long is enough to have said something.
+constexpr auto kShortPatience = std::chrono::milliseconds(500);
 
 // One line of the list rank 0 sends to all.
 struct Known {
@@ -41,15 +42,11 @@ class Acceptor {
     while (!expected.empty()) {
       if (Clock::now() >= deadline)
         base::fail_with(base::ExitCode::Retry,
-                        "rank {} has waited at port {}, and these ranks have not come: {}{}", door_.rank,
-                        port(), fmt::join(expected, ", "),
+                        "rank {} has waited at port {}, and these ranks have not come: {}{}{}", door_.rank,
+                        port(), fmt::join(expected, ", "), hindered_,
                         refused_.empty() ? "" : "; turned away: " + refused_);
       wait(deadline);
-      while (pending_.size() < kMaxPending) {
-        Socket socket = accept_from(listening_);
-        if (!socket) break;
-        greet(std::move(socket));
-      }
+      accept_waiting();
       for (size_t i = 0; i < pending_.size();) {
         if (const std::optional<uint32_t> rank = hear(pending_[i], expected, known)) {
           const auto r = static_cast<size_t>(*rank);
@@ -71,11 +68,46 @@ class Acceptor {
     Greeting greeting;
     Hello hello;
     size_t got = 0;
-    Clock::time_point until;
+    Clock::time_point since;
   };
 
+  // Everybody who waits and for whom there is room. `full_` if somebody may be left: then there will be room soon.
+  void accept_waiting() {
+    full_ = false;
+    for (;;) {
+      if (pending_.size() >= kMaxPending && !drop_oldest()) {
+        full_ = true;
+        return;
+      }
+      std::string why;
+      Socket socket = accept_from(listening_, why);
+      if (socket) {
+        greet(std::move(socket));
+        continue;
+      }
+      if (why.empty()) return;
+      // Those that have not shown who they are may go, and others come in their place; without them nothing changes.
+      if (pending_.empty())
+        base::fail_with(base::ExitCode::Retry, "rank {} cannot let other ranks in at port {}: {}", door_.rank,
+                        port(), why);
+      hindered_ = "; " + why;
+      full_ = !drop_oldest();
+      if (full_) return;
+    }
+  }
+
+  // They lie in the order of their coming; who has not shown by now who it is makes room. False: all are new.
+  bool drop_oldest() {
+    if (pending_.empty() || Clock::now() < pending_.front().since + kShortPatience) return false;
+    refuse(pending_.front(), "said nothing", "");
+    pending_.erase(pending_.begin());
+    return true;
+  }
+
   void wait(Clock::time_point deadline) {
-    std::vector<pollfd> all = {{listening_.descriptor(), POLLIN, 0}};
+    // A connection that waits and cannot be accepted would end every wait at once.
+    std::vector<pollfd> all;
+    if (!full_) all.push_back({listening_.descriptor(), POLLIN, 0});
     for (const Pending& p : pending_) all.push_back({p.socket.descriptor(), POLLIN, 0});
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     (void)::poll(all.data(), all.size(), static_cast<int>(std::clamp<int64_t>(left, 1, 200)));
@@ -85,7 +117,7 @@ class Acceptor {
     Pending p;
     p.greeting.rank = static_cast<uint32_t>(door_.rank);
     p.greeting.nonce = make_nonce();
-    p.until = Clock::now() + kPatience;
+    p.since = Clock::now();
     p.socket = std::move(socket);
     std::string why;
     // A fresh connection takes 32 bytes at once.
@@ -104,7 +136,8 @@ class Acceptor {
     if (std::memcmp(p.hello.magic.data(), kMagic.data(), seen) != 0)
       return refuse(p, "speaks another language", "");
     if (p.got < sizeof p.hello) {
-      if (closed || Clock::now() > p.until) return refuse(p, closed ? "went away" : "said nothing", "");
+      if (closed || Clock::now() > p.since + kPatience)
+        return refuse(p, closed ? "went away" : "said nothing", "");
       return std::nullopt;
     }
     const Hello& hello = p.hello;
@@ -117,6 +150,10 @@ class Acceptor {
       return refuse(p, fmt::format("says the world has {} ranks", hello.size),
                     fmt::format("rank {} was told that the world has {} ranks, not {}", door_.rank,
                                 door_.size, hello.size));
+    if (hello.rank >= hello.size)
+      return refuse(p, fmt::format("says it is rank {}, outside the world", hello.rank),
+                    fmt::format("rank {} is outside a world of {} ranks: they are 0 to {}", hello.rank,
+                                door_.size, door_.size - 1));
     if (std::find(expected.begin(), expected.end(), static_cast<int>(hello.rank)) == expected.end())
       return refuse(p, fmt::format("says it is rank {}, which is here already or not awaited", hello.rank),
                     fmt::format("there is a rank {} already: two processes were given one rank", hello.rank));
@@ -150,8 +187,9 @@ class Acceptor {
   const Door& door_;
   Socket listening_;
   std::vector<Pending> pending_;
-  std::string refused_;
+  std::string refused_, hindered_;
   int num_refused_ = 0;
+  bool full_ = false;
 };
 
 std::vector<int> between(int first, int end) {
@@ -175,11 +213,13 @@ Met meet(const Door& door, double seconds) {
   put(known[static_cast<size_t>(door.rank)].host, own_host);
   std::string why;
   const std::span<std::byte> list = std::as_writable_bytes(std::span(known));
+  const std::span<std::byte> start = std::as_writable_bytes(std::span(met.start));
   if (door.rank == 0) {
-    Acceptor acceptor(door, door.listening >= 0 ? Socket(door.listening) : listen_at(door.port));
+    Acceptor acceptor(door, door.listening >= 0 ? take_listening(door.listening) : listen_at(door.port));
     acceptor.accept(between(1, door.size), met, known, deadline);
+    met.start = make_nonce();
     for (size_t r = 1; r < n; ++r)
-      if (!write_all(met.peers[r], list, deadline, why))
+      if (!write_all(met.peers[r], start, deadline, why) || !write_all(met.peers[r], list, deadline, why))
         base::fail_with(base::ExitCode::Retry, "rank 0 has lost rank {} at the start: {}", r, why);
     return met;
   }
@@ -201,7 +241,7 @@ Met meet(const Door& door, double seconds) {
               here);
   };
   connect(0, door.address, door.port);
-  if (!read_all(met.peers[0], list, deadline, why))
+  if (!read_all(met.peers[0], start, deadline, why) || !read_all(met.peers[0], list, deadline, why))
     base::fail_with(base::ExitCode::Retry, "rank {} waited at rank 0 for the others to come: {}", door.rank,
                     why);
   for (size_t r = 0; r < n; ++r) {

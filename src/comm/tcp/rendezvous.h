@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/tcp/handshake.h"
 #include "comm/tcp/socket.h"
 
 namespace pleat::comm::tcp {
@@ -23,6 +24,7 @@ struct Door {
 struct Met {
   std::vector<Socket> peers;       // by rank; none for this one
   std::vector<std::string> hosts;  // by rank: equal where ranks share a machine
+  Nonce start{};                   // the same on all ranks, another at each start
 };
 
 // Throws base::Error (Retry), naming who is missing or cannot be reached, at the latest after `seconds`.

@@ -17,18 +17,26 @@ SharedMemory::SharedMemory(const std::string& name, size_t bytes, Make make) : n
   const auto fail = [&](const char* what) {
     const int error = errno;
     if (file >= 0) ::close(file);
+    forget_name();
     base::fail_with(base::ExitCode::Retry, "{} bytes of memory for the ranks of this machine: {}: {}", bytes,
                     what, std::strerror(error));
   };
   if (file < 0) fail("shm_open");
+  named_ = make == Make::Yes;
   if (make == Make::Yes && ::ftruncate(file, static_cast<off_t>(bytes)) != 0) fail("ftruncate");
   data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (data_ == MAP_FAILED) fail("mmap");
   ::close(file);
 }
 
-SharedMemory::~SharedMemory() { (void)::munmap(data_, bytes_); }
+SharedMemory::~SharedMemory() {
+  forget_name();
+  (void)::munmap(data_, bytes_);
+}
 
-void SharedMemory::forget_name() { (void)::shm_unlink(name_.c_str()); }
+void SharedMemory::forget_name() {
+  if (named_) (void)::shm_unlink(name_.c_str());
+  named_ = false;
+}
 
 }  // namespace pleat::comm::tcp

@@ -9,7 +9,8 @@ namespace pleat::comm::tcp {
 class SharedMemory {
  public:
   enum class Make : bool { No, Yes };
-  // Makes it, filled with zeroes, or finds what another process made. Throws (Retry).
+  // Makes it, filled with zeroes, or finds what another process made. Throws (Retry). Who makes it takes its name away
+  // again at the latest with this, so that a start that fails leaves nothing behind.
   SharedMemory(const std::string& name, size_t bytes, Make make);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
@@ -22,6 +23,7 @@ class SharedMemory {
  private:
   std::string name_;
   size_t bytes_;
+  bool named_ = false;  // by this process
   void* data_ = nullptr;
 };
 

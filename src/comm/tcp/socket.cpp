@@ -5,6 +5,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,7 +28,13 @@ void prepare(int descriptor) {
   (void)fcntl(descriptor, F_SETFL, flags | O_NONBLOCK);
 }
 
-std::string words() { return std::strerror(errno); }
+std::string words() {
+  const int error = errno;
+  rlimit limit{};
+  if (error == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return fmt::format("too many open files (ulimit -n {})", limit.rlim_cur);
+  return std::strerror(error);
+}
 
 }  // namespace
 
@@ -103,7 +110,10 @@ Socket connect_to(const std::string& address, int port, Clock::time_point deadli
     if (code != 0) why = gai_strerror(code);
     for (const addrinfo* a = code == 0 ? found : nullptr; a != nullptr; a = a->ai_next) {
       Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-      if (!socket) continue;
+      if (!socket) {
+        why = words();
+        continue;
+      }
       prepare(socket.descriptor());
       int error = ::connect(socket.descriptor(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
       if (error == EINPROGRESS) {
@@ -122,9 +132,28 @@ Socket connect_to(const std::string& address, int port, Clock::time_point deadli
   }
 }
 
-Socket accept_from(const Socket& listening) {
+bool is_listening(int descriptor) {
+  int listens = 0;
+  socklen_t length = sizeof listens;
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0;
+}
+
+Socket take_listening(int descriptor) {
+  prepare(descriptor);
+  return Socket(descriptor);
+}
+
+Socket accept_from(const Socket& listening, std::string& why) {
   Socket socket(::accept4(listening.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (socket) prepare(socket.descriptor());
+  why.clear();
+  if (socket) {
+    prepare(socket.descriptor());
+    return socket;
+  }
+  // Of these the accepting side itself has no more, or it cannot accept at all; the others are about one connection that
+  // went away before it was taken.
+  for (const int own : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EBADF, EINVAL, ENOTSOCK, EOPNOTSUPP})
+    if (errno == own) why = words();
   return socket;
 }
 

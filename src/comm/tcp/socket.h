@@ -37,8 +37,13 @@ Socket listen_at(int port);
 int port_of(const Socket& listening);
 // Until somebody listens there. Throws (Retry) at the deadline, with the last reason.
 Socket connect_to(const std::string& address, int port, Clock::time_point deadline);
-// A connection that waits, or none. Neither blocks later (the sockets do not).
-Socket accept_from(const Socket& listening);
+// Whether the descriptor is a socket that listens.
+bool is_listening(int descriptor);
+// The descriptor of a socket that listens already, from here on like one of listen_at.
+Socket take_listening(int descriptor);
+// A connection that waits, or none; then `why` says what kept it from being accepted, "" if nobody waits. Neither blocks
+// later (the sockets do not).
+Socket accept_from(const Socket& listening, std::string& why);
 // The address the other side has, as digits.
 std::string address_of_peer(const Socket& socket);
 

@@ -15,8 +15,6 @@ namespace {
 
 // Of the start itself; calls of groups have channels that are their hashes.
 constexpr uint64_t kStartChannel = 1;
-// Processes of a cluster do not start all at once.
-constexpr double kShortestStart = 60;
 
 class TcpExchange : public Exchange {
  public:
@@ -119,20 +117,17 @@ class TcpEndpoint : public ProcessEndpoint {
   tcp::Mesh& mesh_;
 };
 
-// Known to the ranks of one machine and job alone.
-std::string memory_name(const tcp::Door& door, const std::string& host) {
-  return "/pleat-" + base::Sha256()
-                         .update(door.token)
-                         .update(fmt::format("|{}|{}|{}", door.address, door.port, host))
-                         .hex()
-                         .substr(0, 32);
+// Known to the ranks of one machine and start alone: what a killed process left is never met again.
+std::string memory_name(const tcp::Door& door, const tcp::Met& met) {
+  const std::string& host = met.hosts[static_cast<size_t>(door.rank)];
+  return "/pleat-" + base::Sha256().update(door.token).update(met.start).update(host).hex().substr(0, 32);
 }
 
 }  // namespace
 
 void run_tcp_rank(const tcp::Door& door, const Options& options,
-                  const std::function<void(Endpoint& endpoint, int num_here)>& fn) {
-  const double start_seconds = std::max(options.timeout_seconds, kShortestStart);
+                  const std::function<void(Endpoint& endpoint, int num_here)>& fn, double shortest_start) {
+  const double start_seconds = std::max(options.timeout_seconds, shortest_start);
   tcp::Met met = tcp::meet(door, start_seconds);
   tcp::Mirrors mirrors(met.hosts, door.rank);
   std::vector<int> near, far;
@@ -157,20 +152,22 @@ void run_tcp_rank(const tcp::Door& door, const Options& options,
   const auto place = static_cast<size_t>(std::find(near.begin(), near.end(), door.rank) - near.begin());
   std::unique_ptr<tcp::SharedMemory> memory;
   const auto find = [&](tcp::SharedMemory::Make make) {
-    memory = std::make_unique<tcp::SharedMemory>(memory_name(door, met.hosts[static_cast<size_t>(door.rank)]),
-                                                 Board::bytes_for(near.size()), make);
+    memory = std::make_unique<tcp::SharedMemory>(memory_name(door, met), Board::bytes_for(near.size()), make);
   };
   if (makes) find(tcp::SharedMemory::Make::Yes);
-  meet(mesh, near, kStartChannel + 1, starting);
+  mesh.meet(near, kStartChannel + 1, start_seconds, starting);
   if (!makes) find(tcp::SharedMemory::Make::No);
   Board board(memory->data(), near, place);
   // Nobody may look for a process that has not said who it is.
-  meet(mesh, near, kStartChannel + 2, starting);
+  mesh.meet(near, kStartChannel + 2, start_seconds, starting);
   if (makes) memory->forget_name();
 
   Watchdog::View view = board.view(door.size);
   for (const int r : far) view.flights[static_cast<size_t>(r)] = mirrors.flight(r);
-  view.remark = [&mirrors](int rank) { return mirrors.silence(rank); };
+  view.remark = [&mirrors, &mesh](int rank) {
+    const std::string why = mesh.why_lost(rank);
+    return why.empty() ? mirrors.silence(rank) : why;
+  };
   tcp::Pulse pulse(mesh, board.own(), far);
   TcpEndpoint endpoint(mesh, door.size, board, std::move(view), options);
   {

@@ -13,10 +13,15 @@
 
 namespace pleat::comm {
 
+// Processes of a cluster do not start all at once.
+inline constexpr double kShortestStart = 60;
+
 // Meets the other ranks, calls fn on the calling thread, leaves. `num_here`: ranks on this machine. Errors as
 // run_mpi_rank (mpi/mpi_world.h): when fn throws, or a rank is gone or does not come, every other rank ends with code
-// 75 and says where it waited.
+// 75 and says where it waited. Ranks that do not come, or hang while they do, are awaited for the time-out of `options`,
+// but at least `shortest_start` seconds.
 void run_tcp_rank(const tcp::Door& door, const Options& options,
-                  const std::function<void(Endpoint& endpoint, int num_here)>& fn);
+                  const std::function<void(Endpoint& endpoint, int num_here)>& fn,
+                  double shortest_start = kShortestStart);
 
 }  // namespace pleat::comm

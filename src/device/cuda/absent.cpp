@@ -23,6 +23,7 @@ Facts facts() { absent(); }
 void choose_device(int) { absent(); }
 int chosen_device() { return 0; }
 std::string device_bus() { absent(); }
+std::vector<std::string> reachable_buses() { absent(); }
 void enter_device() { absent(); }
 bool is_done(const Lane&) { absent(); }
 int64_t context_bytes() { absent(); }

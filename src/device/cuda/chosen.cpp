@@ -9,7 +9,14 @@
 namespace pleat::device::cuda {
 namespace {
 std::atomic<int> chosen{0};
+
+std::string bus_of(int device) {
+  char text[32] = {};
+  PLEAT_CUDA(cudaDeviceGetPCIBusId(text, sizeof text, device));
+  return text;
 }
+
+}  // namespace
 
 int chosen_device() { return chosen; }
 
@@ -18,10 +25,17 @@ void choose_device(int device) {
   enter_device();
 }
 
-std::string device_bus() {
-  char text[32] = {};
-  PLEAT_CUDA(cudaDeviceGetPCIBusId(text, sizeof text, chosen));
-  return text;
+std::string device_bus() { return bus_of(chosen); }
+
+std::vector<std::string> reachable_buses() {
+  std::vector<std::string> out;
+  for (int other = 0; other < num_devices(); ++other) {
+    if (other == chosen) continue;
+    int can = 0;
+    PLEAT_CUDA(cudaDeviceCanAccessPeer(&can, chosen, other));
+    if (can != 0) out.push_back(bus_of(other));
+  }
+  return out;
 }
 
 void enter_device() {

@@ -141,7 +141,7 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
   }
 }
 
-// Kernels see the device's memory. Copies join the spaces, each in its direction and on a lane of the host's link; an
+// Kernels see the device's memory, windows included, which only stores of other ranks write. Copies join the spaces, each in its direction and on a lane of the host's link; an
 // exchange may read, on the host, how much goes where.
 void check_spaces(const Program& program, const Stage& stage, CheckReport& report) {
   const auto& arguments = arguments_of(stage.op, stage.phase);
@@ -156,6 +156,15 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
     const Argument& a = argument_of(arguments, stage.uses.size(), i);
     const bool pinned = in ? !a.output : out ? a.output : false;
     if (class_of(stage.op) == OpClass::Host || a.on_host) continue;
+    const bool stores = class_of(stage.op) == OpClass::Store && a.output;
+    if (stores != (v.space == Space::Window) && a.output) {
+      report.faults.push_back(
+          fmt::format("{}: argument '{}' {}, '{}' lies in {}", stage_name(stage), a.name,
+                      stores ? "must be a window" : "is written, and only stores write windows", v.name,
+                      name_of(v.space)));
+      continue;
+    }
+    if (v.space == Space::Window) continue;  // kernels read their own as they read the device's memory
     if (v.space != (pinned ? Space::Pinned : Space::Device))
       report.faults.push_back(
           fmt::format("{}: argument '{}' must lie in space {}, '{}' lies in {}", stage_name(stage), a.name,

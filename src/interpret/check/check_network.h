@@ -20,6 +20,10 @@ struct NetworkReport {
   std::string overtaking;
   size_t num_messages = 0, num_collectives = 0;  // that cross nodes
   bool ok() const { return faults.empty(); }
+  // What keeps ranks whose calls are enqueued from running this; empty: nothing.
+  const std::string& enqueued_fault() const {
+    return single_lane_hang.empty() ? overtaking : single_lane_hang;
+  }
 };
 
 NetworkReport check_network(const Network& network);

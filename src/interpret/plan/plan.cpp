@@ -125,6 +125,14 @@ SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes
     if (v.life == Life::Persistent || (begin_of(i) <= out.peak_stage && out.peak_stage <= end_of(i)))
       out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
   }
+  if (space == Space::Window) {  // who writes there is on other ranks, which no order of this one binds
+    out.arena_bytes = out.persistent_bytes;
+    for (const size_t i : todo) {
+      offset[i] = out.arena_bytes;
+      out.arena_bytes += padded_bytes(program.values[i]);
+    }
+    return out;
+  }
   if (packing == Packing::Frames) {
     out.arena_bytes = pack_frames(program, order, lives, todo, out.persistent_bytes, offset);
     return out;
@@ -151,6 +159,7 @@ Plan plan(const Program& program, const Order& order, Packing packing) {
   out.offset.assign(program.values.size(), -1);
   static_cast<SpacePlan&>(out) = plan_space(program, order, lives, packing, Space::Device, out.offset);
   out.pinned = plan_space(program, order, lives, packing, Space::Pinned, out.offset);
+  out.window = plan_space(program, order, lives, packing, Space::Window, out.offset);
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue && out.offset[static_cast<size_t>(v.view_of)] >= 0)

@@ -60,12 +60,14 @@ struct SpacePlan {
   std::vector<int64_t> live;  // live bytes at every stage
 };
 
-// Of the device; the other space stands beside it.
+// Of the device; the other spaces stand beside it.
 struct Plan : SpacePlan {
   std::vector<int64_t> offset;  // per value, bytes into the arena of its space; views included; -1: unused
-  SpacePlan pinned;
+  SpacePlan pinned, window;
 
-  const SpacePlan& of(program::Space space) const { return space == program::Space::Device ? *this : pinned; }
+  const SpacePlan& of(program::Space space) const {
+    return space == program::Space::Device ? *this : space == program::Space::Pinned ? pinned : window;
+  }
 };
 
 Plan plan(const program::Program& program);

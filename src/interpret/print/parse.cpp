@@ -126,7 +126,7 @@ class Parser {
     if (!find_named(life, Life::Persistent, v.life)) bad("a life", life);
     for (std::string_view w = word(); !w.empty(); w = word()) {
       if (eat(w, "space=")) {
-        if (!find_named(w, Space::Pinned, v.space)) bad("a space", w);
+        if (!find_named(w, Space::Window, v.space)) bad("a space", w);
       } else if (eat(w, "view=")) {
         const size_t plus = w.rfind('+');
         if (plus == std::string_view::npos) bad("view=NAME+BYTES", w);

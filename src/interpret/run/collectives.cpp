@@ -77,7 +77,7 @@ void reduce_shards(comm::Communicator& g, const program::Stage&, const Invocatio
   const comm::MutableBytes to = out(args.shard);
   g.reduce_scatter_v(name, in(args.g), to.first(static_cast<size_t>(mine * size)), {counts.data(), n},
                      args.g.dtype, comm::Reduce::Sum);
-  memory.zero(to.data() + mine * size, static_cast<int64_t>(to.size()) - mine * size);
+  memory.fill(to.data() + mine * size, 0, static_cast<int64_t>(to.size()) - mine * size);
 }
 
 void gather_shards(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
@@ -132,6 +132,18 @@ void exchange_rows(comm::Communicator& g, const program::Stage&, const Invocatio
   const size_t m = static_cast<size_t>(n);
   g.all_to_all_v(name, in(args.x), {{send.data(), m}, {send_at.data(), m}}, out(args.y),
                  {{receive.data(), m}, {receive_at.data(), m}});
+}
+
+// A meeting that failed says so in `met` itself, where it is enqueued.
+void meet(comm::Communicator& g, const program::Stage&, const Invocation& c, const std::string& name,
+          ArgumentMemory& memory) {
+  const comm::MutableBytes met = out(c.args.back());
+  if (g.meeting() == program::Meeting::OnHost) {
+    g.barrier(name);
+    memory.fill(met.data(), 1, 1);
+  } else {
+    g.barrier(name, met);
+  }
 }
 
 // Messages of one direction over one cut of the model (part) arrive in the order they were sent.
@@ -196,6 +208,8 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
               g.size() / c.integer("copies") * c.integer("experts_per_rank"));
       return kernel_of(stage.op) == KernelKind::rows_to_experts ? exchange_rows<true> : exchange_rows<false>;
     }
+    case KernelKind::meet:
+      return meet;
     case KernelKind::send:
       return send;
     case KernelKind::receive:
@@ -207,17 +221,31 @@ Collective find_collective(const program::Stage& stage, const Invocation& c, con
 
 }  // namespace
 
-void HostMemory::zero(std::byte* at, int64_t bytes) { std::memset(at, 0, static_cast<size_t>(bytes)); }
+void HostMemory::fill(std::byte* at, int byte, int64_t bytes) {
+  std::memset(at, byte, static_cast<size_t>(bytes));
+}
+
+std::string group_lane(const program::Program& program, const program::Stage& stage) {
+  // Messages are told apart by their tags, and the two ends of one lie on different lanes.
+  if (class_of(stage.op) == program::OpClass::Transfer) return kMessageLane;
+  const std::string& lane = program.lanes[static_cast<size_t>(stage.lane)].name;
+  return kernel_of(stage.op) == KernelKind::meet ? kWindowLane + lane : lane;
+}
+
+kernels::Windows windows_of(const program::Stage& stage, const FindGroup& groups) {
+  kernels::Windows out;
+  if (groups.windows) out = groups.windows(stage.group);
+  if (out.size() == 0)
+    base::fail_with(base::ExitCode::Internal, "{}: this run has no windows of group {}", stage_name(stage),
+                    name_of(stage.group));
+  return out;
+}
 
 BoundCollective bind_collective(const program::Program& program, const program::Stage& stage,
                                 const Invocation& call, const FindGroup& groups) {
   BoundCollective out;
   out.name = stage_name(stage);
-  // Messages are told apart by their tags, and the two ends of one lie on different lanes.
-  const bool message = class_of(stage.op) == program::OpClass::Transfer;
-  if (groups)
-    out.group =
-        groups(stage.group, message ? kMessageLane : program.lanes[static_cast<size_t>(stage.lane)].name);
+  if (groups) out.group = groups(stage.group, group_lane(program, stage));
   if (!out.group)
     base::fail_with(base::ExitCode::Internal, "{}: this run has no group {}", out.name, name_of(stage.group));
   try {

@@ -19,17 +19,33 @@ inline constexpr const char* kMessageLane = "messages";
 
 // This rank's end of a group for the stages of one lane; lanes must not share one, because each runs its
 // collectives in an order of its own. The result outlives the executor. Called once per (group, lane).
-using FindGroup = std::function<comm::Communicator*(program::Group group, const std::string& lane)>;
+struct FindGroup {
+  std::function<comm::Communicator*(program::Group group, const std::string& lane)> find;
+  // The windows of a group's ranks; there as long as the executor.
+  std::function<kernels::Windows(program::Group group)> windows;
+
+  explicit operator bool() const { return find != nullptr; }
+  comm::Communicator* operator()(program::Group group, const std::string& lane) const {
+    return find(group, lane);
+  }
+};
+// Of a stage that stores; throws where the run has none.
+kernels::Windows windows_of(const program::Stage& stage, const FindGroup& groups);
+
+// The pseudo-lane of meetings about windows on a lane: their groups are the windows' own, on that lane's stream.
+inline constexpr const char* kWindowLane = "windows@";
+// Of a meeting, the lane its group is asked for by; other stages have the name of their own.
+std::string group_lane(const program::Program& program, const program::Stage& stage);
 
 // What a collective does itself with the memory its arguments lie in; the rest is the communicator's work.
 class ArgumentMemory {
  public:
   virtual ~ArgumentMemory() = default;
-  virtual void zero(std::byte* at, int64_t bytes) = 0;
+  virtual void fill(std::byte* at, int byte, int64_t bytes) = 0;
 };
 class HostMemory final : public ArgumentMemory {
  public:
-  void zero(std::byte* at, int64_t bytes) override;
+  void fill(std::byte* at, int byte, int64_t bytes) override;
 };
 
 using Collective = void (*)(comm::Communicator& group, const program::Stage& stage,

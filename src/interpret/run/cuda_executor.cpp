@@ -10,12 +10,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/graph_clock.h"
 #include "device/cuda/query.h"
 #include "device/gpu_fault.h"
 #include "interpret/check/check.h"
+#include "interpret/run/device_memory.h"
 #include "interpret/run/lane_threads.h"
 #include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
@@ -43,8 +45,11 @@ double fitting_gemm_rate() {
 constexpr unsigned char kUntouched = 0xA7;
 }  // namespace
 
-CudaMachine::CudaMachine(int64_t arena_bytes, int64_t pinned_bytes)
-    : gemm_rate_(fitting_gemm_rate()), memory_(arena_bytes), pinned_(std::max<int64_t>(pinned_bytes, 256)) {
+CudaMachine::CudaMachine(int64_t arena_bytes, int64_t pinned_bytes, int64_t window_bytes)
+    : gemm_rate_(fitting_gemm_rate()),
+      memory_(arena_bytes),
+      pinned_(std::max<int64_t>(pinned_bytes, 256)),
+      window_(allocated_windows(window_bytes)) {
   std::memset(pinned_.data(), 0, static_cast<size_t>(pinned_.size()));
   fill(0, kUntouched, arena_bytes);
 }
@@ -100,7 +105,7 @@ struct CudaStage {
 class LaneMemory final : public ArgumentMemory {
  public:
   explicit LaneMemory(Lane& lane) : lane_(lane) {}
-  void zero(std::byte* at, int64_t bytes) override { lane_.fill(at, 0, bytes); }
+  void fill(std::byte* at, int byte, int64_t bytes) override { lane_.fill(at, byte, bytes); }
 
  private:
   Lane& lane_;
@@ -167,6 +172,7 @@ struct CudaExecutor::State {
     kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], nullptr,
                         scratch_of(stage)};
+    if (class_of(stage.op) == OpClass::Store) bound.invocation.windows = windows_of(stage, groups);
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       note_group(*bound.collective.group);
@@ -195,7 +201,7 @@ struct CudaExecutor::State {
     }
     if (!bound.launch)
       base::fail("{}: the GPU's kernel {} does not take these element types ({})", bound.name, name_of(kind),
-                 types_of(bound));
+                 kernels::types_of(bound.args));
   }
 
   void note_group(comm::Communicator& group) {
@@ -220,13 +226,6 @@ struct CudaExecutor::State {
         std::this_thread::sleep_for(std::chrono::microseconds(20));
       }
     lane.synchronize();
-  }
-
-  static std::string types_of(const CudaStage& bound) {
-    std::string out;
-    for (const kernels::Arg& a : bound.args)
-      out += fmt::format("{}{}", out.empty() ? "" : ", ", a.present ? tensor::name_of(a.dtype) : "none");
-    return out;
   }
 
   using AtStage = std::function<void(size_t)>;

@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/windows/windows.h"
 #include "device/cuda/cuda.h"
 #include "interpret/run/executor.h"
 
@@ -30,9 +31,11 @@ namespace pleat::interpret {
 // What the programs of one rank share on its GPU.
 class CudaMachine {
  public:
-  explicit CudaMachine(int64_t arena_bytes, int64_t pinned_bytes = 0);
+  // `window_bytes`: as planned, 0 without any; their header comes on top.
+  explicit CudaMachine(int64_t arena_bytes, int64_t pinned_bytes = 0, int64_t window_bytes = 0);
   std::byte* arena() const { return memory_.data(); }
-  SpaceMemory spaces() const { return {memory_.data(), pinned_.data()}; }
+  SpaceMemory spaces() const { return {memory_.data(), pinned_.data(), comm::behind_header(window_.data())}; }
+  std::byte* window() const { return window_.data(); }
   int64_t arena_bytes() const { return memory_.size(); }
   device::cuda::Lane& lane(const std::string& name);
   double gemm_rate() const {
@@ -51,6 +54,7 @@ class CudaMachine {
   double gemm_rate_;  // measured before the arena takes the memory
   device::cuda::Memory memory_;
   device::cuda::Pinned pinned_;
+  device::cuda::Memory window_;  // an allocation of its own: other processes open it
   std::map<std::string, std::unique_ptr<device::cuda::Lane>> lanes_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "base/checked.h"
+#include "comm/windows/windows.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 
@@ -15,16 +17,22 @@ std::string gib(int64_t bytes) { return fmt::format("{:.3f} GiB", double(bytes) 
 
 }  // namespace
 
+int64_t allocated_windows(int64_t planned_bytes) {
+  return planned_bytes == 0 ? 0 : base::round_up(planned_bytes + comm::kWindowHeaderBytes, int64_t{2} << 20);
+}
+
 DeviceMemory device_memory(const Plan& plan) {
   DeviceMemory out;
   out.arena_bytes = plan.arena_bytes;
+  out.window_bytes = allocated_windows(plan.window.arena_bytes);
   out.context_measured = device::cuda::num_devices() > 0;
   out.context_bytes = out.context_measured ? device::cuda::context_bytes() : kUsualContext;
   return out;
 }
 
 std::string describe(const DeviceMemory& m) {
-  return fmt::format("arena {} + CUDA's own context {} ({})", gib(m.arena_bytes), gib(m.context_bytes),
+  return fmt::format("arena {}{} + CUDA's own context {} ({})", gib(m.arena_bytes),
+                     m.window_bytes > 0 ? " + windows " + gib(m.window_bytes) : "", gib(m.context_bytes),
                      m.context_measured ? "measured on this GPU" : "as on an H200: no GPU here");
 }
 

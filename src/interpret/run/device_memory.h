@@ -1,5 +1,5 @@
-// All of a GPU's memory that a planned step takes: the arena, which holds all the program names, and what CUDA
-// takes for itself. For `pleat plan`, and for the benchmark that compares it with what was really taken.
+// All of a GPU's memory that a planned step takes: the arena, which holds all the program names, what CUDA takes
+// for itself, and what NCCL does where ranks exchange over it. For `pleat plan`, and for the benchmark that compares it with what was really taken.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,14 @@ struct DeviceMemory {
   int64_t arena_bytes = 0;
   int64_t context_bytes = 0;      // CUDA's own: context, code of the kernels, handles of the libraries
   bool context_measured = false;  // on the GPU at hand; else what an H200 takes
-  int64_t total() const { return arena_bytes + context_bytes; }
+  int64_t exchange_bytes = 0;     // of what carries exchanges between GPUs, as estimated (cost/nccl_memory.h)
+  int64_t window_bytes = 0;       // that other ranks write, with what their meetings need
+  int64_t total() const { return arena_bytes + window_bytes + context_bytes + exchange_bytes; }
 };
+
+// What is allocated for windows of so many planned bytes: a header in front, and whole pages, since a smaller one may lie
+// in an allocation that others could not open by itself. 0 for none.
+int64_t allocated_windows(int64_t planned_bytes);
 
 // The context is measured where there is a GPU, so this belongs before the arena is allocated.
 DeviceMemory device_memory(const Plan& plan);

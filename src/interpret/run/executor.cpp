@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "interpret/run/lane_threads.h"
 #include "kernels/contract.h"
+#include "program/message_calls.h"
 
 namespace pleat::interpret {
 
@@ -69,7 +71,8 @@ struct Executor::State {
   std::vector<int> uses_total;
 
   LaneThreads lanes;
-  std::mutex mutex;  // of what lanes share here
+  std::mutex mutex;                                // of what lanes share here
+  std::vector<std::pair<StageId, StageId>> calls;  // which messages are one, where all runs in order
 
   FindGroup groups;
   HostMemory memory;
@@ -102,6 +105,7 @@ struct Executor::State {
     kernels::name_arguments(bound.args, kernel_of(stage.op), stage.phase);
     bound.invocation = {bound.args, &program.attrs[static_cast<size_t>(stage.attrs)], &pool,
                         scratch_of(stage)};
+    if (class_of(stage.op) == OpClass::Store) bound.invocation.windows = windows_of(stage, groups);
     if (is_exchange(stage.op)) {
       bound.collective = bind_collective(program, stage, bound.invocation, groups);
       PLEAT_CHECK(bound.collective.group->meeting() == program::Meeting::OnHost,
@@ -121,13 +125,14 @@ struct Executor::State {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
     }
     if (!bound.kernel)
-      base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types",
-                      stage_name(stage), name_of(kind));
+      base::fail_with(base::ExitCode::Internal, "{}: kernel {} does not take these element types ({})",
+                      stage_name(stage), name_of(kind), kernels::types_of(bound.args));
   }
 
   void fill_dead(ValueId root) {
     const Value& v = program.values[static_cast<size_t>(root)];
-    if (v.life == Life::Step || v.life == Life::Result)
+    // Who writes a window is on other ranks, and may have done so already.
+    if ((v.life == Life::Step || v.life == Life::Result) && v.space != Space::Window)
       std::memset(address(root), 0xFF, static_cast<size_t>(num_bytes(v)));
   }
 
@@ -203,6 +208,37 @@ struct Executor::State {
     if (options.find_non_finite) look_for_non_finite(id);
     if (options.poison) poison_after(stage);
   }
+
+  // Messages that are one call wait for nobody but their peers.
+  void run_together(StageId first, StageId end, const RunOptions& options) {
+    std::vector<std::future<void>> others;
+    for (StageId s = first + 1; s < end; ++s)
+      others.push_back(std::async(std::launch::async, [&, s] { run_stage(s, options); }));
+    std::exception_ptr failure;
+    const auto keep_first = [&](const auto& work) {
+      try {
+        work();
+      } catch (...) {
+        if (!failure) failure = std::current_exception();
+      }
+    };
+    keep_first([&] { run_stage(first, options); });
+    for (std::future<void>& other : others) keep_first([&] { other.get(); });
+    if (failure) std::rethrow_exception(failure);
+  }
+
+  void run_in_order(const RunOptions& options) {
+    if (calls.empty()) calls = message_calls(program, edge_list(program));
+    for (StageId s = 0; s < static_cast<StageId>(stages.size());) {
+      const StageId end = calls[static_cast<size_t>(s)].second;
+      if (end > s + 1)
+        run_together(s, end, options);
+      else
+        run_stage(s, options);
+      if (bad && !options.go_on) return;
+      s = end;
+    }
+  }
 };
 
 Executor::Executor(const Program& program, const Plan& plan, SpaceMemory memory, device::Pool& pool,
@@ -232,10 +268,7 @@ void Executor::run(const RunOptions& options) {
     s.prepared.assign(s.program.values.size(), 0);
   }
   if (s.lanes.num_lanes() <= 1 || !options.lanes_run()) {
-    for (size_t i = 0; i < s.program.stages.size(); ++i) {
-      s.run_stage(static_cast<StageId>(i), options);
-      if (s.bad && !options.go_on) return;
-    }
+    s.run_in_order(options);
     return;
   }
   s.lanes.run(

@@ -22,7 +22,8 @@ namespace pleat::interpret {
 
 struct RunOptions {
   // Lanes run side by side, ordered by the data edges of the program alone; in_order: all stages one after the other,
-  // in list order, for debugging. Messages that wait for each other on several lanes need lanes that run.
+  // in list order, for debugging, messages that are one call (program/message_calls.h) together. Messages that wait for
+  // each other on several lanes need lanes that run, unless they are in the order of one (schedule/pass/message_chain.h).
   bool in_order = false;
   uint64_t delay_seed = 0;  // random pauses before stages (0: none)
   // Overwrite memory the moment the program says it is dead, and before its first write: nothing may notice.
@@ -48,8 +49,10 @@ struct NonFinite {
 
 // Where each space begins.
 struct SpaceMemory {
-  std::byte *device = nullptr, *pinned = nullptr;
-  std::byte* of(program::Space space) const { return space == program::Space::Device ? device : pinned; }
+  std::byte *device = nullptr, *pinned = nullptr, *window = nullptr;
+  std::byte* of(program::Space space) const {
+    return space == program::Space::Device ? device : space == program::Space::Pinned ? pinned : window;
+  }
 };
 
 class Executor {

@@ -19,7 +19,7 @@ std::vector<Interval> work_times(const Program& program, const Timeline& timelin
   std::vector<Interval> all, out;
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    if (!is_exchange(stage.op) && program.lanes[static_cast<size_t>(stage.lane)].resource == "compute" &&
+    if (!goes_to_others(stage.op) && program.lanes[static_cast<size_t>(stage.lane)].resource == "compute" &&
         span.end_ns > span.start_ns)
       all.push_back({span.start_ns, span.end_ns});
   }
@@ -50,7 +50,7 @@ std::vector<Exchanged> exchanges(const Program& program, const Timeline& timelin
   std::map<std::tuple<Op, Phase, Group, int>, size_t> rows;
   for (const Span& span : timeline.spans) {
     const Stage& stage = program.stages[static_cast<size_t>(span.stage)];
-    if (!is_exchange(stage.op)) continue;
+    if (!goes_to_others(stage.op)) continue;
     const auto [row, fresh] = rows.try_emplace({stage.op, stage.phase, stage.group, stage.lane}, out.size());
     if (fresh) {
       Exchanged& e = out.emplace_back();

@@ -10,6 +10,11 @@
 
 namespace pleat::interpret {
 
+// What counts as an exchange here: also stages that store into windows of other ranks.
+inline bool goes_to_others(program::Op op) {
+  return program::is_exchange(op) || program::class_of(op) == program::OpClass::Store;
+}
+
 struct Exchanged {
   std::string name, phase, group, lane;
   int64_t calls = 0;

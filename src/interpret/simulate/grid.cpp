@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/counted.h"
 #include "interpret/simulate/simulate.h"
@@ -19,15 +20,19 @@ namespace {
 // The stage that stands for a turn in the grid: the first on the compute lane that needs what the turn
 // receives, or the first at all where it receives nothing; -1 where it computes nothing.
 std::vector<StageId> heads_of(const Program& program, const std::vector<Turn>& list) {
+  std::map<std::tuple<int, int, bool>, ValueId> receives;  // a receive may stand ahead of its turn
+  for (const Stage& stage : program.stages)
+    if (kernel_of(stage.op) == KernelKind::receive)
+      receives[{stage.microbatch, stage.chunk, stage.phase == Phase::Forward}] =
+          signature::receive::Forward<Use>(stage.uses).y.value;
   std::vector<StageId> out;
   for (const Turn& turn : list) {
-    ValueId received = kNoValue;
+    const auto own = receives.find({turn.microbatch, turn.chunk, turn.forward});
+    const ValueId received = own == receives.end() ? kNoValue : own->second;
     StageId head = -1;
     bool found = false;
     for (StageId s = turn.begin; s < turn.end && turn.microbatch >= 0 && !found; ++s) {
       const Stage& stage = program.stages[static_cast<size_t>(s)];
-      if (kernel_of(stage.op) == KernelKind::receive)
-        received = signature::receive::Forward<Use>(stage.uses).y.value;
       if (stage.lane != kComputeLane) continue;
       const bool needs = received != kNoValue && std::find(stage.uses.begin(), stage.uses.end(),
                                                            Use{received, Access::Read}) != stage.uses.end();

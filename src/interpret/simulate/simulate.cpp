@@ -1,5 +1,7 @@
 #include "interpret/simulate/simulate.h"
 
+#include "interpret/simulate/exchanges.h"
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -37,7 +39,7 @@ Simulation simulate(const Network& network, const Duration& duration) {
       const int64_t start = times.start_ns[network.first[n] + s], end = times.end_ns[network.first[n] + s];
       node.timeline.spans.push_back({static_cast<StageId>(s), start, end});
       out.step_ns = std::max(out.step_ns, end);
-      if (is_exchange(stage.op)) node.exchange_ns += end - start;
+      if (goes_to_others(stage.op)) node.exchange_ns += end - start;
       const bool compute = program.lanes[static_cast<size_t>(stage.lane)].resource == "compute";
       if (compute) node.busy_ns += end - start;
     }

@@ -84,6 +84,20 @@ template <AnyOf<signature::send::Forward<Arg>, signature::send::BackwardInput<Ar
               Args>
 void check(const Args&, const Invocation&) {}
 
+template <AnyOf<signature::meet::Forward<Arg>, signature::meet::BackwardInput<Arg>> Args>
+void check(const Args& args, const Invocation&) {
+  require_shape(args.met, {1}, tensor::Dtype::U8);
+}
+// Nothing moves.
+template <AnyOf<signature::meet::Forward<Arg>, signature::meet::BackwardInput<Arg>> Args>
+Work work(const Args&, const Invocation&) {
+  return {};
+}
+template <AnyOf<signature::meet::Forward<Arg>, signature::meet::BackwardInput<Arg>> Args>
+int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
+  return 0;
+}
+
 template <class Args>
 concept AnyExchange =
     AnyOf<Args, signature::all_gather::Forward<Arg>, signature::all_gather::BackwardInput<Arg>,

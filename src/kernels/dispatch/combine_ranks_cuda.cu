@@ -1,6 +1,7 @@
 // Sums of rows that came back from several ranks, on the GPU. A warp takes a run of columns of one token: it
 // puts the token's rows into the order they are summed in, then has several of them on the way at a time.
-// Sums over the slots of a part in float, over parts in double.
+// Sums over the slots of a part in float, rounded to the type of the rows; over parts in double, of bf16 rows in
+// float: what a rank could have sent as one row, and what a reduction over ranks would give.
 #include "device/cuda/check.h"
 #include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
@@ -97,6 +98,7 @@ struct RankSum {
 template <class T, int N, int K, int U>
 __global__ void __launch_bounds__(kThreads, 5) sum_ranks(RankSum<T> a) {
   static_assert(32 % K == 0);
+  using Carry = std::conditional_t<std::is_same_v<T, float>, double, float>;
   using V = Pack<T, N>;
   constexpr int kStep = U * 32 * N;
   const unsigned unit = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -128,7 +130,7 @@ __global__ void __launch_bounds__(kThreads, 5) sum_ranks(RankSum<T> a) {
 #pragma unroll
     for (int u = 0; u < U; ++u)
       if (a.add) old[u] = V::load(a.y + t * a.width + column[u]);
-    double total[N] = {};
+    Carry total[N] = {};
     float part[N] = {};
     V held[K][U];
     const auto fetch = [&](int entry) {
@@ -150,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, 5) sum_ranks(RankSum<T> a) {
         if ((ends >> (entry + s) % 32 & 1) == 0) continue;
 #pragma unroll
         for (int j = 0; j < N; ++j) {
-          total[j] += static_cast<double>(part[j]);
+          total[j] += static_cast<Carry>(to_float(from_float<T>(part[j])));
           part[j] = 0;
         }
       }

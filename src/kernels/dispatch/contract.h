@@ -98,6 +98,26 @@ inline void check(const signature::receive_plan::Forward<Arg>& args, const Invoc
 }
 inline Work work(const signature::receive_plan::Forward<Arg>&, const Invocation& call) { return moves(call); }
 
+inline void check(const signature::padded_plan::Forward<Arg>& args, const Invocation& call) {
+  using tensor::Dtype;
+  require_rank(args.all_offsets, 2);
+  const int64_t ranks = args.all_offsets.dim(0), part = call.integer("part");
+  if (part < 1) refuse(args.all_offsets, "part is {}, needed 1 or more", part);
+  require_shape(args.all_offsets, {ranks, require_group(args.all_offsets, call, ranks) + 1}, Dtype::I32);
+  require_places(args.coords);
+  require_shape(args.offsets, {call.integer("experts_per_rank") + 1}, Dtype::I32);
+  require_rank(args.source_row, 1);
+  require_type(args.source_row, Dtype::I32);
+  require_shape(args.sorted_row, {ranks * part}, Dtype::I32);
+  require_shape(args.send_row, {ranks * part}, Dtype::I32);
+  require_rank(args.returned_row, 1);
+  require_type(args.returned_row, Dtype::I32);
+  require_index_range(args.source_row, ranks * part, args.source_row.dim(0));
+}
+inline Work work(const signature::padded_plan::Forward<Arg>&, const Invocation& call) {
+  return moves(call, 2);
+}
+
 inline void check(const signature::trim_plan::Forward<Arg>& args, const Invocation& call) {
   using tensor::Dtype;
   require_rank(args.probs, 2);
@@ -149,10 +169,10 @@ inline int64_t scratch_bytes(const signature::trim_plan::Forward<Arg>& args, con
   const int64_t ranks = args.all_offsets.dim(0), offsets = args.offsets.dim(0);
   return 4 * (ranks * (offsets - 1) + offsets + args.row_token.dim(0) + 1);
 }
-template <AnyOf<signature::receive_plan::Forward<Arg>, signature::permute::Forward<Arg>,
-                signature::permute::BackwardInput<Arg>, signature::combine::Forward<Arg>,
-                signature::combine::BackwardInput<Arg>, signature::combine_ranks::Forward<Arg>,
-                signature::permute_ranks::BackwardInput<Arg>>
+template <AnyOf<signature::receive_plan::Forward<Arg>, signature::padded_plan::Forward<Arg>,
+                signature::permute::Forward<Arg>, signature::permute::BackwardInput<Arg>,
+                signature::combine::Forward<Arg>, signature::combine::BackwardInput<Arg>,
+                signature::combine_ranks::Forward<Arg>, signature::permute_ranks::BackwardInput<Arg>>
               Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
   return 0;

@@ -39,8 +39,9 @@
 // combine_ranks, permute_ranks
 //                combine without its addends, and the backward of permute, on rows that came back: part j
 //                holds this rank's rows of expert rank j / copies, so row r of the local plan lies in
-//                `copies` parts. Slots of one part are summed ascending in C; parts are then summed ascending
-//                in double, starting from the first (a part without slots counts as +0), and rounded once.
+//                `copies` parts. Slots of one part are summed ascending in C and rounded to the type of the
+//                rows; parts are then summed ascending in double (bf16 rows: in float), starting from the first
+//                (a part without slots counts as +0), and rounded once.
 //                dprobs sums the copies of its row in double, rounded once. Bits are those of combine /
 //                permute backward on gathered tokens, summed over ranks. Only the first copies * offsets[E]
 //                rows are read.

@@ -123,7 +123,56 @@ void receive_plan(const Invocation& call) {
   fill_rows(source_row, sorted_row, row, budget);
 }
 
+void padded_plan(const Invocation& call) {
+  const signature::padded_plan::Forward<Arg> args(call.args);
+  const int32_t* all = args.all_offsets.as<int32_t>();
+  const int64_t ranks = args.all_offsets.dim(0), stride = args.all_offsets.dim(1),
+                budget = args.source_row.dim(0);
+  const int64_t El = call.integer("experts_per_rank"), copies = call.integer("copies"),
+                part = call.integer("part");
+  const int64_t me = args.coords.as<int64_t>()[static_cast<size_t>(program::Group::Dispatch)];
+  if (me < 0 || me >= ranks)
+    base::fail_with(base::ExitCode::Internal, "[padded_plan] this rank is {} of {}", me, ranks);
+  int32_t *offsets = args.offsets.as<int32_t>(), *source_row = args.source_row.as<int32_t>(),
+          *sorted_row = args.sorted_row.as<int32_t>(), *send_row = args.send_row.as<int32_t>(),
+          *returned_row = args.returned_row.as<int32_t>();
+  // Rows of `source` for the experts of rank j begin at begin(source, j) of its plan.
+  const auto begin = [&](int64_t source, int64_t rank) { return all[source * stride + rank / copies * El]; };
+  const auto count = [&](int64_t source, int64_t rank) {
+    return all[source * stride + (rank / copies + 1) * El] - begin(source, rank);
+  };
+  std::fill_n(source_row, budget, -1);
+  for (const Arg* list : {&args.sorted_row, &args.send_row, &args.returned_row})
+    std::fill_n(list->as<int32_t>(), list->size(), -1);
+  int64_t num_rows = 0;
+  for (int64_t source = 0; source < ranks; ++source) {
+    num_rows += count(source, me);
+    if (count(source, me) > part)
+      base::fail("[padded_plan] rank {} sends {} rows, a part has {}", source, count(source, me), part);
+  }
+  check_budget("padded_plan", num_rows, budget);
+  int64_t row = 0;
+  for (int64_t e = 0; e < El; ++e) {
+    offsets[e] = static_cast<int32_t>(row);
+    for (int64_t source = 0; source < ranks; ++source) {
+      const int32_t* from = all + source * stride + me / copies * El;
+      for (int64_t i = from[e] - from[0]; i < from[e + 1] - from[0]; ++i, ++row) {
+        source_row[row] = static_cast<int32_t>(source * part + i);
+        sorted_row[source * part + i] = static_cast<int32_t>(row);
+      }
+    }
+  }
+  offsets[El] = static_cast<int32_t>(row);
+  int64_t returned = 0;
+  for (int64_t rank = 0; rank < ranks; ++rank)
+    for (int64_t i = 0; i < count(me, rank); ++i, ++returned) {
+      send_row[rank * part + i] = static_cast<int32_t>(begin(me, rank) + i);
+      returned_row[returned] = static_cast<int32_t>(rank * part + i);
+    }
+}
+
 constexpr Binding kTable[] = {
+    row<signature::padded_plan::Forward, padded_plan>(),
     row<signature::gather_plan::Forward, gather_plan>(),
     row<signature::receive_plan::Forward, receive_plan>(),
 };

@@ -71,6 +71,72 @@ __global__ void __launch_bounds__(kThreads)
   fill_tail(all, budget, source_row, sorted_row);
 }
 
+struct Padded {
+  const int32_t* all;
+  const int64_t* place;
+  int ranks, stride, experts_per_rank, copies;
+  int64_t part, budget, returned;
+  int32_t *offsets, *source_row, *sorted_row, *send_row, *returned_row;
+
+  __device__ int first(int source, int rank) const {
+    return all[static_cast<int64_t>(source) * stride + rank / copies * experts_per_rank];
+  }
+  __device__ int count(int source, int rank) const {
+    return all[static_cast<int64_t>(source) * stride + (rank / copies + 1) * experts_per_rank] -
+           first(source, rank);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads) clear_padded(Padded a) {
+  const int64_t first = blockIdx.x * static_cast<int64_t>(kThreads) + threadIdx.x,
+                stride = gridDim.x * static_cast<int64_t>(kThreads);
+  for (int64_t i = first; i < a.ranks * a.part; i += stride) a.sorted_row[i] = a.send_row[i] = -1;
+  for (int64_t i = first; i < a.budget; i += stride) a.source_row[i] = -1;
+  for (int64_t i = first; i < a.returned; i += stride) a.returned_row[i] = -1;
+}
+
+// One block per (expert, source) of what comes, and one per rank of what goes.
+__global__ void __launch_bounds__(kThreads) place_padded(Padded a) {
+  const int me = static_cast<int>(*a.place);
+  PLEAT_HALT_UNLESS(me >= 0 && me < a.ranks, "[padded_plan] this rank is not in its group");
+  const int b = static_cast<int>(blockIdx.x), pairs = a.experts_per_rank * a.ranks;
+  if (b >= pairs) {
+    const int rank = b - pairs, count = a.count(me, rank), begin = a.first(me, rank);
+    int64_t before = 0;
+    for (int r = 0; r < rank; ++r) before += a.count(me, r);
+    PLEAT_HALT_UNLESS(count <= a.part, "[padded_plan] more rows for a rank than a part has");
+    for (int i = threadIdx.x; i < count; i += kThreads) {
+      a.send_row[rank * a.part + i] = begin + i;
+      a.returned_row[before + i] = static_cast<int32_t>(rank * a.part + i);
+    }
+    return;
+  }
+  const int expert = b / a.ranks, source = b % a.ranks;
+  const int32_t* mine = a.all + me / a.copies * a.experts_per_rank;
+  int64_t sorted = 0, all = 0;
+  for (int i = threadIdx.x; i < pairs; i += kThreads) {
+    const int e = i / a.ranks, s = i % a.ranks;
+    const int32_t* from = mine + static_cast<int64_t>(s) * a.stride;
+    const int count = from[e + 1] - from[e];
+    all += count;
+    if (e < expert || (e == expert && s < source)) sorted += count;
+  }
+  sorted = block_sum<kThreads>(sorted);
+  all = block_sum<kThreads>(all);
+  PLEAT_HALT_UNLESS(all <= a.budget,
+                    "[padded_plan] routing needs more rows than the budget holds; a larger token budget or a "
+                    "capacity would fit");
+  const int32_t* from = mine + static_cast<int64_t>(source) * a.stride;
+  const int count = from[expert + 1] - from[expert];
+  const int64_t received = source * a.part + from[expert] - from[0];
+  for (int i = threadIdx.x; i < count; i += kThreads) {
+    a.source_row[sorted + i] = static_cast<int32_t>(received + i);
+    a.sorted_row[received + i] = static_cast<int32_t>(sorted + i);
+  }
+  if (threadIdx.x == 0 && source == 0) a.offsets[expert] = static_cast<int32_t>(sorted);
+  if (threadIdx.x == 0 && b == 0) a.offsets[a.experts_per_rank] = static_cast<int32_t>(all);
+}
+
 const int64_t* place_of(const Arg& coords) {
   return coords.as<int64_t>() + static_cast<size_t>(program::Group::Dispatch);
 }
@@ -140,7 +206,32 @@ CudaLaunch prepare_receive_plan(const Invocation& call, device::cuda::Lane& lane
   };
 }
 
+CudaLaunch prepare_padded_plan(const Invocation& call, device::cuda::Lane& lane) {
+  const signature::padded_plan::Forward<Arg> args(call.args);
+  const Padded a{args.all_offsets.as<int32_t>(),
+                 place_of(args.coords),
+                 static_cast<int>(args.all_offsets.dim(0)),
+                 static_cast<int>(args.all_offsets.dim(1)),
+                 static_cast<int>(call.integer("experts_per_rank")),
+                 static_cast<int>(call.integer("copies")),
+                 call.integer("part"),
+                 args.source_row.dim(0),
+                 args.returned_row.dim(0),
+                 args.offsets.as<int32_t>(),
+                 args.source_row.as<int32_t>(),
+                 args.sorted_row.as<int32_t>(),
+                 args.send_row.as<int32_t>(),
+                 args.returned_row.as<int32_t>()};
+  return [=, stream = lane.stream()] {
+    clear_padded<<<264, kThreads, 0, stream>>>(a);
+    PLEAT_CUDA_LAUNCHED();
+    place_padded<<<static_cast<unsigned>((a.experts_per_rank + 1) * a.ranks), kThreads, 0, stream>>>(a);
+    PLEAT_CUDA_LAUNCHED();
+  };
+}
+
 constexpr CudaBinding kTable[] = {
+    row<signature::padded_plan::Forward>(prepare_padded_plan),
     row<signature::gather_plan::Forward>(prepare_gather_plan),
     row<signature::receive_plan::Forward>(prepare_receive_plan),
 };

@@ -1,20 +1,24 @@
-// Tokens to the rows of this rank's experts and back, three ways: all experts here; all tokens gathered on
-// every rank of the dispatch group, each rank computing its experts' part of a sum; rows exchanged between
-// the ranks that hold tokens and those that hold experts. The last two give an expert its rows in the same
-// order, (source rank, token), and add in the same order, so their results are the same bits.
+// Tokens to the rows of this rank's experts and back: all experts here; all tokens gathered on every rank of the
+// dispatch group, each rank computing its experts' part of a sum; rows exchanged between the ranks that hold tokens and
+// those that hold experts, by messages or through windows. All but the first give an expert its rows in the same order,
+// (source rank, token), and add in the same order, so their results are the same bits.
+#include <algorithm>
+
 #include "model/block/moe.h"
 #include "model/block/moe_attrs.h"
+#include "model/block/moe_windows.h"
 #include "model/exchange.h"
 #include "model/words.h"
 
 namespace pleat::model {
 namespace {
 
-enum class Way { Local, Gather, Exchange };
+enum class Way { Local, Gather, Exchange, Windows };
 
 Way way_of(const Decoder& d) {
   if (d.mesh.size(Group::Dispatch) == 1) return Way::Local;
-  return d.mesh.dispatcher == Dispatcher::AllGather ? Way::Gather : Way::Exchange;
+  if (d.mesh.dispatcher == Dispatcher::AllGather) return Way::Gather;
+  return d.mesh.exchange == RowExchange::Windows ? Way::Windows : Way::Exchange;
 }
 
 program::AttrSet rank_attrs(const Decoder& d) {
@@ -33,16 +37,49 @@ ValueId probs_value(Decoder& d, const std::string& what, int64_t rows, int64_t m
   return d.routed(what, d.router, {rows}, Owner::Routing, most);
 }
 
+// Rows one rank may have for another, where every pair of ranks exchanges as many.
+int64_t padded_part(const Decoder& d) {
+  const auto& e = d.config.moe;
+  const int64_t own = e.num_experts / d.mesh.ep, capacity = expert_capacity(d.config, d.num_tokens);
+  const int64_t of_tokens = d.num_tokens * std::min(e.top_k, own);
+  const int64_t of_experts = e.pad_to_capacity ? own * capacity : of_tokens;
+  return std::min(std::max<int64_t>(1, of_experts), d.expert_rows);
+}
+bool is_padded(const Decoder& d) { return d.mesh.exchange == RowExchange::Padded; }
+
+// The same rows as [ranks * part], those that go to one rank together.
+ValueId parts_like(Decoder& d, ValueId rows, const std::string& what) {
+  const program::Value v = d.b.program().values[size_t(rows)];
+  std::vector<int64_t> shape = v.shape;
+  shape[0] = d.mesh.size(Group::Dispatch) * padded_part(d);
+  return d.activation(what, v.dtype, std::move(shape), v.owner);
+}
+
+// x[index] to all ranks, a part each; what came.
+ValueId exchange_parts(Decoder& d, Phase phase, Op pad, Op parts, ValueId x, ValueId index,
+                       const std::string& what) {
+  const ValueId out = parts_like(d, x, what + "_parts"), in = parts_like(d, x, what + "_came");
+  const auto uses = {r(x), r(index), none(), w(out)};
+  phase == Phase::Forward ? d.b.forward(pad, uses) : d.b.dgrad(pad, uses);
+  d.b.exchange(parts, phase, Group::Dispatch, {r(out), w(in)});
+  return in;
+}
+
 // Rows and their probabilities from token ranks to expert ranks in expert order (forward), or gradients the
 // same way.
 void to_experts(Decoder& d, Phase phase, const Saved& s, ValueId send, ValueId sorted,
                 const std::string& what, int part) {
   const program::Place here = d.b.place();
   d.b.at({here.microbatch, here.layer, part});
-  const program::Value v = d.b.program().values[size_t(sorted)];
-  const ValueId received = d.routed(what, v.dtype, v.shape, v.owner, d.most_expert_rows);
-  d.b.exchange(Op::dispatch_exchange, phase, Group::Dispatch, {r(send), r(s.all_offsets), w(received)},
-               rank_attrs(d));
+  ValueId received = kNoValue;
+  if (is_padded(d)) {
+    received = exchange_parts(d, phase, Op::dispatch_pad, Op::dispatch_parts, send, s.send_row, what);
+  } else {
+    const program::Value v = d.b.program().values[size_t(sorted)];
+    received = d.routed(what, v.dtype, v.shape, v.owner, d.most_expert_rows);
+    d.b.exchange(Op::dispatch_exchange, phase, Group::Dispatch, {r(send), r(s.all_offsets), w(received)},
+                 rank_attrs(d));
+  }
   const auto uses = {r(received), r(s.source_row), r(s.expert_offsets), w(sorted)};
   phase == Phase::Forward ? d.b.forward(Op::dispatch_sort, uses) : d.b.dgrad(Op::dispatch_sort, uses);
   d.b.at(here);
@@ -54,6 +91,16 @@ ValueId to_tokens(Decoder& d, Phase phase, const Saved& s, ValueId rows, const s
   d.b.at({here.microbatch, here.layer, part});
   const program::Value v = d.b.program().values[size_t(rows)];
   std::vector<int64_t> shape = v.shape;
+  if (is_padded(d)) {
+    const ValueId came =
+        exchange_parts(d, phase, Op::combine_unsort, Op::combine_parts, rows, s.sorted_row, what);
+    shape[0] = d.routed_rows * d.mesh.etp;
+    const ValueId returned = d.routed(what + "_returned", v.dtype, shape, v.owner, shape[0]);
+    const auto uses = {r(came), r(s.returned_row), none(), w(returned)};
+    phase == Phase::Forward ? d.b.forward(Op::combine_unpad, uses) : d.b.dgrad(Op::combine_unpad, uses);
+    d.b.at(here);
+    return returned;
+  }
   const ValueId unsorted = d.routed(what + "_unsorted", v.dtype, shape, v.owner, d.most_expert_rows);
   shape[0] = d.routed_rows * d.mesh.etp;
   const ValueId returned = d.routed(what + "_returned", v.dtype, shape, v.owner, shape[0]);
@@ -105,6 +152,10 @@ void dispatch_forward(Decoder& d, int mb, int layer) {
                               r(s.token_row), w(s.rows), w(s.row_probs)});
     return;
   }
+  if (way == Way::Windows) {
+    if (!limited(d)) gather_counts(d, s);
+    return windows_dispatch(d, s);
+  }
   s.expert_offsets = routing_value(d, "own_offsets", {own + 1});
   if (way == Way::Gather) {
     const auto gather = [&](Op op, ValueId x, const char* what, int part) {
@@ -138,10 +189,23 @@ void dispatch_forward(Decoder& d, int mb, int layer) {
   d.b.forward(Op::permute, {r(s.mlp_normed), r(s.probs), r(s.offsets), r(s.row_token), r(s.row_slot),
                             r(s.token_row), w(send), w(send_probs)});
   s.source_row = routing_value(d, "source_row", {R});
-  s.sorted_row = routing_value(d, "sorted_row", {R});
-  d.b.forward(Op::receive_plan,
-              {r(s.all_offsets), r(d.coords), w(s.expert_offsets), w(s.source_row), w(s.sorted_row)},
-              rank_attrs(d));
+  if (is_padded(d)) {
+    const int64_t part = padded_part(d);
+    s.sorted_row = routing_value(d, "sorted_row", {n * part});
+    s.send_row = routing_value(d, "send_row", {n * part});
+    s.returned_row = routing_value(d, "returned_row", {d.routed_rows * d.mesh.etp});
+    program::AttrSet attrs = rank_attrs(d);
+    attrs.push_back({"part", double(part)});
+    d.b.forward(Op::padded_plan,
+                {r(s.all_offsets), r(d.coords), w(s.expert_offsets), w(s.source_row), w(s.sorted_row),
+                 w(s.send_row), w(s.returned_row)},
+                attrs);
+  } else {
+    s.sorted_row = routing_value(d, "sorted_row", {R});
+    d.b.forward(Op::receive_plan,
+                {r(s.all_offsets), r(d.coords), w(s.expert_offsets), w(s.source_row), w(s.sorted_row)},
+                rank_attrs(d));
+  }
   s.rows = rows_value(d, "expert_rows", R, d.most_expert_rows);
   s.row_probs = probs_value(d, "row_probs", R, d.most_expert_rows);
   to_experts(d, Phase::Forward, s, send, s.rows, "received_rows", 0);
@@ -169,6 +233,9 @@ ValueId combine_forward(Decoder& d, int mb, int layer, ValueId out_rows, ValueId
       d.b.forward(Op::combine_ranks, {r(returned), r(s.token_row), r(s.offsets), w(sum)}, rank_attrs(d));
       break;
     }
+    case Way::Windows:
+      sum = windows_combine(d, s, out_rows);
+      break;
   }
   d.b.forward(Op::combine_add, {r(sum), none(), r(shared), r(residual), w(y)});
   return y;
@@ -194,6 +261,9 @@ ValueId combine_backward(Decoder& d, int mb, int layer, ValueId dy) {
       to_experts(d, Phase::BackwardInput, s, send, d_out_rows, "d_received_rows", 0);
       break;
     }
+    case Way::Windows:
+      windows_combine_backward(d, s, dy, d_out_rows);
+      break;
   }
   return d_out_rows;
 }
@@ -204,6 +274,10 @@ DispatchGradients dispatch_backward(Decoder& d, int mb, int layer, ValueId d_row
   const int64_t tokens = way_of(d) == Way::Gather ? d.mesh.size(Group::Dispatch) * T : T;
   DispatchGradients out{d.activation("d_mlp_normed", {tokens, h}),
                         d.activation("d_expert_probs", d.router, {tokens, k}, Owner::Routing)};
+  if (way_of(d) == Way::Windows) {
+    windows_dispatch_backward(d, s, d_rows, d_row_probs, out);
+    return out;
+  }
   if (way_of(d) == Way::Exchange) {
     const ValueId rows = to_tokens(d, Phase::BackwardInput, s, d_rows, "d_rows", 0);
     const ValueId probs = to_tokens(d, Phase::BackwardInput, s, d_row_probs, "d_probs", 1);

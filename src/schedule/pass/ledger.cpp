@@ -6,6 +6,7 @@
 
 #include "interpret/check/check.h"
 #include "interpret/simulate/simulate.h"
+#include "schedule/node_reach.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::schedule {
@@ -45,15 +46,17 @@ LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_r
 }
 
 std::vector<LedgerRow> ledger(const config::Config& config, int64_t num_ranks, size_t pipeline_rank,
-                              const cost::Machine& machine) {
+                              const cost::Machine& on) {
   RankPrograms ranks = ranks_as_built(config, num_ranks);
+  const cost::Machine machine = with_nodes(on, config, ranks.layout);
   for (const Program& p : ranks.programs)
     interpret::require_ok(interpret::check(p), fmt::format("program {} as built", p.name));
+  const program::Meeting meeting = meeting_of(config, num_ranks);
   std::vector<LedgerRow> rows = {measure("as built", ranks, pipeline_rank, machine)};
   for (const Pass& pass : pass_table()) {
     bool any = false;
     for (Program& p : ranks.programs)
-      if (pass.wanted(config, p)) p = apply_pass(pass, std::move(p), config), any = true;
+      if (pass.wanted(config, p, meeting)) p = apply_pass(pass, std::move(p), config, meeting), any = true;
     if (any) rows.push_back(measure(std::string(pass.name), ranks, pipeline_rank, machine));
   }
   return rows;

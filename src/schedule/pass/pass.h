@@ -22,7 +22,7 @@ enum class Promise : uint8_t { Exact, Bounded };
 struct Pass {
   std::string_view name;
   Promise promise;
-  bool (*wanted)(const config::Config&, const program::Program&);
+  bool (*wanted)(const config::Config&, const program::Program&, program::Meeting);
   program::Program (*apply)(program::Program, const config::Config&, program::Meeting);
   bool places = false;  // puts a finished step on a machine: copies, waits, buffers. These come last
 };

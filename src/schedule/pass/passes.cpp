@@ -4,15 +4,18 @@
 
 #include "base/error.h"
 #include "interpret/check/check.h"
+#include "interpret/check/check_windows.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/host_copies.h"
 #include "schedule/pass/host_waits.h"
 #include "schedule/pass/message_buffers.h"
+#include "schedule/pass/message_chain.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/ring_buffers.h"
 #include "schedule/pass/scratch.h"
+#include "schedule/pass/windows.h"
 
 namespace pleat::schedule {
 
@@ -41,45 +44,65 @@ program::Program recompute_modules(program::Program p, const config::Config& c) 
 const std::vector<Pass>& pass_table() {
   static const std::vector<Pass> table = {
       {"freeze", Promise::Exact,
-       [](const config::Config& c, const program::Program& p) {
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
          return !c.optimizer.freeze.empty() && has_backward(p);
        },
        [](program::Program p, const config::Config& c, program::Meeting) { return freeze(std::move(p), c); }},
       {"recompute", Promise::Exact,
-       [](const config::Config& c, const program::Program& p) {
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
          return !c.recompute.modules.empty() && has_backward(p);
        },
        [](program::Program p, const config::Config& c, program::Meeting) {
          return recompute_modules(std::move(p), c);
        }},
       {"fuse", Promise::Bounded,
-       [](const config::Config& c, const program::Program&) {
+       [](const config::Config& c, const program::Program&, program::Meeting) {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
        [](program::Program p, const config::Config&, program::Meeting) { return fuse(std::move(p)); }},
       // What a GPU and its host give each other.
       {"host_copies", Promise::Exact,
-       [](const config::Config& c, const program::Program& p) {
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
          return c.device.kind == "cuda" && has_host_values(p);
        },
        [](program::Program p, const config::Config&, program::Meeting) { return host_copies(std::move(p)); },
        true},
       // They bound how far lanes run ahead of each other, whatever stages there are by then.
       {"message_buffers", Promise::Exact,
-       [](const config::Config&, const program::Program& p) { return !message_waits(p).empty(); },
+       [](const config::Config&, const program::Program& p, program::Meeting) {
+         return !message_waits(p).empty();
+       },
        [](program::Program p, const config::Config&, program::Meeting) {
          return bound_message_buffers(std::move(p));
        },
        true},
+      // Behind the waits that go by turns: from here on some messages stand ahead of theirs.
+      {"message_chain", Promise::Exact,
+       [](const config::Config&, const program::Program& p, program::Meeting meeting) {
+         return meeting == program::Meeting::OnDevice && is_interleaved(p);
+       },
+       [](program::Program p, const config::Config&, program::Meeting) {
+         return chain_messages(std::move(p));
+       },
+       true},
       {"ring_buffers", Promise::Exact,
-       [](const config::Config&, const program::Program& p) { return !ring_waits(p).empty(); },
+       [](const config::Config&, const program::Program& p, program::Meeting) {
+         return !ring_waits(p).empty();
+       },
        [](program::Program p, const config::Config&, program::Meeting) {
          return bound_ring_buffers(std::move(p));
        },
        true},
+      // Whatever stages there are by then; the meetings it makes are exchanges like others.
+      {"windows", Promise::Exact,
+       [](const config::Config&, const program::Program& p, program::Meeting) { return has_windows(p); },
+       [](program::Program p, const config::Config&, program::Meeting) {
+         return place_windows(std::move(p));
+       },
+       true},
       // Last: the host waits for all that an exchange waits for, whatever pass asked for it.
       {"host_waits", Promise::Exact,
-       [](const config::Config& c, const program::Program& p) {
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
          return c.device.kind == "cuda" &&
                 std::any_of(p.stages.begin(), p.stages.end(),
                             [](const program::Stage& s) { return program::is_exchange(s.op); });
@@ -90,7 +113,9 @@ const std::vector<Pass>& pass_table() {
        true},
       // Behind all that makes or copies stages: every one has scratch of its own.
       {"scratch", Promise::Exact,
-       [](const config::Config& c, const program::Program&) { return c.device.kind == "cuda"; },
+       [](const config::Config& c, const program::Program&, program::Meeting) {
+         return c.device.kind == "cuda";
+       },
        [](program::Program p, const config::Config&, program::Meeting) { return add_scratch(std::move(p)); },
        true},
   };
@@ -117,7 +142,7 @@ program::Program apply_passes(program::Program program, const config::Config& co
   };
   for (const Pass& pass : pass_table()) {
     if (pass.places) edit_once();
-    if (!pass.wanted(config, program) ||
+    if (!pass.wanted(config, program, options.meeting) ||
         std::find(options.disabled.begin(), options.disabled.end(), pass.name) != options.disabled.end())
       continue;
     const auto start = std::chrono::steady_clock::now();
@@ -128,6 +153,8 @@ program::Program apply_passes(program::Program program, const config::Config& co
     if (options.reports) options.reports->push_back(report);
     if (options.observe) options.observe(pass, program);
   }
+  interpret::require_ok(interpret::check_windows(program),
+                        fmt::format("program {} after all passes", program.name));
   return program;
 }
 

@@ -1,24 +1,15 @@
-#include "comm/nccl/nccl_group.h"
-
-#include <nccl.h>
-
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 
 #include "base/error.h"
 #include "comm/enqueued.h"
 #include "comm/nccl/cuda/marks.h"
+#include "comm/nccl/group_end.h"
+#include "comm/nccl/library.h"
+#include "comm/nccl/memory_meter.h"
 
-namespace pleat::comm {
+namespace pleat::comm::nccl {
 namespace {
-
-static_assert(sizeof(ncclUniqueId) == sizeof(NcclId));
-
-void require(ncclResult_t result, const std::string& what) {
-  if (result != ncclSuccess)
-    base::fail_with(base::ExitCode::Retry, "{}: {}", what, ncclGetErrorString(result));
-}
 
 ncclDataType_t type_of(tensor::Dtype dtype) {
   switch (dtype) {
@@ -51,17 +42,19 @@ bool equal(Parts parts) {
 
 class NcclGroup : public EnqueuedCommunicator {
  public:
-  NcclGroup(std::string name, std::vector<int> world_ranks, int rank, const NcclId& id, void* stream,
-            RankFlight& flight)
-      : EnqueuedCommunicator(std::move(name), std::move(world_ranks), rank, flight),
-        stream_(static_cast<cudaStream_t>(stream)) {
-    ncclUniqueId unique;
-    std::memcpy(&unique, id.data(), sizeof unique);
-    const std::string opening = "opening group '" + this->name() + "'";
-    ncclComm_t comm = nullptr;
-    require(ncclCommInitRank(&comm, size(), unique, rank), opening);
-    comm_ = comm;
-    marks_ = std::make_unique<nccl::Marks>(opening);
+  NcclGroup(const NcclWorld::Group& group, ncclComm_t comm, int64_t taken, RankFlight& flight,
+            const Inject& inject, std::unique_ptr<Communicator> host)
+      : EnqueuedCommunicator(group.name, group.world_ranks, group.rank, flight, inject),
+        stream_(static_cast<cudaStream_t>(group.stream)),
+        comm_(comm),
+        memory_(taken) {
+    compare_over(std::move(host));
+    try {
+      marks_ = std::make_unique<Marks>("opening group '" + name() + "'");
+    } catch (...) {
+      end();  // a destructor that will not be called
+      throw;
+    }
   }
   // Not ncclCommDestroy: that waits for members, which may have failed.
   ~NcclGroup() override { end(); }
@@ -71,12 +64,15 @@ class NcclGroup : public EnqueuedCommunicator {
     end();
   }
 
+  int64_t device_bytes() const override { return memory_.taken(); }
+
  private:
   void execute(const Call& call) override {
     const std::string here =
         fmt::format("group '{}', {} #{} of stage '{}' on rank {}", name(), name_of(call.operation),
                     call.sequence, call.stage, world_ranks()[static_cast<size_t>(rank())]);
     if (!comm_) base::fail_with(base::ExitCode::Retry, "{}: the group has failed before", here);
+    if (!capturing()) memory_.before(call);
     if (together_) {
       require(enqueue(call), here);
       ++num_together_;
@@ -84,9 +80,10 @@ class NcclGroup : public EnqueuedCommunicator {
     }
     require(ncclGroupStart(), here);
     const ncclResult_t enqueued = enqueue(call);
-    const ncclResult_t ended = ncclGroupEnd();
+    const ncclResult_t ended = end_group();
     require(enqueued, here);
     require(ended, here);
+    memory_.after();
     marks_->put(stream_, here);
   }
 
@@ -98,8 +95,17 @@ class NcclGroup : public EnqueuedCommunicator {
   void end_messages() override {
     const std::string here = "group '" + name() + "', several messages";
     together_ = false;
-    require(ncclGroupEnd(), here);
+    require(end_group(), here);
+    memory_.after();
     for (; num_together_ > 0; --num_together_) marks_->put(stream_, here);
+  }
+
+  // Groups block until their calls stand on the stream (nccl_group.h), unless the environment says otherwise
+  // (NCCL_COMM_BLOCKING=0): then that is waited for here, before a mark is put behind them.
+  ncclResult_t end_group() {
+    const ncclComm_t comm = comm_;
+    const ncclResult_t ended = ncclGroupEnd();
+    return comm ? settled(comm, ended) : ended;
   }
 
   uint64_t num_done() const override { return marks_->num_passed(); }
@@ -193,36 +199,17 @@ class NcclGroup : public EnqueuedCommunicator {
   cudaStream_t stream_;
   bool together_ = false;  // messages are being collected
   int num_together_ = 0;
-  std::atomic<ncclComm_t> comm_{nullptr};
-  std::unique_ptr<nccl::Marks> marks_;
+  std::atomic<ncclComm_t> comm_;
+  MemoryMeter memory_;
+  std::unique_ptr<Marks> marks_;
 };
 
 }  // namespace
 
-bool nccl_is_built_in() { return true; }
-
-int nccl_version() {
-  int version = 0;
-  require(ncclGetVersion(&version), "ncclGetVersion");
-  return version;
+std::unique_ptr<Communicator> make_group_end(const NcclWorld::Group& group, ncclComm_t comm, int64_t taken,
+                                             RankFlight& flight, const Inject& inject,
+                                             std::unique_ptr<Communicator> host) {
+  return std::make_unique<NcclGroup>(group, comm, taken, flight, inject, std::move(host));
 }
 
-std::string nccl_description() {
-  const int version = nccl_version();
-  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-NcclId make_nccl_id() {
-  ncclUniqueId unique;
-  require(ncclGetUniqueId(&unique), "ncclGetUniqueId");
-  NcclId id;
-  std::memcpy(id.data(), &unique, sizeof unique);
-  return id;
-}
-
-std::unique_ptr<Communicator> make_nccl_group(std::string name, std::vector<int> world_ranks, int rank,
-                                              const NcclId& id, void* stream, RankFlight& flight) {
-  return std::make_unique<NcclGroup>(std::move(name), std::move(world_ranks), rank, id, stream, flight);
-}
-
-}  // namespace pleat::comm
+}  // namespace pleat::comm::nccl

@@ -1,0 +1,68 @@
+#include "train/same_configuration.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace pleat::train {
+namespace {
+
+using Words = std::array<char, 480>;
+
+std::string text_of(const config::Config& config) {
+  std::string out;
+  for (const config::ResolvedRow& row : config::resolved(config))
+    if (row.key != "device.threads") out += row.key + " = " + row.used + "\n";
+  return out;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = text.find('\n', at);
+    out.push_back(text.substr(at, end - at));
+    at = end == std::string::npos ? text.size() : end + 1;
+  }
+  return out;
+}
+
+// The first line that is another here; "": none.
+std::string difference(const std::string& first, const std::string& mine, int rank) {
+  const std::vector<std::string> theirs = lines_of(first), ours = lines_of(mine);
+  for (size_t i = 0; i < std::max(theirs.size(), ours.size()); ++i) {
+    const std::string a = i < theirs.size() ? theirs[i] : "nothing",
+                      b = i < ours.size() ? ours[i] : "nothing";
+    if (a != b) return fmt::format("rank {} has {}, rank 0 has {}", rank, b, a);
+  }
+  return "";
+}
+
+}  // namespace
+
+void require_same_configuration(comm::Endpoint& endpoint, const config::Config& config) {
+  std::vector<int> ranks(static_cast<size_t>(endpoint.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const std::unique_ptr<comm::Communicator> all = endpoint.group("configuration", ranks);
+  const std::string mine = text_of(config);
+  int64_t length = static_cast<int64_t>(mine.size());
+  all->broadcast("start.configuration", std::as_writable_bytes(std::span(&length, 1)), 0);
+  std::string first = mine;
+  first.resize(static_cast<size_t>(length));
+  all->broadcast("start.configuration", std::as_writable_bytes(std::span(first)), 0);
+  Words words{};
+  const std::string differs = difference(first, mine, endpoint.rank());
+  std::memcpy(words.data(), differs.data(), std::min(differs.size(), words.size() - 1));
+  std::vector<Words> of_all(ranks.size());
+  all->all_gather("start.configuration", std::as_bytes(std::span(&words, 1)),
+                  std::as_writable_bytes(std::span(of_all)));
+  for (const Words& w : of_all)
+    if (w[0] != 0) base::fail("all ranks of a run need the same configuration: {}", w.data());
+}
+
+}  // namespace pleat::train
