@@ -29,6 +29,7 @@ struct TomlAssertion : std::runtime_error {
 #include "base/error.h"
 #include "base/regular_file.h"
 #include "config/config.h"
+#include "config/flat_toml.h"
 #include "config/quote.h"
 #include "config/run_files.h"
 #include "config/schema.h"
@@ -393,6 +394,63 @@ Config read_record(const std::string& folder, const std::vector<std::string>& se
                         : "");
   if (text.starts_with(kRecordHead)) require_whole(text, path);
   return placed(parse_record(text, sets, path), folder);
+}
+
+namespace {
+
+template <class T>
+Value flat_list(const toml::array& list, const Origin& origin, const std::string& path) {
+  std::vector<T> values;
+  for (const toml::node& element : list) {
+    const std::optional<T> value = scalar<T>(element);
+    if (!value)
+      base::fail("{}: {} holds {}; a list has values of one kind: numbers or strings", origin.where, path,
+                 node_type(element));
+    values.push_back(*value);
+  }
+  return values;
+}
+
+Value flat_value(const toml::node& node, const Origin& origin, const std::string& path) {
+  if (const auto* flag = node.as_boolean()) return flag->get();
+  if (const auto* number = node.as_integer()) return number->get();
+  if (const auto* number = node.as_floating_point()) return number->get();
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* list = node.as_array())
+    return !list->empty() && list->front().is_string() ? flat_list<std::string>(*list, origin, path)
+                                                       : flat_list<double>(*list, origin, path);
+  base::fail("{}: {} is {}; needed is a number, a string, true or false, or a list of them", origin.where,
+             path, node_type(node));
+}
+
+void flatten(const toml::table& table, const std::string& prefix, std::string_view source,
+             std::vector<FlatEntry>& out) {
+  for (const auto& [name, node] : table) {
+    const Origin origin = {fmt::format("{}:{}", source, name.source().begin.line)};
+    const std::string path =
+        prefix.empty() ? std::string(name.str()) : prefix + "." + std::string(name.str());
+    if (name.str().find('.') != std::string_view::npos)
+      base::fail("{}: the name {} has a dot inside", origin.where, quote(std::string(name.str())));
+    if (const toml::table* inner = node.as_table())
+      flatten(*inner, path, source, out);
+    else
+      out.push_back({path, flat_value(node, origin, path), origin.where});
+  }
+}
+
+}  // namespace
+
+std::vector<FlatEntry> flat_toml(std::string_view text, std::string_view source) {
+  if (text.size() > kMostBytes)
+    base::fail("{}: {} bytes; at most {} are allowed", source, text.size(), kMostBytes);
+  std::vector<FlatEntry> out;
+  flatten(parse_toml(text, source), "", source, out);
+  return out;
+}
+
+std::string toml_file_text(const std::string& path) {
+  base::require_regular(path);
+  return read_text(path);
 }
 
 }  // namespace pleat::config

@@ -1,50 +1,71 @@
-// A described machine, and how long a stage takes on it. A toy so far: one rate per resource, every group on
-// one of two kinds of link, guessed by what the group is for unless the ranks of a machine are declared. What matters is that every figure of a simulated step follows from a few numbers
-// that are printed beside it.
+// A described machine: what a rank computes with, what ranks of one node share, and what lies between nodes. Plain
+// numbers, read from a file (cost/machine_file.h); what time follows from them is in docs/simulation.md.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "model/mesh.h"
-#include "program/program.h"
+#include "tensor/dtype.h"
 
 namespace pleat::cost {
 
+// A message of n bytes takes latency + (n + half) / rate: half the rate is reached by messages of `half_kib`.
 struct Link {
-  int64_t latency_ns = 0;
-  double bytes_per_ns = 0;  // one way; 0: takes no time beside the latency
+  double gb_s = 0;  // one way, 1e9 bytes
+  double latency_us = 0;
+  double half_kib = 0;
+
+  double latency_ns() const { return latency_us * 1e3; }
+  double flow_ns(double bytes) const { return (bytes + half_kib * 1024) / gb_s; }
 };
 
-// Which exchanges stay inside a machine, where it is declared how many ranks share one (schedule/node_reach.h). A group
-// is near where all groups of its kind are.
-struct NodeReach {
-  std::array<bool, program::kNumGroups> near{};  // indexed by program::Group
-  std::vector<char> near_cuts;                   // messages from pipeline stage i to the next
+enum class MachineKind : uint8_t { Gpu, Cpu };
+
+// One GPU, or one core of a CPU. Rates are the makers', as papers count them: what is reached of them is the
+// business of curves (cost/curves.h).
+struct Processor {
+  double bf16_tflops = 0, fp8_tflops = 0, fp4_tflops = 0, f32_tflops = 0, f64_tflops = 0;  // 0: cannot
+  double memory_gib = 0;   // of a GPU; a CPU's ranks share the node's
+  double memory_gb_s = 0;  // read and written together
+  int64_t units = 1;       // multiprocessors of a GPU, cores of a CPU's node
+  double launch_us = 0;    // every kernel, copy or fill beside its own work
+  double host_launch_us = 0, graph_launch_us = 0;  // of the host: one operation, one graph
+
+  double flops_per_ns(tensor::Dtype dtype) const;  // of matrix products; throws where it cannot
+};
+
+struct Node {
+  int64_t ranks = 1;                                // GPUs of a node; of a CPU as many as are asked for
+  Link link;                                        // between two of them, each way
+  double host_link_gb_s = 0, host_link_both_gb_s = 0;  // copies of one GPU: alone, and each way with both at once
+  double host_memory_gib = 0;
+};
+
+struct Network {
+  int64_t nics = 1;  // of a node; ranks have equal parts of them
+  Link nic;
+  bool rails = false;  // a NIC reaches its like on other nodes: rows for others go over the node's links first
+};
+
+// What stages that are no kernels of the model take of the processor while they run.
+struct Sharing {
+  double exchange = 0;   // kernels that move bytes between ranks: their multiprocessors / all
+  double host_copy = 0;  // a copy to or from the host, one way
 };
 
 struct Machine {
-  std::string name;
-  int64_t launch_ns = 0;    // of every kernel, copy and fill that a stage is made of
-  double flops_per_ns = 0;  // of matrix products; 0: no time
-  double bytes_per_ns = 0;  // of memory, for what a stage reads and writes; 0: no time
-  Link near;                // tensor, context and expert-tensor groups; with `nodes`, what it says
-  Link far;                 // all others, and messages along the pipeline
-  std::optional<NodeReach> nodes = {};
+  std::string name;         // "h100": of the file
+  std::string description;  // for people
+  MachineKind kind = MachineKind::Gpu;
+  Processor processor;
+  Node node;
+  Network network;
+  Sharing sharing;
+
+  // Of what leaves a node, the part of one rank.
+  double network_gb_s() const {
+    return network.nic.gb_s * static_cast<double>(network.nics) / static_cast<double>(node.ranks);
+  }
 };
-Machine toy_machine();
-
-// Bytes a rank sends to others in this stage; 0 where it is none of theirs to give. Routed values count with
-// the rows of balanced routing. A collective of n ranks moves (n - 1) / n of its largest value, an
-// all-reduce twice that, a shift round the ring all of it; of one that is not listed nothing is assumed.
-double sent_bytes(const model::Mesh& mesh, const program::Program& program, const program::Stage& stage);
-
-// An exchange takes what it sends at the speed of its link; any other stage what its kernel says it computes
-// and moves, whichever takes longer, and its launches.
-int64_t stage_ns(const Machine& machine, const model::Mesh& mesh, const program::Program& program,
-                 const program::Stage& stage);
 
 }  // namespace pleat::cost

@@ -1,5 +1,6 @@
 #include "cost/stage_work.h"
 
+#include <cmath>
 #include <vector>
 
 namespace pleat::cost {
@@ -7,7 +8,8 @@ namespace {
 
 // The stage as its contract sees it: no data, no scratch.
 template <class F>
-auto with_call(const program::Program& program, const program::Stage& stage, RoutedRows rows, F&& f) {
+auto with_call(const program::Program& program, const program::Stage& stage, RoutedRows rows, double load,
+               F&& f) {
   std::vector<kernels::Arg> args(stage.uses.size());
   std::vector<std::vector<int64_t>> shapes(stage.uses.size());
   for (size_t i = 0; i < args.size(); ++i) {
@@ -15,7 +17,8 @@ auto with_call(const program::Program& program, const program::Stage& stage, Rou
     if (use.value == program::kNoValue) continue;
     const program::Value& value = program.values[static_cast<size_t>(use.value)];
     shapes[i] = value.shape;
-    if (rows == RoutedRows::Balanced && value.expected_rows > 0) shapes[i][0] = value.expected_rows;
+    if (rows == RoutedRows::Balanced && value.expected_rows > 0)
+      shapes[i][0] = std::llround(static_cast<double>(value.expected_rows) * load);
     args[i] = {nullptr, value.dtype, shapes[i], use.access, true};
   }
   kernels::name_arguments(args, program::kernel_of(stage.op), stage.phase);
@@ -24,14 +27,15 @@ auto with_call(const program::Program& program, const program::Stage& stage, Rou
 
 }  // namespace
 
-kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows) {
-  return with_call(program, stage, rows, [&](const kernels::Invocation& call) {
+kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows,
+                         double load) {
+  return with_call(program, stage, rows, load, [&](const kernels::Invocation& call) {
     return kernels::work_of(program::kernel_of(stage.op), stage.phase, call);
   });
 }
 
 int64_t stage_scratch(const program::Program& program, const program::Stage& stage) {
-  return with_call(program, stage, RoutedRows::Planned, [&](const kernels::Invocation& call) {
+  return with_call(program, stage, RoutedRows::Planned, 1, [&](const kernels::Invocation& call) {
     return kernels::scratch_of(program::kernel_of(stage.op), stage.phase, call, {});
   });
 }

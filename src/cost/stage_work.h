@@ -10,7 +10,9 @@ namespace pleat::cost {
 // that computes on every row does. Balanced: those that even routing fills.
 enum class RoutedRows : uint8_t { Planned, Balanced };
 
-kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows);
+// `load`: with Balanced, so many times these rows.
+kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows,
+                         double load = 1);
 
 // Bytes its kernel needs on a GPU beside its arguments, with all planned rows.
 int64_t stage_scratch(const program::Program& program, const program::Stage& stage);

@@ -1,14 +1,16 @@
 // When every stage of a network would run on a described machine.
 //
 // Events: a stage starts when all it waits for has ended, a message when both ends are there, a collective
-// when all members are. Lanes on a node's compute resource share it in issue order; other lanes are links of
-// their own. Times are whole nanoseconds, so that results are exact and the same on roles and on ranks.
+// when all members are. Alone: lanes on a node's compute resource share it in issue order, other lanes are links of
+// their own, and a stage takes what it takes. Shared: stages that run at the same time slow each other
+// (simulate/shared_time.h). Times are whole nanoseconds, so that results are exact and the same on roles and on ranks.
 #pragma once
 
 #include <vector>
 
 #include "interpret/network/network.h"
 #include "interpret/network/walk.h"
+#include "interpret/simulate/shared_time.h"
 #include "interpret/trace/timeline.h"
 
 namespace pleat::interpret {
@@ -30,5 +32,6 @@ struct Simulation {
 
 // Throws when the network has faults or can hang.
 Simulation simulate(const Network& network, const Duration& duration);
+Simulation simulate_shared(const Network& network, const StageTimes& times, const SharedMachine& machine = {});
 
 }  // namespace pleat::interpret

@@ -1,0 +1,185 @@
+#include "cost/curves.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "config/flat_toml.h"
+#include "config/quote.h"
+
+namespace pleat::cost {
+
+using program::KernelKind;
+using program::Phase;
+
+std::string_view name_of(CurveClass c) {
+  switch (c) {
+    case CurveClass::Product:
+      return "product";
+    case CurveClass::Grouped:
+      return "grouped";
+    case CurveClass::Attention:
+      return "attention";
+    case CurveClass::AttentionBack:
+      return "attention_back";
+    case CurveClass::Stream:
+      return "stream";
+    case CurveClass::Update:
+      return "update";
+  }
+  return "";
+}
+
+CurveClass curve_class(KernelKind kind, Phase phase, const kernels::Work& work) {
+  if (phase == Phase::Update) return CurveClass::Update;
+  if (work.flops <= 0) return CurveClass::Stream;
+  if (kind == KernelKind::grouped_linear) return CurveClass::Grouped;
+  if (program::name_of(kind).find("attention") != std::string_view::npos)
+    return phase == Phase::Forward ? CurveClass::Attention : CurveClass::AttentionBack;
+  return CurveClass::Product;
+}
+
+Curves ideal_curves() { return {"every rate in full", {}}; }
+
+Curves shipped_curves(MachineKind kind) {
+  Curves c;
+  const auto at = [&](CurveClass k) -> Curve& { return c.of[static_cast<size_t>(k)]; };
+  if (kind == MachineKind::Cpu) {
+    c.source = "round figures of CPUs: measure yours with `pleat bench costs`";
+    c.of.fill({1, 1.2, 0.5});
+    at(CurveClass::Stream) = at(CurveClass::Update) = {1, 1, 2};
+    at(CurveClass::Attention) = at(CurveClass::AttentionBack) = {1, 3, 1};
+    return c;
+  }
+  // One H200 at its power limit (docs/measurements.md): dense products of the models' shapes at 700 of 989 TFLOP/s,
+  // grouped at 600, attention at 560 and 420, streams at 3.6 of 4.8 TB/s, the update at 4.0.
+  c.source = "rates seen on one H200, not a fit to its stages yet";
+  at(CurveClass::Product) = {1, 989.0 / 730, 0.25};
+  at(CurveClass::Grouped) = {1, 989.0 / 680, 0.5};
+  at(CurveClass::Attention) = {1, 989.0 / 570, 0.25};
+  at(CurveClass::AttentionBack) = {1, 989.0 / 430, 0.25};
+  at(CurveClass::Stream) = {1, 0, 4.8 / 3.6};
+  at(CurveClass::Update) = {1, 0, 4.8 / 4.0};
+  return c;
+}
+
+namespace {
+
+std::array<double, 3> terms(const Machine& m, tensor::Dtype dtype, const kernels::Work& w) {
+  return {m.processor.launch_us * 1e3 * std::max(w.launches, 1),
+          w.flops > 0 ? w.flops / m.processor.flops_per_ns(dtype) : 0, w.bytes / m.processor.memory_gb_s};
+}
+
+// Least squares of (sum of x_i t_i / ns - 1), weighted, x_i >= 0, by coordinates in turns: three unknowns, and the sum
+// is convex, so that it ends at its least.
+std::array<double, 3> fit_one(const std::vector<std::array<double, 3>>& relative,
+                              const std::vector<double>& weight, std::array<double, 3> x) {
+  for (int round = 0; round < 2000; ++round) {
+    double moved = 0;
+    for (size_t k = 0; k < 3; ++k) {
+      double top = 0, bottom = 0;
+      for (size_t i = 0; i < relative.size(); ++i) {
+        const auto& t = relative[i];
+        double rest = 1;
+        for (size_t j = 0; j < 3; ++j)
+          if (j != k) rest -= x[j] * t[j];
+        top += weight[i] * t[k] * rest, bottom += weight[i] * t[k] * t[k];
+      }
+      if (bottom <= 0) continue;  // no point says anything of it
+      const double next = std::max(0.0, top / bottom);
+      moved = std::max(moved, std::abs(next - x[k]) / (std::abs(x[k]) + 1e-12));
+      x[k] = next;
+    }
+    if (moved < 1e-10) break;
+  }
+  return x;
+}
+
+}  // namespace
+
+double curve_ns(const Machine& m, const Curve& c, tensor::Dtype dtype, const kernels::Work& w) {
+  const auto t = terms(m, dtype, w);
+  return c.launch * t[0] + c.flops * t[1] + c.bytes * t[2];
+}
+
+FittedCurves fit_curves(const Machine& m, const std::vector<CurvePoint>& points, const Curves& prior,
+                        std::string source) {
+  FittedCurves out;
+  out.curves = prior;
+  out.curves.source = std::move(source);
+  for (size_t c = 0; c < kNumCurveClasses; ++c) {
+    std::vector<std::array<double, 3>> relative;
+    std::vector<double> weight;
+    for (const CurvePoint& p : points) {
+      if (static_cast<size_t>(p.of) != c || p.ns <= 0) continue;
+      auto t = terms(m, p.dtype, p.work);
+      for (double& v : t) v /= p.ns;
+      relative.push_back(t);
+      weight.push_back(p.weight * p.ns);  // what a step spends in it
+    }
+    if (relative.empty()) continue;
+    const Curve& before = prior.of[c];
+    const auto x = fit_one(relative, weight, {before.launch, before.flops, before.bytes});
+    CurveFit fit;
+    fit.of = static_cast<CurveClass>(c);
+    fit.curve = {x[0], x[1], x[2]};
+    fit.points = static_cast<int>(relative.size());
+    double sum = 0, all = 0;
+    for (size_t i = 0; i < relative.size(); ++i) {
+      const double error =
+          std::abs(x[0] * relative[i][0] + x[1] * relative[i][1] + x[2] * relative[i][2] - 1);
+      sum += weight[i] * error, all += weight[i];
+      fit.worst_error = std::max(fit.worst_error, error);
+    }
+    fit.mean_error = sum / all;
+    out.curves.of[c] = fit.curve;
+    out.fits.push_back(fit);
+  }
+  return out;
+}
+
+std::string to_toml(const Curves& curves) {
+  std::string out = fmt::format("[curves]\nsource = {}\n", config::to_text(curves.source));
+  for (size_t c = 0; c < kNumCurveClasses; ++c)
+    out += fmt::format("\n[{}]\nlaunch = {}\nflops = {}\nbytes = {}\n",
+                       name_of(static_cast<CurveClass>(c)), config::to_text(curves.of[c].launch),
+                       config::to_text(curves.of[c].flops), config::to_text(curves.of[c].bytes));
+  return out;
+}
+
+Curves curves_from_toml(std::string_view text, std::string_view source) {
+  Curves out;
+  std::map<std::string, double*> fields;
+  for (size_t c = 0; c < kNumCurveClasses; ++c) {
+    const std::string section(name_of(static_cast<CurveClass>(c)));
+    fields[section + ".launch"] = &out.of[c].launch, fields[section + ".flops"] = &out.of[c].flops;
+    fields[section + ".bytes"] = &out.of[c].bytes;
+  }
+  std::map<std::string, bool> seen;
+  for (const config::FlatEntry& entry : config::flat_toml(text, source)) {
+    seen[entry.path] = true;
+    if (entry.path == "curves.source") {
+      const auto* words = std::get_if<std::string>(&entry.value);
+      if (!words) base::fail("{}: curves.source is no text", entry.where);
+      out.source = *words;
+      continue;
+    }
+    const auto field = fields.find(entry.path);
+    if (field == fields.end())
+      base::fail("{}: unknown key {}; a curve has launch, flops and bytes", entry.where,
+                 config::quote(entry.path));
+    double v = -1;
+    if (const auto* number = std::get_if<double>(&entry.value)) v = *number;
+    if (const auto* whole = std::get_if<int64_t>(&entry.value)) v = static_cast<double>(*whole);
+    if (!(v >= 0 && v <= 1e6))
+      base::fail("{}: {} must be a number from 0 to 1e6", entry.where, entry.path);
+    *field->second = v;
+  }
+  for (const auto& [path, field] : fields)
+    if (!seen[path]) base::fail("{}: {} is missing", source, path);
+  return out;
+}
+
+}  // namespace pleat::cost
