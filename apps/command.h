@@ -30,6 +30,7 @@ void add_verify_layout(CLI::App& command, Action& chosen);
 void add_report(CLI::App& command, Action& chosen);
 void add_trace(CLI::App& command, Action& chosen);
 void add_simulate(CLI::App& command, Action& chosen);
+void add_machines(CLI::App& command, Action& chosen);
 void add_generate(CLI::App& command, Action& chosen);
 void add_eval(CLI::App& command, Action& chosen);
 void add_data(CLI::App& command, Action& chosen);

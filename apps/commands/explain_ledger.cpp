@@ -7,6 +7,7 @@
 
 #include "base/counted.h"
 #include "base/error.h"
+#include "cost/machine_file.h"
 #include "report/table.h"
 #include "schedule/pass/ledger.h"
 
@@ -89,15 +90,14 @@ std::string ledger_table(const std::vector<LedgerRow>& rows) {
 void explain_ledger(const config::Config& config, int64_t num_ranks, int64_t stage, bool as_json) {
   if (stage >= config.parallel.pp)
     base::fail("--stage {}: the pipeline has stages 0 to {}", stage, config.parallel.pp - 1);
-  const cost::Machine machine = cost::toy_machine();
+  const schedule::Ground ground = schedule::make_ground(cost::find_machine(cost::kDefaultGpu));
+  const cost::Machine& machine = ground.machine;
   const std::vector<LedgerRow> rows =
-      schedule::ledger(config, num_ranks, static_cast<size_t>(stage), machine);
+      schedule::ledger(config, num_ranks, static_cast<size_t>(stage), ground);
   if (!as_json) {
     fmt::print(
-        "bytes of one rank of pipeline stage {} of {}; step simulated on a {} machine ({:.0f} TFLOP/s, links "
-        "{:.0f} and {:.0f} GB/s)\n\n{}",
-        stage, base::counted(num_ranks, "rank"), machine.name, machine.flops_per_ns / 1e3,
-        machine.near.bytes_per_ns, machine.far.bytes_per_ns, ledger_table(rows));
+        "bytes of one rank of pipeline stage {} of {}; step simulated on machine '{}' ({})\n\n{}",
+        stage, base::counted(num_ranks, "rank"), machine.name, machine.description, ledger_table(rows));
     return;
   }
   const LedgerColumns columns(rows);

@@ -1,31 +1,36 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
-#include "cost/machine.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
-#include "interpret/simulate/simulate.h"
+#include "interpret/simulate/step_parts.h"
+#include "machine_argument.h"
 #include "program/turns.h"
 #include "report/format.h"
+#include "report/run_data.h"
 #include "report/table.h"
 #include "schedule/node_reach.h"
 #include "schedule/run_together.h"
+#include "schedule/simulated_step.h"
 #include "train/memory.h"
+#include "train/memory_fit.h"
 
 namespace pleat::apps {
 namespace {
 
 struct SimulateArguments {
   ConfigArgument config;
-  int64_t ranks = 1;
-  std::string out;
+  MachineArgument machine;
+  int64_t ranks = 1, stage = 0;
+  std::string out, svg, load_from;
+  double load = 1;
   bool json = false, exchanges = false;
-  double tflops = 0, near_gb = 0, far_gb = 0;
 };
 
 // Seconds of one core: what it costs whatever else the machine does.
@@ -42,17 +47,81 @@ class Stopwatch {
   std::clock_t last_ = std::clock();
 };
 
+std::string ms(int64_t ns) { return fmt::format("{:.3f} ms", static_cast<double>(ns) / 1e6); }
+std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<double>(bytes)); }
+
+cost::RankLoad load_of(const SimulateArguments& a, const config::Config& config, const model::Mesh& mesh) {
+  if (a.load == 1 && a.load_from.empty()) return {};
+  if (config.moe.num_experts == 0) base::fail("--load and --load-from: the model has no experts");
+  if (a.load_from.empty())
+    return cost::drawn_load(a.load, config.moe.num_experts, mesh.ep, static_cast<uint64_t>(config.train.seed));
+  std::map<int, std::vector<int64_t>> loads;
+  for (const report::RouterHealth& health : report::read_run(a.load_from).health) loads[health.layer] = health.load;
+  if (loads.empty()) base::fail("--load-from {}: its log has no loads of experts", a.load_from);
+  return cost::recorded_load(loads, config.moe.num_experts, mesh.ep);
+}
+
+// A step with everything that is said about it.
+struct Simulated {
+  config::Config config;
+  schedule::Ground ground;
+  schedule::RankPrograms ranks;
+  program::Meeting meeting = program::Meeting::OnHost;
+  interpret::NetworkReport report = {};
+  std::vector<interpret::Plan> plans = {};
+  train::MemoryFit fit = {};
+  std::unique_ptr<schedule::SimulatedStep> step = {};
+  interpret::Simulation times = {};
+  schedule::StepFigures figures = {};
+  double build_s = 0, check_s = 0, plan_s = 0, simulate_s = 0;
+
+  const interpret::NodeTimes& node(size_t pipeline_rank) const {
+    return times.nodes[step->node_of(pipeline_rank)];
+  }
+};
+
+std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
+  config::Config config = a.config.resolved();
+  schedule::Ground ground = a.machine.ground();
+  note_carrier(a.ranks);
+  Stopwatch watch;
+  schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
+  auto made = std::make_unique<Simulated>(
+      Simulated{.config = std::move(config), .ground = std::move(ground), .ranks = std::move(ranks)});
+  Simulated& s = *made;
+  s.meeting = schedule::meeting_of(s.config, a.ranks);
+  s.build_s = watch.lap();
+  const interpret::Network network = interpret::network_of_roles(s.ranks.programs);
+  s.report = schedule::require_runs_together(network, s.meeting);
+  s.check_s = watch.lap();
+  std::vector<train::StageMemory> memory;
+  for (size_t i = 0; i < s.ranks.programs.size(); ++i) {
+    const program::Order order(s.ranks.programs[i], *network.nodes[i].edges);
+    s.plans.push_back(interpret::plan(s.ranks.programs[i], order));
+    interpret::require_ok(interpret::check_plan(s.ranks.programs[i], s.plans.back(), order),
+                          fmt::format("plan of pipeline rank {}", i));
+    memory.push_back(train::stage_memory(s.config, s.ranks.mesh, s.ranks.programs[i], s.plans.back()));
+  }
+  s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine), a.ranks, memory);
+  s.plan_s = watch.lap();
+  s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground, load_of(a, s.config, s.ranks.mesh),
+                                                     &network);
+  s.times = s.step->run();
+  s.simulate_s = watch.lap();
+  s.figures = schedule::step_figures(s.config, a.ranks, s.ground.machine, s.times.step_ns);
+  return made;
+}
+
 // What a rank of the first pipeline stage sends, by operation: how much, how long, and for how much of that
 // time its compute lanes were busy with something else.
-std::vector<interpret::Exchanged> exchanges_of(const schedule::RankPrograms& ranks,
-                                               const interpret::Simulation& s) {
-  return interpret::exchanges(ranks.programs[0], s.nodes[0].timeline,
-                              [&](const program::Program& p, const program::Stage& stage) {
-                                return cost::sent_bytes(ranks.mesh, p, stage);
+std::vector<interpret::Exchanged> exchanges_of(const Simulated& s, size_t stage) {
+  return interpret::exchanges(s.ranks.programs[stage], s.node(stage).timeline,
+                              [&](const program::Program& p, const program::Stage& st) {
+                                return cost::sent_bytes(s.ranks.mesh, p, st);
                               });
 }
 
-void print_exchanges(const std::vector<interpret::Exchanged>& list) {
+void print_exchanges(const std::vector<interpret::Exchanged>& list, size_t stage) {
   report::Table table({{"exchange"},
                        {"phase"},
                        {"group"},
@@ -71,137 +140,225 @@ void print_exchanges(const std::vector<interpret::Exchanged>& list) {
   table.add_rule();
   table.add_row({"all", "", "", "", fmt::format("{}", all.calls), report::format_bytes(all.bytes), us(all.ns),
                  us(all.hidden_ns)});
-  fmt::print("\nexchanges of a rank of pipeline stage 0\n\n{}\n", table.text());
+  fmt::print("\nexchanges of a rank of pipeline stage {}\n\n{}\n", stage, table.text());
+}
+
+// Which link an exchange or copy is bound by; "": work.
+interpret::StepParts parts_by_link(const Simulated& s, size_t stage) {
+  return interpret::step_parts(
+      s.ranks.programs[stage], s.node(stage).timeline, s.times.step_ns,
+      [&](const program::Program& p, const program::Stage& st) -> std::string {
+        if (class_of(st.op) == program::OpClass::Host) return "waits of the host";
+        if (interpret::goes_to_others(st.op)) {
+          const program::StageTime t = s.step->pricer()(p, st);
+          return t.of(program::Resource::Network) > t.of(program::Resource::Link) ? "exchanges over the network"
+                                                                                : "exchanges over links of a node";
+        }
+        return p.lanes[size_t(st.lane)].resource == "host_link" ? "copies from and to the host" : "";
+      });
+}
+
+interpret::StepParts parts_by_lane(const Simulated& s, size_t stage) {
+  return interpret::step_parts(s.ranks.programs[stage], s.node(stage).timeline, s.times.step_ns,
+                               [](const program::Program& p, const program::Stage& st) -> std::string {
+                                 const program::Lane& lane = p.lanes[size_t(st.lane)];
+                                 if (lane.resource != "compute") return lane.name;
+                                 return interpret::goes_to_others(st.op) ||
+                                                class_of(st.op) == program::OpClass::Host
+                                            ? "exchanges on " + lane.name
+                                            : "";
+                               });
+}
+
+// The pipeline stage whose lanes hold work longest.
+size_t busiest(const Simulated& s) {
+  size_t most = 0;
+  for (size_t i = 0; i < s.ranks.programs.size(); ++i)
+    if (s.node(i).busy_ns > s.node(most).busy_ns) most = i;
+  return most;
+}
+
+// One sentence: the largest part of the busiest stage's step.
+std::string bound_by(const Simulated& s, const interpret::StepParts& parts, size_t stage) {
+  std::string what = "work of the processors";
+  int64_t most = parts.work_ns;
+  for (const interpret::StepPart& p : parts.parts)
+    if (p.exposed_ns > most) what = p.name, most = p.exposed_ns;
+  if (parts.idle_ns > most) what = "waiting for other ranks", most = parts.idle_ns;
+  return fmt::format("bound by {}: {:.1f} % of the step of {}", what,
+                     100 * static_cast<double>(most) / static_cast<double>(s.times.step_ns),
+                     s.ranks.programs.size() == 1 ? "a rank" : fmt::format("pipeline stage {}", stage));
+}
+
+nlohmann::json parts_json(const interpret::StepParts& parts) {
+  nlohmann::json out = {{"work_ns", parts.work_ns}, {"idle_ns", parts.idle_ns}, {"parts", nlohmann::json::array()}};
+  for (const interpret::StepPart& p : parts.parts)
+    out["parts"].push_back({{"name", p.name}, {"held_ns", p.held_ns}, {"exposed_ns", p.exposed_ns}});
+  return out;
 }
 
 // What the chain of exchanges is measured against: the same ranks if nothing but data and lanes ordered them.
-interpret::Simulation simulate_on_lanes(const config::Config& config, int64_t num_ranks,
-                                        const interpret::Duration& duration) {
+interpret::Simulation simulate_on_lanes(const Simulated& s, int64_t num_ranks) {
   const schedule::RankPrograms ranks = schedule::build_ranks(
-      config, num_ranks,
-      {.disabled = {"message_chain", "host_waits"}, .meeting = schedule::meeting_of(config, num_ranks)});
-  return interpret::simulate(interpret::network_of_roles(ranks.programs), duration);
+      s.config, num_ranks, {.disabled = {"message_chain", "host_waits"}, .meeting = s.meeting});
+  return schedule::SimulatedStep(s.config, ranks, s.ground, s.step->pricer().prices().load).run();
 }
 
-int simulate_ranks(const SimulateArguments& a) {
-  const config::Config config = a.config.resolved();
-  cost::Machine machine = cost::toy_machine();
-  if (a.tflops > 0) machine.flops_per_ns = a.tflops * 1e3;
-  if (a.near_gb > 0) machine.near.bytes_per_ns = a.near_gb;
-  if (a.far_gb > 0) machine.far.bytes_per_ns = a.far_gb;
-
-  note_carrier(a.ranks);
-  Stopwatch watch;
-  const schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
-  const program::Meeting meeting = schedule::meeting_of(config, a.ranks);
-  machine = schedule::with_nodes(std::move(machine), config, ranks.layout);
-  const double build_s = watch.lap();
-  const interpret::Network network = interpret::network_of_roles(ranks.programs);
-  const interpret::NetworkReport report = schedule::require_runs_together(network, meeting);
-  const double check_s = watch.lap();
-  std::vector<interpret::Plan> plans;
-  for (size_t i = 0; i < ranks.programs.size(); ++i) {
-    const program::Order order(ranks.programs[i], *network.nodes[i].edges);
-    plans.push_back(interpret::plan(ranks.programs[i], order));
-    interpret::require_ok(interpret::check_plan(ranks.programs[i], plans.back(), order),
-                          fmt::format("plan of pipeline rank {}", i));
+nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
+  const cost::PriceSources& sources = s.step->pricer().sources();
+  nlohmann::json j = {
+      {"ranks", a.ranks},
+      {"machine", s.ground.machine.name},
+      {"step_ms", s.figures.step_ms},
+      {"tokens_per_s_per_gpu", s.figures.tokens_per_s_per_rank},
+      {"model_tflops_per_gpu", s.figures.model_tflops_per_rank},
+      {"mfu", s.figures.mfu},
+      {"fits", s.fit.fits()},
+      {"memory", s.fit.text},
+      {"memory_limit_bytes", s.fit.device_limit},
+      {"contention", s.ground.contention},
+      {"roles", s.ranks.programs.size()},
+      {"stages", s.step->network().num_stages()},
+      {"messages", s.report.num_messages},
+      {"collectives", s.report.num_collectives},
+      {"step_ns", s.times.step_ns},
+      {"bubble", s.times.bubble()},
+      {"meeting", program::name_of(s.meeting)},
+      {"host_waits", schedule::host_waits_of(s.ranks)},
+      {"single_lane_hang", s.report.single_lane_hang},
+      {"times_from",
+       {{"measured_ns", sources.measured_ns},
+        {"carried_ns", sources.carried_ns},
+        {"curves_ns", sources.by_curve_ns},
+        {"links_ns", sources.exchange_ns}}},
+      {"cpu_seconds", {{"build", s.build_s}, {"check", s.check_s}, {"plan", s.plan_s}, {"simulate", s.simulate_s}}},
+      {"peak_rss_bytes", static_cast<double>(train::process_memory().peak_bytes)}};
+  if (s.meeting == program::Meeting::OnDevice) {
+    const interpret::Simulation lanes = simulate_on_lanes(s, a.ranks);
+    j["on_lanes"] = {{"step_ns", lanes.step_ns}, {"bubble", lanes.bubble()}};
   }
-  const double plan_s = watch.lap();
-  const auto duration = [&](const program::Program& p, const program::Stage& stage) {
-    return cost::stage_ns(machine, ranks.mesh, p, stage);
+  for (size_t i = 0; i < s.ranks.programs.size(); ++i)
+    j["pipeline"].push_back({{"stage", i},
+                             {"busy_ns", s.node(i).busy_ns},
+                             {"exchange_ns", s.node(i).exchange_ns},
+                             {"bubble", s.times.bubble(s.step->node_of(i))},
+                             {"arena_bytes", s.plans[i].arena_bytes},
+                             {"over_bytes", s.fit.device_over[i]},
+                             {"by_link", parts_json(parts_by_link(s, i))},
+                             {"by_lane", parts_json(parts_by_lane(s, i))}});
+  if (a.exchanges)
+    for (const interpret::Exchanged& e : exchanges_of(s, size_t(a.stage)))
+      j["exchanges"].push_back({{"name", e.name},
+                                {"phase", e.phase},
+                                {"group", e.group},
+                                {"lane", e.lane},
+                                {"calls", e.calls},
+                                {"sent_bytes", e.bytes},
+                                {"ns", e.ns},
+                                {"hidden_ns", e.hidden_ns}});
+  return j;
+}
+
+void print_parts(const Simulated& s, size_t stage) {
+  constexpr auto kRight = report::Align::Right;
+  report::Table table({{"time of a step"}, {"under way", kRight}, {"shows", kRight}, {"", kRight}});
+  const auto share = [&](int64_t ns) {
+    return fmt::format("{:.1f} %", 100 * static_cast<double>(ns) / static_cast<double>(s.times.step_ns));
   };
-  const interpret::Simulation s = interpret::simulate(network, duration);
-  const double simulate_s = watch.lap();
+  const interpret::StepParts links = parts_by_link(s, stage);
+  table.add_row({"work of the processor", ms(links.work_ns), ms(links.work_ns), share(links.work_ns)});
+  for (const interpret::StepPart& p : links.parts)
+    table.add_row({p.name, ms(p.held_ns), ms(p.exposed_ns), share(p.exposed_ns)});
+  table.add_row({"nothing: waits for other ranks", "", ms(links.idle_ns), share(links.idle_ns)});
+  const interpret::StepParts lanes = parts_by_lane(s, stage);
+  if (!lanes.parts.empty()) {
+    table.add_rule();
+    for (const interpret::StepPart& p : lanes.parts)
+      table.add_row({p.name, ms(p.held_ns), ms(p.exposed_ns), share(p.exposed_ns)});
+  }
+  fmt::print("{}{}\n\n", table.text(), bound_by(s, links, stage));
+}
 
-  if (!a.out.empty()) {
-    std::vector<interpret::NamedTimeline> nodes;
-    for (size_t i = 0; i < s.nodes.size(); ++i)
-      nodes.push_back({network.nodes[i].name, network.nodes[i].program, &s.nodes[i].timeline});
-    write_text(a.out, interpret::to_chrome_json(nodes));
-  }
-  const double peak = static_cast<double>(train::process_memory().peak_bytes);
-  if (a.json) {
-    nlohmann::json j = {
-        {"ranks", a.ranks},
-        {"roles", ranks.programs.size()},
-        {"stages", network.num_stages()},
-        {"messages", report.num_messages},
-        {"collectives", report.num_collectives},
-        {"step_ns", s.step_ns},
-        {"bubble", s.bubble()},
-        {"meeting", program::name_of(meeting)},
-        {"host_waits", schedule::host_waits_of(ranks)},
-        {"single_lane_hang", report.single_lane_hang},
-        {"cpu_seconds", {{"build", build_s}, {"check", check_s}, {"plan", plan_s}, {"simulate", simulate_s}}},
-        {"peak_rss_bytes", peak}};
-    if (meeting == program::Meeting::OnDevice) {
-      const interpret::Simulation lanes = simulate_on_lanes(config, a.ranks, duration);
-      j["on_lanes"] = {{"step_ns", lanes.step_ns}, {"bubble", lanes.bubble()}};
-    }
-    for (size_t i = 0; i < s.nodes.size(); ++i)
-      j["pipeline"].push_back({{"stage", i},
-                               {"busy_ns", s.nodes[i].busy_ns},
-                               {"exchange_ns", s.nodes[i].exchange_ns},
-                               {"bubble", s.bubble(i)},
-                               {"arena_bytes", plans[i].arena_bytes}});
-    if (a.exchanges)
-      for (const interpret::Exchanged& e : exchanges_of(ranks, s))
-        j["exchanges"].push_back({{"name", e.name},
-                                  {"phase", e.phase},
-                                  {"group", e.group},
-                                  {"lane", e.lane},
-                                  {"calls", e.calls},
-                                  {"sent_bytes", e.bytes},
-                                  {"ns", e.ns},
-                                  {"hidden_ns", e.hidden_ns}});
-    fmt::print("{}\n", j.dump(1));
-    return 0;
-  }
-  report::Table table({{"stage"},
-                       {"stages", report::Align::Right},
-                       {"compute lanes", report::Align::Right},
-                       {"of all exchanges", report::Align::Right},
-                       {"bubble", report::Align::Right},
-                       {"in flight", report::Align::Right},
-                       {"arena", report::Align::Right}});
-  const auto ms = [](int64_t ns) { return fmt::format("{:.3f} ms", static_cast<double>(ns) / 1e6); };
-  for (size_t i = 0; i < s.nodes.size(); ++i) {
-    const auto flight = program::in_flight(program::turns(ranks.programs[i]));
-    table.add_row({fmt::format("{}", i), fmt::format("{}", ranks.programs[i].stages.size()),
-                   ms(s.nodes[i].busy_ns), ms(s.nodes[i].exchange_ns), fmt::format("{:.4f}", s.bubble(i)),
-                   fmt::format("{}", flight.most_chunks),
-                   report::format_bytes(static_cast<double>(plans[i].arena_bytes))});
-  }
+void print_page(const Simulated& s, const SimulateArguments& a) {
+  const cost::Machine& m = s.ground.machine;
+  const bool cpu = m.kind == cost::MachineKind::Cpu;
+  const char* unit = cpu ? "rank" : "GPU";
+  const int64_t nodes = (a.ranks + schedule::ranks_per_node(s.config, m) - 1) / schedule::ranks_per_node(s.config, m);
   fmt::print(
-      "{}\nstep {} on a {} machine ({:.0f} TFLOP/s, links {:.0f} and {:.0f} GB/s), bubble {:.4f} (waiting / "
-      "working)\n",
-      table.text(), ms(s.step_ns), machine.name, machine.flops_per_ns / 1e3, machine.near.bytes_per_ns,
-      machine.far.bytes_per_ns, s.bubble());
-  if (a.exchanges) print_exchanges(exchanges_of(ranks, s));
-  if (report.num_messages + report.num_collectives == 0)
+      "{} on machine '{}' ({}), {}\n"
+      "step {:.3f} ms; {:.4g} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / working)\n"
+      "memory {}\n\n",
+      base::counted(a.ranks, "rank"), m.name, m.description, base::counted(nodes, "node"), s.figures.step_ms,
+      s.figures.tokens_per_s_per_rank, unit, s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu,
+      s.times.bubble(), s.fit.text);
+  constexpr auto kRight = report::Align::Right;
+  report::Table table({{"stage"},
+                       {"stages", kRight},
+                       {"compute lanes", kRight},
+                       {"of all exchanges", kRight},
+                       {"bubble", kRight},
+                       {"in flight", kRight},
+                       {"arena", kRight},
+                       {"over the limit", kRight}});
+  for (size_t i = 0; i < s.ranks.programs.size(); ++i) {
+    const auto flight = program::in_flight(program::turns(s.ranks.programs[i]));
+    table.add_row({fmt::format("{}", i), fmt::format("{}", s.ranks.programs[i].stages.size()),
+                   ms(s.node(i).busy_ns), ms(s.node(i).exchange_ns),
+                   fmt::format("{:.4f}", s.times.bubble(s.step->node_of(i))), fmt::format("{}", flight.most_chunks),
+                   bytes_text(s.plans[i].arena_bytes),
+                   s.fit.device_over[i] > 0 ? bytes_text(s.fit.device_over[i]) : "-"});
+  }
+  fmt::print("{}\n", table.text());
+  print_parts(s, busiest(s));
+  if (a.exchanges) print_exchanges(exchanges_of(s, size_t(a.stage)), size_t(a.stage));
+  if (s.report.num_messages + s.report.num_collectives == 0)
     fmt::print("pipeline stages exchange nothing, nothing can hang\n");
   else
     fmt::print("{} and {} between pipeline stages fit together, nothing can hang\n",
-               base::counted(report.num_messages, "message"),
-               base::counted(report.num_collectives, "collective"));
-  if (meeting == program::Meeting::OnDevice) {
-    const interpret::Simulation lanes = simulate_on_lanes(config, a.ranks, duration);
+               base::counted(s.report.num_messages, "message"),
+               base::counted(s.report.num_collectives, "collective"));
+  if (s.meeting == program::Meeting::OnDevice) {
+    const interpret::Simulation lanes = simulate_on_lanes(s, a.ranks);
     fmt::print(
         "{}with every exchange on a lane of its own kind, and no host that waits: step {}, bubble {:.4f}; "
-        "the "
-        "chain takes {:+.1f} %\n",
-        schedule::meeting_text(ranks, meeting), ms(lanes.step_ns), lanes.bubble(),
-        100 * (static_cast<double>(s.step_ns) / static_cast<double>(lanes.step_ns) - 1));
+        "the chain takes {:+.1f} %\n",
+        schedule::meeting_text(s.ranks, s.meeting), ms(lanes.step_ns), lanes.bubble(),
+        100 * (static_cast<double>(s.times.step_ns) / static_cast<double>(lanes.step_ns) - 1));
   }
-  if (!report.single_lane_hang.empty())
-    fmt::print("with a single lane for all communication it would hang: {}\n", report.single_lane_hang);
-  fmt::print(
-      "{} as {}, {}: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; "
-      "peak {}\n",
-      base::counted(a.ranks, "rank"), base::counted(static_cast<int64_t>(ranks.programs.size()), "role"),
-      base::counted(network.num_stages(), "stage"), build_s, check_s, plan_s, simulate_s,
-      report::format_bytes(peak));
+  if (!s.report.single_lane_hang.empty())
+    fmt::print("with a single lane for all communication it would hang: {}\n", s.report.single_lane_hang);
+  const cost::PriceSources& from = s.step->pricer().sources();
+  const double kernels = from.measured_ns + from.carried_ns + from.by_curve_ns;
+  fmt::print("times of kernels: {:.0f} % measured, {:.0f} % carried over from other sizes, {:.0f} % by curves ({})\n",
+             100 * from.measured_ns / kernels, 100 * from.carried_ns / kernels, 100 * from.by_curve_ns / kernels,
+             s.ground.curves.source);
+  fmt::print("{} as {}, {}: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; peak {}\n",
+             base::counted(a.ranks, "rank"), base::counted(static_cast<int64_t>(s.ranks.programs.size()), "role"),
+             base::counted(s.step->network().num_stages(), "stage"), s.build_s, s.check_s, s.plan_s, s.simulate_s,
+             report::format_bytes(static_cast<double>(train::process_memory().peak_bytes)));
+}
+
+int simulate_ranks(const SimulateArguments& a) {
+  const std::unique_ptr<Simulated> made = simulated(a);
+  const Simulated& s = *made;
+  if (a.stage >= static_cast<int64_t>(s.ranks.programs.size()))
+    base::fail("--stage {}: the pipeline has stages 0 to {}", a.stage, s.ranks.programs.size() - 1);
+  if (!a.out.empty()) {
+    std::vector<interpret::NamedTimeline> nodes;
+    const interpret::Network& network = s.step->network();
+    for (size_t i = 0; i < s.times.nodes.size(); ++i)
+      nodes.push_back({network.nodes[i].name, network.nodes[i].program, &s.times.nodes[i].timeline});
+    write_text(a.out, interpret::to_chrome_json(nodes));
+  }
+  if (!a.svg.empty())
+    write_text(a.svg, interpret::to_svg(s.ranks.programs[size_t(a.stage)], s.node(size_t(a.stage)).timeline));
+  if (a.json) {
+    fmt::print("{}\n", to_json(s, a).dump(1));
+    return 0;
+  }
+  print_page(s, a);
   if (!a.out.empty()) fmt::print("timeline written to {}\n", a.out);
+  if (!a.svg.empty()) fmt::print("picture of pipeline stage {} written to {}\n", a.stage, a.svg);
   return 0;
 }
 
@@ -214,30 +371,30 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_option("--ranks", a->ranks, "Ranks, laid out as [parallel] says")
       ->required()
       ->check(CLI::PositiveNumber);
+  add_machine_argument(*c, a->machine);
+  c->add_option("--load", a->load,
+                "The fullest expert of every layer has so many times the mean, drawn anew for every layer and "
+                "microbatch; the fullest rank sets the pace (default 1: balanced)")
+      ->check(CLI::Range(1.0, 1e6));
+  c->add_option("--load-from", a->load_from, "Instead: the loads a run has logged last, by its folder")
+      ->excludes("--load");
   c->add_option("--out", a->out, "Chrome / Perfetto JSON of the timeline to write");
+  c->add_option("--svg", a->svg, "Picture of the timeline of one pipeline stage to write");
+  c->add_option("--stage", a->stage, "The pipeline stage of --svg and --exchanges (default 0)")
+      ->check(CLI::NonNegativeNumber);
   c->add_flag("--exchanges", a->exchanges,
               "Also what ranks send to each other, by operation: bytes, time, and how much of it is hidden");
   c->add_flag("--json", a->json, "Machine-readable output");
-  const cost::Machine toy = cost::toy_machine();
-  c->add_option("--tflops", a->tflops,
-                fmt::format("Matrix products of a rank, TFLOP/s (default {:g})", toy.flops_per_ns / 1e3))
-      ->check(CLI::PositiveNumber);
-  c->add_option(
-       "--near", a->near_gb,
-       fmt::format("Links inside a machine, GB/s (default {:g}); without parallel.ranks_per_node those "
-                   "of tensor, context and expert-tensor groups",
-                   toy.near.bytes_per_ns))
-      ->check(CLI::PositiveNumber);
-  c->add_option("--far", a->far_gb, fmt::format("All other links, GB/s (default {:g})", toy.far.bytes_per_ns))
-      ->check(CLI::PositiveNumber);
-  add_example(*c, "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json");
+  add_example(*c,
+              "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json\n"
+              "  pleat simulate configs/models/qwen3-30b-a3b.toml --ranks 64 --machine h100 --set parallel.ep=8 "
+              "--set device.kind=cuda");
   c->footer(
       "bubble = time a rank's compute lanes are empty / time they hold work, over the whole step with "
-      "exchanges "
-      "and update.\n"
+      "exchanges and update.\n"
       "That of `pleat explain --grid` is the schedule's own: forwards and backwards only, all alike, "
-      "messages "
-      "free.\n\n" +
+      "messages free.\n"
+      "docs/simulation.md tells how times are made, formula by formula.\n\n" +
       c->get_footer());
   c->callback([a, &chosen] { chosen = [a] { return simulate_ranks(*a); }; });
 }

@@ -5,13 +5,23 @@
 
 #include "base/error.h"
 #include "cost/flops.h"
-#include "cost/machine.h"
+#include "cost/stage_work.h"
 
 namespace pleat::bench {
+namespace {
+
+// What goes to other ranks has no ceiling here.
+double floor_seconds(const program::Program& program, const program::Stage& stage, const Ceilings& ceilings) {
+  if (program::is_exchange(stage.op) || program::class_of(stage.op) == program::OpClass::Store) return 0;
+  const kernels::Work work = cost::stage_work(program, stage, cost::RoutedRows::Balanced);
+  return std::max(ceilings.gemm > 0 ? work.flops / ceilings.gemm : 0,
+                  ceilings.copy > 0 ? work.bytes / ceilings.copy : 0);
+}
+
+}  // namespace
 
 std::vector<OperationTime> operation_times(const program::Program& program,
                                            const interpret::Timeline& timeline, const Ceilings& ceilings) {
-  const cost::Machine machine{"measured", 0, ceilings.gemm / 1e9, ceilings.copy / 1e9, {}, {}};
   std::map<std::string, OperationTime> sums;
   for (const interpret::Span& span : timeline.spans) {
     const program::Stage& stage = program.stages[static_cast<size_t>(span.stage)];
@@ -20,7 +30,7 @@ std::vector<OperationTime> operation_times(const program::Program& program,
     sum.name = name;
     sum.seconds += static_cast<double>(span.end_ns - span.start_ns) / 1e9;
     sum.flops += cost::stage_flops(program, stage);
-    sum.floor_seconds += static_cast<double>(cost::stage_ns(machine, {}, program, stage)) / 1e9;
+    sum.floor_seconds += floor_seconds(program, stage, ceilings);
     ++sum.count;
   }
   std::vector<OperationTime> out;

@@ -13,22 +13,20 @@ using namespace program;
 
 namespace {
 
-// FNV-1a over numbers.
+// Over whole numbers, each mixed first.
 struct Hash {
   uint64_t h = 14695981039346656037ull;
   void add(uint64_t v) {
-    for (int i = 0; i < 8; ++i) h = (h ^ ((v >> (8 * i)) & 0xff)) * 1099511628211ull;
+    v *= 0x9e3779b97f4a7c15ull;
+    h = (h ^ v ^ (v >> 32)) * 1099511628211ull;
   }
 };
 
 // Equal for stages that take the same: operation, phase, attributes, and of every argument type, shape, place and access.
-uint64_t alike(const Program& program, const Stage& stage, double rows) {
+uint64_t alike(const Program& program, const Stage& stage, double rows, uint64_t attrs) {
   Hash hash;
   hash.add(static_cast<uint64_t>(kernel_of(stage.op)) << 8 | static_cast<uint64_t>(stage.phase));
-  for (const Attr& attr : program.attrs[static_cast<size_t>(stage.attrs)]) {
-    hash.add(std::hash<std::string>{}(attr.key));
-    hash.add(std::hash<double>{}(attr.number));
-  }
+  hash.add(attrs);
   hash.add(std::hash<double>{}(rows));
   for (const Use& use : stage.uses) {
     if (use.value == kNoValue) {
@@ -40,6 +38,15 @@ uint64_t alike(const Program& program, const Stage& stage, double rows) {
              static_cast<uint64_t>(v.space));
     for (const int64_t d : v.shape) hash.add(static_cast<uint64_t>(d));
     hash.add(static_cast<uint64_t>(v.expected_rows));
+  }
+  return hash.h;
+}
+
+uint64_t hash_of(const AttrSet& set) {
+  Hash hash;
+  for (const Attr& attr : set) {
+    hash.add(std::hash<std::string>{}(attr.key));
+    hash.add(std::hash<double>{}(attr.number));
   }
   return hash.h;
 }
@@ -144,6 +151,15 @@ StageTime Pricer::host_copy(const Program& program, const Stage& stage, bool to_
   return out;
 }
 
+uint64_t Pricer::attrs_of(const Program& program, const Stage& stage) const {
+  std::vector<uint64_t>& hashes = attr_hashes_[&program];
+  if (hashes.size() != program.attrs.size()) {
+    hashes.clear();
+    for (const AttrSet& set : program.attrs) hashes.push_back(hash_of(set));
+  }
+  return hashes[static_cast<size_t>(stage.attrs)];
+}
+
 StageTime Pricer::operator()(const Program& program, const Stage& stage) const {
   const Machine& m = p_.machine;
   const OpClass op_class = class_of(stage.op);
@@ -159,7 +175,7 @@ StageTime Pricer::operator()(const Program& program, const Stage& stage) const {
     return out;
   }
   const double rows = rows_of(stage);
-  const auto [known, fresh] = known_.try_emplace(alike(program, stage, rows));
+  const auto [known, fresh] = known_.try_emplace(alike(program, stage, rows, attrs_of(program, stage)));
   if (fresh) known->second = price_kernel(program, stage, rows);
   const Priced& k = known->second;
   out.fixed_ns = whole(k.fixed_ns);

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cost/cost_file.h"
 #include "cost/curves.h"
@@ -22,8 +22,8 @@ using RankLoad = std::function<double(int layer, int microbatch)>;
 
 struct Prices {
   Machine machine;
-  Reach reach;
-  model::Mesh mesh;
+  Reach reach = {};
+  model::Mesh mesh = {};
   Curves curves = ideal_curves();
   const CostTable* table = nullptr;  // of this very machine; outlives whoever uses this
   RankLoad load = {};                // none: balanced
@@ -37,6 +37,7 @@ struct PriceSources {
   double measured_ns = 0, carried_ns = 0, by_curve_ns = 0, exchange_ns = 0;
 };
 
+// The programs it is asked about outlive it and stay as they are. One thread.
 class Pricer {
  public:
   explicit Pricer(Prices prices) : p_(std::move(prices)) {}
@@ -57,10 +58,12 @@ class Pricer {
   program::StageTime host_copy(const program::Program& program, const program::Stage& stage,
                                bool to_host) const;
   double rows_of(const program::Stage& stage) const;
+  uint64_t attrs_of(const program::Program& program, const program::Stage& stage) const;
 
   Prices p_;
   // Equal stages of a step are many: each is priced once.
   mutable std::unordered_map<uint64_t, Priced> known_;
+  mutable std::unordered_map<const program::Program*, std::vector<uint64_t>> attr_hashes_;
   mutable PriceSources sources_;
 };
 

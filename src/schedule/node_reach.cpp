@@ -1,23 +1,46 @@
 #include "schedule/node_reach.h"
 
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
 #include "layout/nodes.h"
 #include "schedule/ranks.h"
 
 namespace pleat::schedule {
 
-cost::Machine with_nodes(cost::Machine machine, const config::Config& config, const layout::Layout& layout) {
-  const int64_t per_node = config.parallel.ranks_per_node;
-  if (per_node == 0) return machine;
-  cost::NodeReach reach;
-  reach.near.fill(true);
-  for (int g = 0; g < program::kNumGroups; ++g)
-    for (int64_t rank = 0; rank < layout.world() && reach.near[static_cast<size_t>(g)]; ++rank)
-      reach.near[static_cast<size_t>(g)] = !layout::crosses_nodes(
-          group_members(layout, static_cast<int>(rank), static_cast<program::Group>(g)), per_node);
+cost::Reach reach_of(const layout::Layout& layout, int64_t ranks_per_node) {
+  cost::Reach reach;
+  for (int g = 0; g < program::kNumGroups; ++g) {
+    cost::GroupReach& worst = reach.groups[static_cast<size_t>(g)];
+    std::vector<char> seen(static_cast<size_t>(layout.world()), 0);
+    for (int64_t rank = 0; rank < layout.world(); ++rank) {
+      if (seen[static_cast<size_t>(rank)]) continue;
+      const std::vector<int> members =
+          group_members(layout, static_cast<int>(rank), static_cast<program::Group>(g));
+      if (members.empty()) continue;  // some ranks have none of a kind
+      for (const int member : members) seen[static_cast<size_t>(member)] = 1;
+      std::map<int64_t, int64_t> on;
+      for (const int member : members) ++on[member / ranks_per_node];
+      cost::GroupReach here{static_cast<int64_t>(members.size()), static_cast<int64_t>(on.size()),
+                            static_cast<int64_t>(members.size())};
+      for (const auto& [node, count] : on) here.here = std::min(here.here, count);
+      if (here.nodes > worst.nodes || (here.nodes == worst.nodes && here.here < worst.here) || worst.ranks == 1)
+        worst = here;
+    }
+  }
   for (int64_t stage = 0; stage < layout.sizes().pp; ++stage)
-    reach.near_cuts.push_back(!layout::cut_crosses_nodes(layout, stage, per_node));
-  machine.nodes = std::move(reach);
-  return machine;
+    reach.far_cuts.push_back(layout::cut_crosses_nodes(layout, stage, ranks_per_node));
+  return reach;
+}
+
+int64_t ranks_per_node(const config::Config& config, const cost::Machine& machine) {
+  const int64_t declared = config.parallel.ranks_per_node;
+  if (declared == 0) return machine.node.ranks;
+  if (declared > machine.node.ranks)
+    base::fail("parallel.ranks_per_node = {}, but a node of machine '{}' has {} (node.ranks of its file)", declared,
+               machine.name, machine.node.ranks);
+  return declared;
 }
 
 }  // namespace pleat::schedule

@@ -1,14 +1,17 @@
-// A described machine as several of one kind, with parallel.ranks_per_node ranks on each: which groups of a layout, and
-// which cuts of its pipeline, stay inside one.
+// How the groups of a layout and the cuts of its pipeline lie on nodes: neighbours in rank order share one.
 #pragma once
 
 #include "config/config.h"
-#include "cost/machine.h"
+#include "cost/exchange_time.h"
 #include "layout/layout.h"
 
 namespace pleat::schedule {
 
-// As given where the key declares nothing.
-cost::Machine with_nodes(cost::Machine machine, const config::Config& config, const layout::Layout& layout);
+// Of each kind of group, the one that lies worst: on most nodes, then with fewest ranks on one of them.
+cost::Reach reach_of(const layout::Layout& layout, int64_t ranks_per_node);
+
+// Ranks of a node: as parallel.ranks_per_node declares, else as many as the machine's has. Throws where the key declares
+// more than that.
+int64_t ranks_per_node(const config::Config& config, const cost::Machine& machine);
 
 }  // namespace pleat::schedule

@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-#include "interpret/simulate/simulate.h"
+#include "cost/machine_file.h"
 #include "schedule/pass/pass.h"
 #include "schedule/schedule_support.h"
 
@@ -47,17 +47,14 @@ const std::vector<LedgerCase>& ledger_cases() {
 std::string trace_of(const LedgerCase& c) { return std::to_string(c.ranks) + " ranks " + joined(c.sets); }
 
 TEST(Ledger, ChangesAddUpToTheFinalPlan) {
-  const cost::Machine machine = cost::toy_machine();
+  const Ground ground = make_ground(cost::find_machine("h200"));
   for (const LedgerCase& c : ledger_cases()) {
     SCOPED_TRACE(trace_of(c));
     const config::Config config = make_config(c.sets);
     const RankPrograms final = build_ranks(config, c.ranks);
-    const auto step = interpret::simulate(interpret::network_of_roles(final.programs),
-                                          [&](const program::Program& p, const program::Stage& s) {
-                                            return cost::stage_ns(machine, final.mesh, p, s);
-                                          });
+    const interpret::Simulation step = SimulatedStep(config, final, ground).run();
     for (size_t rank = 0; rank < final.programs.size(); ++rank) {
-      const std::vector<LedgerRow> rows = ledger(config, c.ranks, rank, machine);
+      const std::vector<LedgerRow> rows = ledger(config, c.ranks, rank, ground);
       Words passes;
       LedgerRow sum = rows.front();
       for (size_t i = 1; i < rows.size(); ++i) {
@@ -88,9 +85,9 @@ TEST(Ledger, ChangesAddUpToTheFinalPlan) {
 }
 
 TEST(Ledger, EachPassMovesWhatItIsThereFor) {
-  const cost::Machine machine = cost::toy_machine();
+  const Ground ground = make_ground(cost::find_machine("h200"));
   const auto moved = [&](const LedgerCase& c, const std::string& pass) {
-    const std::vector<LedgerRow> rows = ledger(make_config(c.sets), c.ranks, 0, machine);
+    const std::vector<LedgerRow> rows = ledger(make_config(c.sets), c.ranks, 0, ground);
     for (size_t i = 1; i < rows.size(); ++i)
       if (rows[i].name == pass) return change(rows[i - 1], rows[i]);
     ADD_FAILURE() << pass << " was not applied";

@@ -1,8 +1,9 @@
-// Which links a simulated step uses where it is declared how many ranks share a machine.
+// How groups and cuts of a pipeline lie on nodes, and which links a simulated step uses because of it.
 #include "schedule/node_reach.h"
 
 #include <gtest/gtest.h>
 
+#include "cost/machine_file.h"
 #include "schedule/schedule_support.h"
 
 namespace pleat::schedule {
@@ -10,64 +11,53 @@ namespace {
 
 using namespace program;
 
-// What a stage of this op takes beyond what the machine's links cost: with one of the two links free.
-std::vector<int64_t> times(const Words& sets, int ranks, Op op, bool free_near) {
-  const config::Config c = make_config(sets);
-  const RankPrograms r = build_ranks(c, ranks);
-  cost::Machine machine = with_nodes(cost::toy_machine(), c, r.layout);
-  (free_near ? machine.near : machine.far) = {};
-  std::vector<int64_t> out;
-  for (const Program& p : r.programs)
-    for (const Stage& s : p.stages)
-      if (s.op == op) out.push_back(cost::stage_ns(machine, r.mesh, p, s));
-  EXPECT_FALSE(out.empty());
-  return out;
+cost::Reach reach(const Words& sets, int ranks, int64_t per_node) {
+  return reach_of(build_ranks(make_config(sets), ranks).layout, per_node);
 }
 
-bool all_near(const Words& sets, int ranks, Op op) {
-  const std::vector<int64_t> near = times(sets, ranks, op, true), far = times(sets, ranks, op, false);
-  const bool is_near = near == std::vector<int64_t>(near.size(), 0);
-  EXPECT_NE(is_near, far == std::vector<int64_t>(far.size(), 0)) << "each is on one kind of link";
-  return is_near;
+const Words kPipeline = {"model.num_layers=4", "parallel.pp=2", "parallel.tp=2", "train.num_microbatches=4",
+                         "parallel.ep=2"};
+
+TEST(NodeReach, GroupsAreCountedByNodes) {
+  const auto of = [&](int64_t per_node, Group g) { return reach(kPipeline, 8, per_node).groups[size_t(g)]; };
+  for (const Group g : {Group::Tensor, Group::Data, Group::Pipeline, Group::Expert}) {
+    EXPECT_EQ(of(8, g).nodes, 1);
+    EXPECT_EQ(of(8, g).ranks, 2);
+    EXPECT_EQ(of(8, g).here, 2);
+    EXPECT_EQ(of(1, g).nodes, 2);
+    EXPECT_EQ(of(1, g).here, 1);
+  }
+  EXPECT_EQ(of(4, Group::Tensor).nodes, 1);
+  EXPECT_EQ(of(4, Group::Pipeline).nodes, 2);
+  EXPECT_EQ(of(2, Group::Data).nodes, 2);
+  EXPECT_EQ(of(4, Group::World).nodes, 2);
+  EXPECT_EQ(of(4, Group::World).here, 4);
+  EXPECT_EQ(of(3, Group::World).nodes, 3);
+  EXPECT_EQ(of(3, Group::World).here, 2) << "the last node has fewest";
 }
 
-TEST(NodeReach, GroupsInsideAMachineAreNear) {
-  const Words pipeline = {"model.num_layers=4", "parallel.pp=2", "parallel.tp=2", "train.num_microbatches=4",
-                          "parallel.ep=2"};
-  const auto with = [&](const char* more) {
-    Words out = pipeline;
-    out.push_back(more);
-    return out;
-  };
-  // Nothing declared: tensor near, all others far.
-  EXPECT_TRUE(all_near(pipeline, 8, Op::attn_gather));
-  EXPECT_FALSE(all_near(pipeline, 8, Op::send_x));
-  EXPECT_FALSE(all_near(pipeline, 8, Op::grad_reduce));
-  // All on one machine, one each, one pipeline stage each.
-  EXPECT_TRUE(all_near(with("parallel.ranks_per_node=8"), 8, Op::send_x));
-  EXPECT_TRUE(all_near(with("parallel.ranks_per_node=8"), 8, Op::grad_reduce));
-  EXPECT_FALSE(all_near(with("parallel.ranks_per_node=1"), 8, Op::attn_gather));
-  EXPECT_TRUE(all_near(with("parallel.ranks_per_node=4"), 8, Op::attn_gather));
-  EXPECT_TRUE(all_near(with("parallel.ranks_per_node=4"), 8, Op::grad_reduce));
-  EXPECT_FALSE(all_near(with("parallel.ranks_per_node=4"), 8, Op::send_x));
-}
-
-// Four stages, two to a machine: every other cut leaves it.
+// Four stages, two to a node: every other cut leaves it.
 TEST(NodeReach, CutsOfThePipelineDiffer) {
-  const Words sets = {"model.num_layers=4", "parallel.pp=4", "train.num_microbatches=4",
-                      "parallel.ranks_per_node=2"};
+  const Words sets = {"model.num_layers=4", "parallel.pp=4", "train.num_microbatches=4"};
+  EXPECT_EQ(reach(sets, 4, 2).far_cuts, (std::vector<char>{0, 1, 0, 1}));
   const config::Config c = make_config(sets);
   const RankPrograms r = build_ranks(c, 4);
-  const cost::Machine machine = with_nodes(cost::toy_machine(), c, r.layout);
-  ASSERT_TRUE(machine.nodes);
-  EXPECT_EQ(machine.nodes->near_cuts, (std::vector<char>{1, 0, 1, 0}));
+  const cost::Machine machine = cost::find_machine("h100");
+  const cost::Reach at = reach_of(r.layout, 2);
   for (size_t i = 0; i + 1 < r.programs.size(); ++i)
     for (const Stage& s : r.programs[i].stages)
       if (s.op == Op::send_x && s.phase == Phase::Forward) {
-        const cost::Link& link = i % 2 == 0 ? machine.near : machine.far;
-        EXPECT_GE(cost::stage_ns(machine, r.mesh, r.programs[i], s), link.latency_ns);
-        EXPECT_LT(cost::stage_ns(machine, r.mesh, r.programs[i], s), link.latency_ns + 5000) << i;
+        const cost::ExchangeTime t = cost::exchange_time(machine, at, r.mesh, r.programs[i], s);
+        EXPECT_EQ(t.network_ns > 0, i % 2 == 1) << i;
+        EXPECT_EQ(t.link_ns > 0, i % 2 == 0) << i;
       }
+}
+
+TEST(NodeReach, TheKeyMayDeclareFewerRanksThanANodeHas) {
+  const cost::Machine machine = cost::find_machine("h100");
+  EXPECT_EQ(ranks_per_node(make_config({}), machine), 8);
+  EXPECT_EQ(ranks_per_node(make_config({"parallel.ranks_per_node=4"}), machine), 4);
+  EXPECT_THROW(ranks_per_node(make_config({"parallel.ranks_per_node=9"}), machine), base::Error);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "cost/flops.h"
-#include "cost/machine.h"
+#include "cost/exchange_time.h"
 #include "interpret/brute_plan.h"
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"

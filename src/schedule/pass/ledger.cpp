@@ -5,8 +5,6 @@
 #include <cmath>
 
 #include "interpret/check/check.h"
-#include "interpret/simulate/simulate.h"
-#include "schedule/node_reach.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::schedule {
@@ -24,8 +22,8 @@ LedgerRow change(const LedgerRow& from, const LedgerRow& to) {
   return out;
 }
 
-LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_rank,
-                  const cost::Machine& machine) {
+LedgerRow measure(std::string name, const config::Config& config, const RankPrograms& ranks,
+                  size_t pipeline_rank, const Ground& ground) {
   const Program& p = ranks.programs[pipeline_rank];
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   const interpret::Plan plan = interpret::plan(p, program::Order(p, *network.nodes[pipeline_rank].edges));
@@ -39,25 +37,22 @@ LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_r
   std::array<double, program::kNumGroups> sent{};
   for (const Stage& s : p.stages) sent[static_cast<size_t>(s.group)] += cost::sent_bytes(ranks.mesh, p, s);
   for (size_t i = 0; i < sent.size(); ++i) out.sent[i] = std::llround(sent[i]);
-  out.step_ns = interpret::simulate(network, [&](const Program& program, const Stage& stage) {
-                  return cost::stage_ns(machine, ranks.mesh, program, stage);
-                }).step_ns;
+  out.step_ns = SimulatedStep(config, ranks, ground).run().step_ns;
   return out;
 }
 
 std::vector<LedgerRow> ledger(const config::Config& config, int64_t num_ranks, size_t pipeline_rank,
-                              const cost::Machine& on) {
+                              const Ground& ground) {
   RankPrograms ranks = ranks_as_built(config, num_ranks);
-  const cost::Machine machine = with_nodes(on, config, ranks.layout);
   for (const Program& p : ranks.programs)
     interpret::require_ok(interpret::check(p), fmt::format("program {} as built", p.name));
   const program::Meeting meeting = meeting_of(config, num_ranks);
-  std::vector<LedgerRow> rows = {measure("as built", ranks, pipeline_rank, machine)};
+  std::vector<LedgerRow> rows = {measure("as built", config, ranks, pipeline_rank, ground)};
   for (const Pass& pass : pass_table()) {
     bool any = false;
     for (Program& p : ranks.programs)
       if (pass.wanted(config, p, meeting)) p = apply_pass(pass, std::move(p), config, meeting), any = true;
-    if (any) rows.push_back(measure(std::string(pass.name), ranks, pipeline_rank, machine));
+    if (any) rows.push_back(measure(std::string(pass.name), config, ranks, pipeline_rank, ground));
   }
   return rows;
 }

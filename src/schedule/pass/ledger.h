@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "config/config.h"
-#include "cost/machine.h"
 #include "interpret/plan/plan.h"
 #include "program/program.h"
 #include "schedule/ranks.h"
+#include "schedule/simulated_step.h"
 
 namespace pleat::schedule {
 
@@ -31,11 +31,11 @@ struct LedgerRow {
 LedgerRow change(const LedgerRow& from, const LedgerRow& to);
 
 // One row: the programs of a layout as they are now, seen from one pipeline rank.
-LedgerRow measure(std::string name, const RankPrograms& ranks, size_t pipeline_rank,
-                  const cost::Machine& machine);
+LedgerRow measure(std::string name, const config::Config& config, const RankPrograms& ranks,
+                  size_t pipeline_rank, const Ground& ground);
 
 // A row "as built", then one for every pass that some rank wants. `config` must be resolved.
 std::vector<LedgerRow> ledger(const config::Config& config, int64_t num_ranks, size_t pipeline_rank,
-                              const cost::Machine& machine);
+                              const Ground& ground);
 
 }  // namespace pleat::schedule

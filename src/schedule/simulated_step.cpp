@@ -1,0 +1,131 @@
+#include "schedule/simulated_step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "cost/flops.h"
+#include "schedule/node_reach.h"
+#include "schedule/run_together.h"
+
+namespace pleat::schedule {
+namespace {
+
+// Latency and rate of exchanges between threads, by least squares of relative differences over all that were measured:
+// ns = steps x latency + bytes / rate.
+void fit_links(cost::Machine& machine, const std::vector<cost::LinkTime>& links) {
+  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;
+  for (const cost::LinkTime& l : links) {
+    if (l.ns <= 0 || l.ranks < 2) continue;
+    const bool message = l.operation == "send" || l.operation == "send_receive" || l.operation == "all_to_all";
+    const double hops = (message ? 1.0 : static_cast<double>(l.ranks - 1)) * (l.operation == "all_reduce" ? 2 : 1);
+    const double a = hops / l.ns, b = static_cast<double>(l.bytes) / l.ns;
+    aa += a * a, ab += a * b, bb += b * b, at += a, bt += b;
+  }
+  const double det = aa * bb - ab * ab;
+  if (det <= 0) return;
+  const double latency = std::max(0.0, (at * bb - bt * ab) / det), per_byte = std::max(1e-6, (bt * aa - at * ab) / det);
+  machine.node.link = {1 / per_byte, latency / 1e3, 0};
+}
+
+cost::Prices prices_of(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
+                       cost::RankLoad load, const cost::CostTable& table) {
+  cost::Prices p;
+  p.machine = ground.machine;
+  p.reach = reach_of(ranks.layout, ranks_per_node(config, ground.machine));
+  p.mesh = ranks.mesh;
+  p.curves = ground.curves;
+  p.table = ground.costs ? &table : nullptr;
+  p.load = std::move(load);
+  p.threads = std::max<int64_t>(1, config.device.threads);
+  // A host that must know a count first issues stage by stage.
+  p.graph = ground.machine.kind == cost::MachineKind::Cpu ||
+            (config.device.graph && host_waits_of(ranks) == 0);
+  return p;
+}
+
+}  // namespace
+
+Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs,
+                   std::optional<cost::Curves> curves) {
+  Ground out;
+  out.curves = curves ? *curves : cost::shipped_curves(machine.kind);
+  if (costs) {
+    const bool gpu = machine.kind == cost::MachineKind::Gpu;
+    if (gpu != (costs->machine.kind == "cuda"))
+      base::fail("the costs are of a machine of kind {} ({}), but machine '{}' is of kind {}", costs->machine.kind,
+                 costs->machine.name, machine.name, gpu ? "gpu" : "cpu");
+    if (!gpu) {
+      machine.processor.units = costs->machine.cores;
+      fit_links(machine, costs->links);
+    }
+  }
+  out.machine = std::move(machine);
+  out.costs = std::move(costs);
+  return out;
+}
+
+SimulatedStep::SimulatedStep(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
+                             cost::RankLoad load, const interpret::Network* roles)
+    : ground_(ground),
+      table_(ground.costs ? cost::CostTable(ground.costs->entries) : cost::CostTable()),
+      pricer_(prices_of(config, ranks, ground, std::move(load), table_)) {
+  const bool cpu = ground.machine.kind == cost::MachineKind::Cpu;
+  if (!cpu) {
+    network_ = roles ? *roles : interpret::network_of_roles(ranks.programs);
+    for (size_t i = 0; i < ranks.programs.size(); ++i) node_of_.push_back(i);
+    if (pricer_.prices().graph)
+      shared_.start_ns = static_cast<int64_t>(ground.machine.processor.graph_launch_us * 1e3);
+    return;
+  }
+  const layout::Layout& layout = ranks.layout;
+  const int world = static_cast<int>(layout.world());
+  network_ = interpret::network_of_ranks(
+      ranks.programs, world,
+      [&](int rank, program::Group group) { return group_members(layout, rank, group); },
+      [&](int rank) { return static_cast<int>(layout.attention(rank).pp); });
+  const int64_t here = ranks_per_node(config, ground.machine);
+  node_of_.assign(ranks.programs.size(), SIZE_MAX);
+  for (int rank = 0; rank < world; ++rank) {
+    shared_.processor_of.push_back(static_cast<int>(rank / here));
+    size_t& first = node_of_[static_cast<size_t>(layout.attention(rank).pp)];
+    first = std::min(first, static_cast<size_t>(rank));
+  }
+  shared_.processors = static_cast<double>(ground.machine.processor.units);
+  if (ground.costs) shared_.crowd = ground.costs->crowd;
+}
+
+interpret::Simulation SimulatedStep::run() const {
+  if (!ground_.contention) return run_alone();
+  return interpret::simulate_shared(
+      network_, [this](const program::Program& p, const program::Stage& s) { return pricer_(p, s); }, shared_);
+}
+
+interpret::Simulation SimulatedStep::run_alone() const {
+  return interpret::simulate(network_, [this](const program::Program& p, const program::Stage& s) {
+    return pricer_(p, s).alone_ns();
+  });
+}
+
+StepFigures step_figures(const config::Config& config, int64_t num_ranks, const cost::Machine& machine,
+                         int64_t step_ns) {
+  StepFigures f;
+  const double seconds = static_cast<double>(step_ns) / 1e9, ranks = static_cast<double>(num_ranks);
+  const double seq = static_cast<double>(config.train.seq_len);
+  f.step_ms = seconds * 1e3;
+  f.tokens = static_cast<double>(config.train.micro_batch * config.train.num_microbatches) * seq;
+  f.tokens_per_s_per_rank = f.tokens / seconds / ranks;
+  f.model_tflops_per_rank = cost::model_flops(config, f.tokens, seq).total() / seconds / ranks / 1e12;
+  const tensor::Dtype dtype = config.model.dtype == "bfloat16"  ? tensor::Dtype::BF16
+                              : config.model.dtype == "float64" ? tensor::Dtype::F64
+                                                                : tensor::Dtype::F32;
+  double peak = machine.processor.flops_per_ns(dtype) / 1e3;
+  if (machine.kind == cost::MachineKind::Cpu)
+    peak *= std::min(static_cast<double>(machine.processor.units),
+                     ranks * static_cast<double>(std::max<int64_t>(1, config.device.threads))) /
+            ranks;
+  f.mfu = f.model_tflops_per_rank / peak;
+  return f;
+}
+
+}  // namespace pleat::schedule
