@@ -1,0 +1,116 @@
+#include "bench/cost_variants.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "model/block/attention_attrs.h"
+#include "schedule/ranks.h"
+
+namespace pleat::bench {
+namespace {
+
+using config::Config;
+
+// How many of the first layers have every kind of layer there is.
+int64_t layers_of_every_kind(const Config& c) {
+  std::set<std::tuple<bool, bool, bool>> kinds;
+  int64_t enough = 1;
+  const std::vector<bool> recompute = config::recompute_layers(c);
+  for (int64_t i = 0; i < c.model.num_layers; ++i)
+    if (kinds
+            .insert({config::is_moe_layer(c, i), model::has_window(c.model, static_cast<int>(i)),
+                     recompute[static_cast<size_t>(i)]})
+            .second)
+      enough = i + 1;
+  return enough;
+}
+
+void make_short(Config& c, int64_t dp) {
+  const int64_t layers = layers_of_every_kind(c);
+  c.asked.clear();  // it is not what was written any more
+  c.model.num_layers = layers;
+  if (c.model.moe_layer_freq.size() > 1) c.model.moe_layer_freq.resize(static_cast<size_t>(layers));
+  // The first gradient of a step is written, the others are added.
+  c.train.num_microbatches = std::min(c.train.num_microbatches, 2 * dp);
+  c.parallel.pp = c.parallel.vpp = 1;
+  c.parallel.pipeline_layout.clear();
+}
+
+Config judged(Config c, int64_t ranks) {
+  config::validate(c);
+  c = config::resolve(c);
+  schedule::fitted_mesh(c, schedule::layout_of(c, ranks));
+  return c;
+}
+
+struct Size {
+  const char* name;
+  std::function<int64_t&(Config&)> of;
+  std::function<bool(const Config&)> has;
+};
+
+}  // namespace
+
+Config short_single(const Config& config) {
+  Config c = config;
+  make_short(c, 1);
+  c.parallel = {};
+  c.comm = {};
+  c.moe.token_budget = 0;  // of rows that come from other ranks
+  c.moe.overflow = "stop";
+  c.device.threads = 1;
+  return judged(std::move(c), 1);
+}
+
+CostVariants cost_variants(const Config& config, int64_t ranks) {
+  const auto always = [](const Config&) { return true; };
+  const auto experts = [](const Config& c) { return c.moe.num_experts > 0; };
+  const Size sizes[] = {
+      {"train.micro_batch", [](Config& c) -> int64_t& { return c.train.micro_batch; }, always},
+      {"train.seq_len", [](Config& c) -> int64_t& { return c.train.seq_len; }, always},
+      {"model.hidden_size", [](Config& c) -> int64_t& { return c.model.hidden_size; }, always},
+      {"model.num_heads", [](Config& c) -> int64_t& { return c.model.num_heads; }, always},
+      {"model.ffn_hidden_size", [](Config& c) -> int64_t& { return c.model.ffn_hidden_size; },
+       [](const Config& c) { return config::num_moe_layers(c) < c.model.num_layers; }},
+      {"moe.ffn_hidden_size", [](Config& c) -> int64_t& { return c.moe.ffn_hidden_size; }, experts},
+      {"moe.num_experts", [](Config& c) -> int64_t& { return c.moe.num_experts; }, experts},
+      {"model.vocab_size", [](Config& c) -> int64_t& { return c.model.vocab_size; }, always},
+  };
+  const int64_t dp = schedule::layout_of(config, ranks).dp(), ranks_of_stage = ranks / config.parallel.pp;
+  CostVariants out;
+  for (const Size& size : sizes) {
+    if (!size.has(config)) continue;
+    for (const bool doubled : {false, true}) {
+      Config c = config;
+      int64_t& number = size.of(c);
+      const int64_t before = number;
+      const std::string from = fmt::format("{} {}", size.name, before);
+      if (!doubled && before < 2) {
+        out.skipped.push_back(from + " cannot be halved");
+        continue;
+      }
+      // Half of an odd number is the smaller one: only its size counts.
+      number = doubled ? 2 * before : before / 2;
+      if (&number == &c.model.num_heads && c.model.num_kv_heads > 0 && config.model.attention == "gqa") {
+        // As many query heads for a key head as before.
+        const int64_t kv = config.model.num_kv_heads;
+        c.model.num_kv_heads = doubled ? 2 * kv : std::max<int64_t>(kv / 2, 1);
+      }
+      if (!c.asked.contains("train.loss_chunk")) c.train.loss_chunk = 0;  // follows the sizes
+      const std::string name = fmt::format("{} -> {}", from, number);
+      try {
+        make_short(c, dp);
+        out.fitting.push_back({name, judged(std::move(c), ranks_of_stage), ranks_of_stage});
+      } catch (const base::Error& e) {
+        if (e.code() != base::ExitCode::BadInput) throw;
+        out.skipped.push_back(fmt::format("{}: {}", name, e.what()));
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace pleat::bench
