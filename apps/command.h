@@ -46,6 +46,7 @@ void add_bench_kernels(CLI::App& command, Action& chosen);
 void add_bench_grouped(CLI::App& command, Action& chosen);
 void add_bench_layer(CLI::App& command, Action& chosen);
 void add_bench_costs(CLI::App& command, Action& chosen);
+void add_bench_fit(CLI::App& command, Action& chosen);
 void add_bench_step(CLI::App& command, Action& chosen);
 void add_doctor(CLI::App& command, Action& chosen);
 void add_completion(CLI::App& command, Action& chosen);

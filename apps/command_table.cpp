@@ -49,6 +49,7 @@ constexpr Command kCommands[] = {
     {"bench layer",
      "One MoE layer, router to combination, forward and backward, at the shapes of known models",
      add_bench_layer},
+    {"bench fit", "Curves for stages nobody has measured, from files of costs; prints how well they fit", add_bench_fit},
     {"bench step", "Time training steps on random tokens, and every part of them against a ceiling",
      add_bench_step},
     {"bench costs",

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "command.h"
 #include "cost/flops.h"
+#include "cost/machine_file.h"
 #include "cost/nccl_memory.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/alive.h"
@@ -23,9 +24,11 @@
 #include "report/format.h"
 #include "report/table.h"
 #include "schedule/build.h"
+#include "schedule/node_reach.h"
 #include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
 #include "schedule/run_together.h"
+#include "train/memory_fit.h"
 
 namespace pleat::apps {
 namespace {
@@ -225,7 +228,7 @@ struct RanksReport {
 
 // What every pipeline rank holds, on each of the ranks of its stage.
 RanksReport report_ranks(const config::Config& config, const schedule::RankPrograms& ranks,
-                         int64_t tensors_of) {
+                         int64_t tensors_of, std::vector<train::StageMemory>* memory = nullptr) {
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   schedule::require_runs_together(network, schedule::meeting_of(config, ranks.layout.world()));
   if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
@@ -257,6 +260,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
     const program::Order order(p, *network.nodes[i].edges);
     const interpret::Plan plan = interpret::plan(p, order);
     interpret::require_ok(interpret::check_plan(p, plan, order), "plan of " + what);
+    if (memory) memory->push_back(train::stage_memory(config, ranks.mesh, p, plan));
     const program::InFlight flight = program::in_flight(program::turns(p));
     const auto owner = [&](program::Owner o) { return plan.at_peak[static_cast<size_t>(o)]; };
     using program::Owner;
@@ -313,10 +317,38 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
   return out;
 }
 
-int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json) {
+// Whether that fits the machine; nothing is said without one.
+struct Verdict {
+  std::string machine;  // "": none was named
+  train::MemoryFit fit;
+
+  Verdict(const std::string& name, const config::Config& config, int64_t num_ranks,
+          const std::vector<train::StageMemory>& memory)
+      : machine(name) {
+    if (machine.empty()) return;
+    const cost::Machine m = cost::find_machine(machine);
+    fit = train::memory_fit(m, schedule::ranks_per_node(config, m), num_ranks, memory);
+  }
+  void add_to(nlohmann::json& out) const {
+    if (!machine.empty())
+      out["fits"] = fit.fits(), out["memory"] = fit.text, out["memory_limit_bytes"] = fit.device_limit;
+  }
+  // Behind everything else: what does not fit is an error.
+  int end(bool as_json) const {
+    if (machine.empty()) return 0;
+    if (!fit.fits()) base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine, fit.text);
+    if (!as_json) fmt::print("\non machine '{}' the step {}\n", machine, fit.text);
+    return 0;
+  }
+};
+
+int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json,
+               const std::string& machine) {
   note_carrier(num_ranks);
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
-  const RanksReport step = report_ranks(config, ranks, tensors_of);
+  std::vector<train::StageMemory> memory;
+  const RanksReport step = report_ranks(config, ranks, tensors_of, &memory);
+  const Verdict verdict(machine, config, num_ranks, memory);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
   const program::Meeting meeting = schedule::meeting_of(config, num_ranks);
   nlohmann::json out = {{"ranks", num_ranks},
@@ -335,14 +367,15 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
     out["pipeline_rerun"] = rerun.rows;
     again = "\na step past its budget, run again with experts recomputed\n\n" + rerun.table;
   }
+  verdict.add_to(out);
   if (as_json) {
     fmt::print("{}\n", out.dump(1));
-    return 0;
+    return verdict.end(as_json);
   }
   fmt::print("{}, {} to a pipeline stage; memory of one rank at the peak of its step\n{}\n{}{}{}{}",
              base::counted(num_ranks, "rank"), num_ranks / ranks.mesh.pp,
              schedule::meeting_text(ranks, meeting), step.table, step.tensors, routed_text(routed), again);
-  return 0;
+  return verdict.end(as_json);
 }
 
 }  // namespace
@@ -351,6 +384,7 @@ void add_plan(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<ConfigArgument>();
   auto json = std::make_shared<bool>(false);
   auto ranks = std::make_shared<int64_t>(0), tensors = std::make_shared<int64_t>(-1);
+  auto machine = std::make_shared<std::string>();
   CLI::App* c = &command;
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
@@ -360,25 +394,33 @@ void add_plan(CLI::App& command, Action& chosen) {
       ->check(CLI::PositiveNumber);
   c->add_option("--tensors", *tensors, "With --ranks: what is alive at the peak of this pipeline stage")
       ->check(CLI::NonNegativeNumber);
+  c->add_option("--machine", *machine,
+                "Also say whether it fits: a name (`pleat machines` lists them) or a .toml file; a step that "
+                "does not is an error");
   add_example(*c,
               "pleat plan configs/demo.toml --set recompute.modules='[\"activation\",\"norm\"]'\n"
               "  pleat plan configs/demo.toml --ranks 8 --set parallel.pp=4 --set parallel.ep=2");
-  c->callback([a, json, ranks, tensors, &chosen] {
-    chosen = [a, json, ranks, tensors] {
+  c->callback([a, json, ranks, tensors, machine, &chosen] {
+    chosen = [a, json, ranks, tensors, machine] {
       const config::Config config = a->resolved();
       if (*tensors >= 0 && *ranks == 0) base::fail("--tensors needs --ranks");
-      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json);
+      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json, *machine);
       if (const int64_t least = layout::least_ranks(config); least > 1) {
         if (!*json)
           fmt::print("--ranks is not given: {}, the fewest that [parallel] can be laid out on\n", least);
-        return plan_ranks(config, least, *tensors, *json);
+        return plan_ranks(config, least, *tensors, *json, *machine);
       }
       const auto rows = rows_of(config);
-      if (*json)
-        fmt::print("{}\n", to_json(config, rows).dump(1));
-      else
+      const Verdict verdict(*machine, config, 1,
+                            {train::stage_memory(config, {}, rows.back().program, rows.back().plan)});
+      if (*json) {
+        nlohmann::json out = to_json(config, rows);
+        verdict.add_to(out);
+        fmt::print("{}\n", out.dump(1));
+      } else {
         print_tables(config, rows);
-      return 0;
+      }
+      return verdict.end(*json);
     };
   });
 }

@@ -48,6 +48,7 @@ class Stopwatch {
 };
 
 std::string ms(int64_t ns) { return fmt::format("{:.3f} ms", static_cast<double>(ns) / 1e6); }
+std::string rate_text(double v) { return v < 1000 ? fmt::format("{:.4g}", v) : fmt::format("{:.0f}", v); }
 std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<double>(bytes)); }
 
 cost::RankLoad load_of(const SimulateArguments& a, const config::Config& config, const model::Mesh& mesh) {
@@ -286,10 +287,11 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
   const int64_t nodes = (a.ranks + schedule::ranks_per_node(s.config, m) - 1) / schedule::ranks_per_node(s.config, m);
   fmt::print(
       "{} on machine '{}' ({}), {}\n"
-      "step {:.3f} ms; {:.4g} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / working)\n"
+      "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / working)\n"
       "memory {}\n\n",
       base::counted(a.ranks, "rank"), m.name, m.description, base::counted(nodes, "node"), s.figures.step_ms,
-      s.figures.tokens_per_s_per_rank, unit, s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu,
+      rate_text(s.figures.tokens_per_s_per_rank), unit,
+      s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu,
       s.times.bubble(), s.fit.text);
   constexpr auto kRight = report::Align::Right;
   report::Table table({{"stage"},

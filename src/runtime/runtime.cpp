@@ -5,7 +5,11 @@
 
 #include "base/error.h"
 #include "comm/windows/windows.h"
+#include "device/cpu/host_memory.h"
+#include "device/cuda/cuda.h"
 #include "interpret/check/check.h"
+#include "interpret/run/device_memory.h"
+#include "runtime/require_memory.h"
 
 namespace pleat::runtime {
 
@@ -37,11 +41,19 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     bytes = std::max(bytes, p.plan.arena_bytes), pinned = std::max(pinned, p.plan.pinned.arena_bytes);
     window = std::max(window, p.plan.window.arena_bytes);
   }
+  const interpret::Plan& largest =
+      std::max_element(programs_.begin(), programs_.end(), [](const Planned& a, const Planned& b) {
+        return a.plan.arena_bytes < b.plan.arena_bytes;
+      })->plan;
   if (options.device == Device::Cuda) {
+    require_memory(largest, bytes + interpret::allocated_windows(window), device::cuda::facts().free_bytes,
+                   "the GPU");
     machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
   } else {
+    const device::AvailableMemory host = device::available_host_memory();
+    require_memory(largest, bytes + pinned + window, host.bytes, host.limit);
     arena_ = std::make_unique<device::Arena>(bytes);
     pinned_ = std::make_unique<device::Arena>(pinned);
     window_ = std::make_unique<device::Arena>(window > 0 ? window + comm::kWindowHeaderBytes : 0);

@@ -3,27 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "cost/nccl_memory.h"
 #include "report/format.h"
+#include "runtime/require_memory.h"
 
 namespace pleat::train {
 namespace {
 
 std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<double>(bytes)); }
-
-// "activations 40.1 GiB, optimizer 22.0 GiB, weights 9.3 GiB"
-std::string largest_owners(const interpret::OwnerBytes& at_peak) {
-  std::vector<size_t> order(at_peak.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return at_peak[a] > at_peak[b]; });
-  std::string out;
-  for (size_t i = 0; i < 3 && at_peak[order[i]] > 0; ++i)
-    out += fmt::format("{}{} {}", i == 0 ? "" : ", ", name_of(static_cast<program::Owner>(order[i])),
-                       bytes_text(at_peak[order[i]]));
-  return out;
-}
 
 }  // namespace
 
@@ -83,7 +71,7 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, int64
     }
   }
   out.text += fmt::format(" (a rank has {}); largest owners of {}: {}", bytes_text(out.device_limit), name(worst),
-                          largest_owners(stages[worst].at_peak));
+                          runtime::largest_owners(stages[worst].at_peak));
   return out;
 }
 

@@ -14,6 +14,8 @@
 #include "interpret/plan/routed.h"
 #include "interpret/simulate/grid.h"
 #include "interpret/simulate/simulate.h"
+#include "cost/machine_file.h"
+#include "schedule/simulated_step.h"
 #include "program/turns.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
@@ -255,16 +257,16 @@ TEST(DeepSeekV3, OnAThousandRanks) {
     EXPECT_EQ(joined(interpret::check_plan(p, plan, order).faults), "");
     EXPECT_LE(double(plan.arena_bytes), 1.1 * double(plan.live_peak_bytes)) << i;
   }
-  const auto s = interpret::simulate(network, [](const Program&, const Stage&) { return 1000; });
-  EXPECT_GT(s.step_ns, 0);
+  const Ground ground = make_ground(cost::find_machine("h100"));
+  EXPECT_GT(SimulatedStep(c, r, ground, {}, &network).run().step_ns, 0);
   if (!kTimesMeanSomething) return;
   const std::clock_t end = std::clock();
   // Processor time, on a machine that may be busy with something else.
   EXPECT_LT(double(built - start) / CLOCKS_PER_SEC, 5.0);
-  EXPECT_LT(double(end - built) / CLOCKS_PER_SEC, 5.0);
+  EXPECT_LT(double(end - built) / CLOCKS_PER_SEC, 2.0) << "check, plan and simulate";
   const int64_t peak = resident_bytes("VmHWM");
   ASSERT_GE(peak, before) << "the peak is not known";
-  EXPECT_LT(double(peak - before) / kGiB, 1.0);
+  EXPECT_LT(double(peak - before) / kGiB, 2.0);
 }
 
 }  // namespace

@@ -1,0 +1,80 @@
+// pleat bench fit: curves (cost/curves.h) from measured stages.
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "command.h"
+#include "cost/cost_file.h"
+#include "cost/machine_file.h"
+#include "cost/price.h"
+#include "report/table.h"
+
+namespace pleat::apps {
+namespace {
+
+struct FitArguments {
+  std::vector<std::string> costs;
+  std::string machine, out;
+  bool json = false;
+};
+
+int run_fit(const FitArguments& a) {
+  std::vector<cost::CostFile> files;
+  for (const std::string& path : a.costs) files.push_back(cost::read_costs(path));
+  const cost::CostFile all = cost::join(files);
+  std::string name = a.machine;
+  if (name.empty()) name = all.machine.kind == "cpu" ? cost::kDefaultCpu : cost::kDefaultGpu;
+  const cost::Machine machine = cost::find_machine(name);
+  if ((machine.kind == cost::MachineKind::Cpu) != (all.machine.kind == "cpu"))
+    base::fail("the costs are of a machine of kind {}, machine '{}' is another", all.machine.kind, name);
+  std::vector<cost::CurvePoint> points;
+  for (const cost::CostEntry& entry : all.entries) points.push_back(cost::curve_point(entry));
+  std::string source = fmt::format("{}; ", describe(all.machine));
+  for (size_t i = 0; i < files.size(); ++i) source += (i > 0 ? ", " : "") + files[i].config;
+  const cost::FittedCurves fitted =
+      cost::fit_curves(machine, points, cost::shipped_curves(machine.kind), std::move(source));
+  write_text(a.out, cost::to_toml(fitted.curves));
+  if (a.json) {
+    nlohmann::json rows = nlohmann::json::array();
+    for (const cost::CurveFit& f : fitted.fits)
+      rows.push_back({{"class", name_of(f.of)},
+                      {"points", f.points},
+                      {"launch", f.curve.launch},
+                      {"flops", f.curve.flops},
+                      {"bytes", f.curve.bytes},
+                      {"mean_error", f.mean_error},
+                      {"worst_error", f.worst_error}});
+    fmt::print("{}\n", nlohmann::json{{"file", a.out}, {"machine", machine.name}, {"fits", rows}}.dump(1));
+    return 0;
+  }
+  constexpr auto kRight = report::Align::Right;
+  report::Table table({{"class"},
+                       {"stages", kRight},
+                       {"launches x", kRight},
+                       {"flops / peak x", kRight},
+                       {"bytes / rate x", kRight},
+                       {"off by, mean", kRight},
+                       {"worst", kRight}});
+  for (const cost::CurveFit& f : fitted.fits)
+    table.add_row({std::string(name_of(f.of)), fmt::format("{}", f.points), fmt::format("{:.3f}", f.curve.launch),
+                   fmt::format("{:.3f}", f.curve.flops), fmt::format("{:.3f}", f.curve.bytes),
+                   fmt::format("{:.1f} %", 100 * f.mean_error), fmt::format("{:.1f} %", 100 * f.worst_error)});
+  fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, fitted.curves.source, a.out);
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_fit(CLI::App& command, Action& chosen) {
+  auto a = std::make_shared<FitArguments>();
+  command.add_option("costs", a->costs, "Files that `pleat bench costs` wrote, all of one machine")->required();
+  command.add_option("--out", a->out, "The file of curves to write, for `pleat simulate --curves`")->required();
+  command.add_option("--machine", a->machine,
+                     fmt::format("Whose rates the costs are compared with (default {}; {} for costs of a CPU)",
+                                 cost::kDefaultGpu, cost::kDefaultCpu));
+  command.add_flag("--json", a->json, "Print JSON instead of the table");
+  add_example(command, "pleat bench fit costs-qwen3.json costs-mixtral.json --out curves.toml");
+  command.callback([a, &chosen] { chosen = [a] { return run_fit(*a); }; });
+}
+
+}  // namespace pleat::apps
