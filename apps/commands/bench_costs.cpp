@@ -57,7 +57,13 @@ void print_costs(const cost::CostFile& file, const std::vector<bench::KindTime>&
 
 int run_costs(BenchCostsArguments a) {
   const config::Config config = a.config.resolved();
-  a.options.name = std::filesystem::path(a.config.path).stem().string();
+  // Before, not after, minutes of measuring.
+  if (const std::filesystem::path folder = std::filesystem::path(a.out).parent_path();
+      !folder.empty() && !std::filesystem::is_directory(folder))
+    base::fail("--out '{}': there is no folder '{}'", a.out, folder.string());
+  // A run folder may end in a slash.
+  a.options.name =
+      (std::filesystem::path(a.config.path) / "x").parent_path().lexically_normal().stem().string();
   a.options.note = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const cost::CostFile file = bench::measure_costs(config, a.options);
   cost::write_costs(a.out, file);

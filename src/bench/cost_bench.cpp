@@ -29,27 +29,32 @@ std::string processor_name() {
   return "unnamed processor";
 }
 
-// Says after every piece of work how far it is; time left from the mean of the pieces so far.
+// How long a piece of work is, compared with others: layers that tokens go through.
+double weight_of(const config::Config& c, int64_t steps) {
+  return double(c.model.num_layers) / double(c.parallel.pp) * double(c.train.num_microbatches) *
+         double(c.train.micro_batch * c.train.seq_len) * double(steps);
+}
+
+// Says after every piece of work how far it is; time left from the pace of the pieces so far.
 class CostPace {
  public:
-  CostPace(size_t pieces, std::function<void(const std::string&)> note)
-      : pieces_(pieces), note_(std::move(note)) {}
+  explicit CostPace(std::function<void(const std::string&)> note) : note_(std::move(note)) {}
 
+  void expect(double weight) { ++pieces_, left_ += weight; }
   void say(const std::string& line) const {
     if (note_) note_(line);
   }
-  void done(const std::string& what) {
-    ++done_;
+  void done(double weight, const std::string& what) {
+    ++done_, left_ -= weight, weight_done_ += weight;
     const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    const size_t left = pieces_ - done_;
+    const std::string left = report::format_duration(spent / weight_done_ * std::max(left_, 0.0));
     say(fmt::format("{}/{} {}{}", done_, pieces_, what,
-                    left > 0 ? fmt::format("; about {} left",
-                                           report::format_duration(spent / double(done_) * double(left)))
-                             : ""));
+                    done_ < pieces_ ? fmt::format("; about {} left", left) : ""));
   }
 
  private:
-  size_t pieces_, done_ = 0;
+  size_t pieces_ = 0, done_ = 0;
+  double left_ = 0, weight_done_ = 0;
   std::function<void(const std::string&)> note_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
@@ -61,9 +66,12 @@ class CostBench {
         options_(options),
         on_cpu_(config.device.kind == "cpu"),
         variants_(options.neighbours ? cost_variants(config, options.ranks) : CostVariants{}),
-        pace_(static_cast<size_t>(config.parallel.pp) + variants_.fitting.size() +
-                  (on_cpu_ && options.crowd) + (on_cpu_ && options.links),
-              options.note) {}
+        pace_(options.note) {
+    for (int64_t stage = 0; stage < config.parallel.pp; ++stage) pace_.expect(step_weight());
+    for (const CostVariant& variant : variants_.fitting) pace_.expect(variant_weight(variant));
+    if (on_cpu_ && options.crowd) pace_.expect(crowd_weight());
+    if (on_cpu_ && options.links) pace_.expect(kLinksWeight);
+  }
 
   cost::CostFile run() {
     for (int64_t stage = 0; stage < config_.parallel.pp; ++stage) measure_stage(stage);
@@ -72,7 +80,7 @@ class CostBench {
     if (on_cpu_ && options_.crowd) measure_crowding();
     if (on_cpu_ && options_.links) {
       last().links = measure_links({});
-      pace_.done("exchanges between ranks");
+      pace_.done(kLinksWeight, "exchanges between ranks");
     }
     return cost::join(parts_);
   }
@@ -84,6 +92,19 @@ class CostBench {
     return parts_.back();
   }
   cost::CostFile& last() { return parts_.back(); }
+
+  static constexpr double kLinksWeight = 1;  // seconds whatever the model is
+  int64_t variant_steps() const { return std::max<int64_t>(3, options_.steps / 3); }
+  int64_t crowd_steps() const { return std::max<int64_t>(3, options_.steps); }
+  double step_weight() const { return weight_of(config_, RankRun{}.warmup + options_.steps); }
+  double variant_weight(const CostVariant& variant) const {
+    return weight_of(variant.config, 1 + variant_steps());
+  }
+  // Two microbatches through every kind of layer, with one thread.
+  double crowd_weight() const {
+    const double tokens = double(config_.train.micro_batch * config_.train.seq_len);
+    return 4 * tokens * double(crowd_steps() + 1) * double(machine_.cores * config_.device.threads);
+  }
 
   void keep(const RankCosts& costs) {
     part().entries = costs.entries;
@@ -102,42 +123,42 @@ class CostBench {
                                      : std::string("the step");
     if (several && stage == 0) programs_ = schedule::build_ranks(config_, options_.ranks).programs;
     if (several && is_known(programs_[static_cast<size_t>(stage)])) {
-      pace_.done(what + ": all of its stages are measured already");
+      pace_.done(step_weight(), what + ": all of its stages are measured already");
       return;
     }
     const RankCosts costs =
         measure_rank(config_, {.ranks = options_.ranks, .pipeline_rank = stage, .steps = options_.steps});
     keep(costs);
     last().steps.push_back({options_.name, options_.ranks, stage, costs.step_ns, costs.stages_ns});
-    pace_.done(fmt::format("{}: {}, its {} kinds of stages {}", what,
+    pace_.done(step_weight(),
+               fmt::format("{}: {}, its {} kinds of stages {}", what,
                            report::format_microseconds(costs.step_ns / 1e3), costs.entries.size(),
                            report::format_microseconds(costs.stages_ns / 1e3)));
   }
 
   void measure_variant(const CostVariant& variant) {
     try {
-      const RankCosts costs = measure_rank(
-          variant.config,
-          {.ranks = variant.ranks, .warmup = 1, .steps = std::max<int64_t>(3, options_.steps / 3)});
+      const RankCosts costs =
+          measure_rank(variant.config, {.ranks = variant.ranks, .warmup = 1, .steps = variant_steps()});
       keep(costs);
-      pace_.done(fmt::format("{}: {}", variant.name, report::format_microseconds(costs.step_ns / 1e3)));
+      pace_.done(variant_weight(variant),
+                 fmt::format("{}: {}", variant.name, report::format_microseconds(costs.step_ns / 1e3)));
     } catch (const base::Error& e) {
       if (e.code() != base::ExitCode::BadInput) throw;
-      pace_.done(fmt::format("no neighbour {}: {}", variant.name, e.what()));
+      pace_.done(variant_weight(variant), fmt::format("no neighbour {}: {}", variant.name, e.what()));
     }
   }
 
   void measure_crowding() {
     try {
       const config::Config single = short_single(config_);
-      last().crowd = measure_crowd(
-          single, machine_.cores, std::max<int64_t>(3, options_.steps), [&](int64_t k, double times) {
-            pace_.say(fmt::format("{} core{} at work: {:.2f} times as long", k, k == 1 ? "" : "s", times));
-          });
-      pace_.done("cores at work at once");
+      last().crowd = measure_crowd(single, machine_.cores, crowd_steps(), [&](int64_t k, double times) {
+        pace_.say(fmt::format("{} core{} at work: {:.2f} times as long", k, k == 1 ? "" : "s", times));
+      });
+      pace_.done(crowd_weight(), "cores at work at once");
     } catch (const base::Error& e) {
       if (e.code() != base::ExitCode::BadInput) throw;
-      pace_.done(fmt::format("cores at work at once are not measured: {}", e.what()));
+      pace_.done(crowd_weight(), fmt::format("cores at work at once are not measured: {}", e.what()));
     }
   }
 

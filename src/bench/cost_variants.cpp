@@ -94,7 +94,7 @@ CostVariants cost_variants(const Config& config, int64_t ranks) {
       }
       // Half of an odd number is the smaller one: only its size counts.
       number = doubled ? 2 * before : before / 2;
-      if (&number == &c.model.num_heads && c.model.num_kv_heads > 0 && config.model.attention == "gqa") {
+      if (&number == &c.model.num_heads) {
         // As many query heads for a key head as before.
         const int64_t kv = config.model.num_kv_heads;
         c.model.num_kv_heads = doubled ? 2 * kv : std::max<int64_t>(kv / 2, 1);

@@ -171,6 +171,13 @@ TEST(CostVariants, AreShortAndHaveEveryKindOfLayer) {
   EXPECT_EQ(short_single(config).device.threads, 1);
 }
 
+TEST(CostVariants, HeadsOfLatentAttentionAreOneNumber) {
+  const config::Config config =
+      tiny({"model.attention=\"mla\"", "model.num_kv_heads=", "model.kv_lora_rank=16",
+            "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=8", "model.v_head_dim=16"});
+  EXPECT_EQ(cost_variants(config, 1).skipped, std::vector<std::string>{});
+}
+
 TEST(Crowd, OneAloneIsTheMeasure) {
   std::vector<int64_t> asked;
   const std::vector<double> crowd =

@@ -98,9 +98,10 @@ TEST_F(Cli, EveryHelpEndsInAnExample) {
     }
   }
   for (const char* name :
-       {"train", "plan", "flops", "explain", "explain-config", "report", "trace", "simulate", "generate",
-        "eval", "data tokenize", "data train-tokenizer", "data inspect", "bench step", "bench layer",
-        "bench grouped", "layout", "upcycle", "completion"})
+       {"train",        "plan",       "flops",       "explain",     "explain-config", "report",
+        "trace",        "simulate",   "generate",    "eval",        "data tokenize",  "data train-tokenizer",
+        "data inspect", "bench step", "bench layer", "bench costs", "bench grouped",  "layout",
+        "upcycle",      "completion"})
     EXPECT_TRUE(seen.contains(name)) << name;
   // The hidden switches of tests stay hidden.
   EXPECT_EQ(run({"train", "--help"}).out.find("fault"), std::string::npos);

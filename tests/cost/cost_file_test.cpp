@@ -115,6 +115,27 @@ TEST(CostFile, WhatNobodyWroteIsRefusedByName) {
   EXPECT_NE(refusal([&] { read_costs(folder.at("large")); }).find("large"), std::string::npos);
 }
 
+// Whatever one byte becomes, there is a file or an error that says where.
+TEST(CostFile, EveryDamagedByteIsAFileOrAnError) {
+  const std::string good = to_json(some_costs());
+  int files = 0, errors = 0;
+  for (size_t at = 0; at < good.size(); ++at)
+    for (const char byte : {'\0', '"', '-', '9', 'e', '{', ']', ',', '\xff'}) {
+      std::string text = good;
+      text[at] = byte;
+      const std::string message = testing::message_of([&] {
+        const CostFile file = costs_from_json(text, "here");
+        EXPECT_EQ(to_json(costs_from_json(to_json(file), "again")), to_json(file));
+      });
+      (message.empty() ? files : errors)++;
+      if (!message.empty()) {
+        EXPECT_TRUE(message.starts_with("here")) << message;
+      }
+    }
+  EXPECT_GT(files, 100);
+  EXPECT_GT(errors, 1000);
+}
+
 TEST(CostFile, JoinedFilesKeepWhatWasMeasuredMoreOften) {
   CostFile a = some_costs(), b = some_costs();
   b.config = "other";
