@@ -1,11 +1,8 @@
 #include "comm/tcp/handshake.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <type_traits>
 
 #include "base/error.h"
@@ -71,15 +68,6 @@ bool equal(const Proof& a, const Proof& b) {
   std::byte difference{};
   for (size_t i = 0; i < a.size(); ++i) difference |= a[i] ^ b[i];
   return difference == std::byte{};
-}
-
-std::string host_name() {
-  char name[65] = {};
-  if (gethostname(name, sizeof name - 1) != 0) std::strcpy(name, "?");
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return fmt::format("{} {}", name, boot.substr(0, 13));
 }
 
 void introduce(const Socket& socket, Hello hello, uint32_t expected, const std::string& token,

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host_name.h"
 
 namespace pleat::comm::tcp {
 namespace {
@@ -208,7 +209,7 @@ Met meet(const Door& door, double seconds) {
   met.peers.resize(n);
   met.hosts.resize(n);
   std::vector<Known> known(n);
-  const std::string own_host = host_name();
+  const std::string own_host = base::host_name();
   met.hosts[static_cast<size_t>(door.rank)] = own_host;
   put(known[static_cast<size_t>(door.rank)].host, own_host);
   std::string why;
