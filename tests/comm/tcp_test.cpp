@@ -410,10 +410,39 @@ TEST(DoorOfARun, TorchrunsVariables) {
   EXPECT_EQ(door.port, 29500);
   EXPECT_EQ(door.token, "run x");
   EXPECT_EQ(door.listening, -1);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}})), base::Error);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "0"}})), base::Error);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500x"}})),
-               base::Error);
+}
+
+// Every wrong form: the variable, what was got, and what is needed.
+TEST(DoorOfARun, AWrongPlaceIsNamedWithWhatIsNeeded) {
+  using Values = std::map<std::string, std::string>;
+  const auto refused = [](const std::string& launcher, const Values& values, const std::string& got,
+                          const std::string& needed) {
+    try {
+      read_door(World{1, 4, 1, 4, launcher}, environment(values));
+      ADD_FAILURE() << "taken, but: " << got;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::BadInput);
+      expect_in(got, e.what());
+      expect_in(needed, e.what());
+    }
+  };
+  const std::string torchrun = "torchrun-style variables";
+  const Values slurm = {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}};
+  for (const char* wrong : {"", "http", "-1", "0", "65536", "29500x", "99999999999"}) {
+    const std::string got = fmt::format("MASTER_PORT='{}'", wrong);
+    refused(torchrun, {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", wrong}}, got, "from 1 to 65535");
+    Values both = slurm;
+    both["MASTER_PORT"] = wrong;
+    refused("Slurm", both, got, "from 1 to 65535");
+  }
+  refused(torchrun, {}, "MASTER_ADDR is not set, MASTER_PORT is not set", "needed MASTER_ADDR");
+  refused(torchrun, {{"MASTER_ADDR", "node7"}}, "MASTER_ADDR is 'node7', MASTER_PORT is not set",
+          "MASTER_PORT, a free port there from 1 to 65535");
+  refused(torchrun, {{"MASTER_PORT", "29500"}}, "MASTER_ADDR is not set, MASTER_PORT is '29500'",
+          "the machine of rank 0");
+  Values empty = slurm;
+  empty["MASTER_ADDR"] = "";
+  refused("Slurm", empty, "MASTER_ADDR is empty", "the machine of rank 0");
 }
 
 TEST(DoorOfARun, ADescriptorThatDoesNotListenIsRefusedByName) {
