@@ -95,9 +95,15 @@ void settle_places(const config::Config& used, bool lock, Start& out) {
     out.places.emplace_back(folder, run::kRunKey);
   }
   const bool outside = checkpoints_lie_outside(used);
+  if (!lock) {
+    run::require_lock_is_file(folder);
+    run::require_lock_is_file(checkpoints);
+  }
   std::error_code ignored;
+  // Also a link that leads nowhere: it is refused.
   if (lock && (outside || (!fs::equivalent(checkpoints, folder, ignored) &&
-                           fs::exists(fs::path(checkpoints) / run::kLockName, ignored)))) {
+                           fs::symlink_status(fs::path(checkpoints) / run::kLockName, ignored).type() !=
+                               fs::file_type::not_found))) {
     out.checkpoint_lock.emplace(run::Lock::take(checkpoints, run::kCheckpointKey));
     out.places.emplace_back(checkpoints, run::kCheckpointKey);
   }
