@@ -173,6 +173,9 @@ Start begin(const config::Config& asked, const LoopOptions& options, const runti
   Start out;
   out.vfs = std::make_unique<base::PosixVfs>();
   const config::Config used = config::resolve(asked);
+  // Before there is a folder and data is prepared. Between GPUs it is asked once they have been entered.
+  if (used.device.kind == "cpu" && used.parallel.exchange == "windows")
+    crew.row_exchange(comm::Buffers::Host, true);
   int64_t found[2] = {-1, 0};  // step of the checkpoint, whether the run is done
   if (crew.leads()) {
     settle_places(used, options.lock, out);
