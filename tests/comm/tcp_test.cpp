@@ -40,13 +40,14 @@ struct Place {
 };
 
 // What each door's rank says: "" where it has met the others, else its error.
-std::vector<std::string> meet_all(const std::vector<Door>& doors, double seconds) {
+std::vector<std::string> meet_all(const std::vector<Door>& doors, double seconds,
+                                  const std::function<bool()>& called_off = {}) {
   std::vector<std::string> said(doors.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < doors.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        const tcp::Met met = tcp::meet(doors[i], seconds);
+        const tcp::Met met = tcp::meet(doors[i], seconds, called_off);
         for (int r = 0; r < doors[i].size; ++r)
           if (static_cast<bool>(met.peers[static_cast<size_t>(r)]) == (r == doors[i].rank))
             said[i] = "wrong peers";
@@ -77,6 +78,22 @@ TEST(Rendezvous, WhoIsMissingIsNamed) {
   const auto said = meet_all({place.door(0, 4), place.door(2, 4)}, 0.5);
   expect_in("these ranks have not come: 1, 3", said[0]);
   expect_in("rank 2 waited at rank 0 for the others to come", said[1]);
+}
+
+// Whoever waits, and for whatever: for others to come, at rank 0 for them, or for somebody to listen.
+TEST(Rendezvous, ARankThatIsAskedToStopWaitsNoLonger) {
+  Place place, nowhere;
+  const Door unreachable = nowhere.door(1, 2);
+  nowhere.listening.close();
+  const auto asked = in(0.3);
+  const auto begin = Clock::now();
+  const auto said =
+      meet_all({place.door(0, 4), place.door(2, 4), unreachable}, 60, [&] { return Clock::now() >= asked; });
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 0.3 + 1);
+  expect_in("rank 0 of 4 was asked to stop while it waited at port", said[0]);
+  expect_in("for these ranks to come: 1, 3", said[0]);
+  expect_in("rank 2 ", said[1]);  // asked itself, or rank 0 was gone by then
+  expect_in("rank 1 of 2 was asked to stop while it waited at 127.0.0.1:", said[2]);
 }
 
 TEST(Rendezvous, NobodyListens) {

@@ -53,6 +53,6 @@ using base::host_name;
 
 // The connecting side: until accepted. Throws (Retry) with the reason; `here` says who tries what.
 void introduce(const Socket& socket, Hello hello, uint32_t expected, const std::string& token,
-               Clock::time_point deadline, const std::string& here);
+               const Until& until, const std::string& here);
 
 }  // namespace pleat::comm::tcp
