@@ -94,7 +94,7 @@ int run_command(int argc, char** argv) {
   for (const Command& command : commands())
     if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
   const auto refuse = [](const std::string& why) {
-    fmt::print(stderr, "pleat: {}\n", why);
+    say_error(why);
     return static_cast<int>(base::ExitCode::BadInput);
   };
   // The parser would only say that a sub-command is missing.

@@ -196,6 +196,27 @@ TEST_F(Launch, WindowsBetweenProcessesAreRefusedBeforeDataIsPrepared) {
   EXPECT_FALSE(std::filesystem::exists(folder_.at("windows"))) << "data was prepared";
 }
 
+// Found by every rank before they meet, and found by all of them together.
+TEST_F(Launch, AnErrorOfAllRanksIsSaidOnce) {
+  const auto count = [](const std::string& text, const std::string& words) {
+    int found = 0;
+    for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++found;
+    return found;
+  };
+  const auto expect_once = [&](const std::vector<std::string>& arguments, int ranks,
+                               const std::string& error) {
+    const Ended ended = PleatProcess(folder_.path(), arguments).wait();
+    EXPECT_EQ(ended.code, 65) << ended.err;
+    EXPECT_EQ(count(ended.err, error), 1) << ended.err;
+    EXPECT_EQ(count(ended.err, "ends with the same error as rank"), ranks - 1) << ended.err;
+  };
+  expect_once({"launch", "--ranks", "3", "train", folder_.at("missing.toml")}, 3, "missing.toml");
+  expect_once({"launch", "--ranks", "3", "train", "x.toml", "--bogus"}, 3, "--bogus");
+  std::vector<std::string> with = words("windows", {});
+  with.insert(with.end(), {"--set", "parallel.exchange=windows"});
+  expect_once(with, 2, "parallel.exchange = \"windows\" cannot be");
+}
+
 TEST_F(Launch, WordsThatMakeNoSenseAreRefused) {
   const auto refused = [&](const std::vector<std::string>& arguments, const char* said) {
     const Ended ended = PleatProcess(folder_.path(), arguments).wait();
