@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "exchange/model_source.h"
+#include "layout/layout.h"
 
 namespace CLI {
 class App;
@@ -63,6 +64,9 @@ void add_config_argument(CLI::App& command, ConfigArgument& argument);
 
 // Ranks that cannot run here (train::carrier_fault) may be planned and simulated: says so on standard error.
 void note_carrier(int64_t num_ranks);
+// What `pleat plan` and `pleat train` would refuse about a resolved configuration on ranks that make its layout, such as
+// the number of microbatches: for commands that only look at the layout, on standard error.
+void note_refusal(const config::Config& config, const layout::Layout& layout);
 
 // SOURCE, --tokenizer, --dtype and --threads, shared by the commands that use a model.
 struct ModelArgument {

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/standard_streams.h"
+#include "comm/process/said.h"
 
 namespace pleat::apps {
 namespace {
@@ -21,10 +22,10 @@ int with_errors_said(const std::function<int()>& body, int& output_error) {
   try {
     return body();
   } catch (const base::Error& e) {
-    fmt::print(stderr, "pleat: {}\n", e.what());
+    say_error(e.what());
     return static_cast<int>(e.code());
   } catch (const std::filesystem::filesystem_error& e) {
-    fmt::print(stderr, "pleat: {}\n", e.what());
+    say_error(e.what());
     return static_cast<int>(base::ExitCode::Storage);
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "pleat: out of memory\n");
@@ -35,10 +36,10 @@ int with_errors_said(const std::function<int()>& body, int& output_error) {
       output_error = e.code().value();
       return static_cast<int>(base::ExitCode::Done);
     }
-    fmt::print(stderr, "pleat: {}\n", e.what());
+    say_error(e.what());
     return static_cast<int>(base::ExitCode::Internal);
   } catch (const std::exception& e) {
-    fmt::print(stderr, "pleat: unexpected error: {}\n", e.what());
+    say_error(fmt::format("unexpected error: {}", e.what()));
     return static_cast<int>(base::ExitCode::Internal);
   }
 }
@@ -85,6 +86,8 @@ int with_enough_stack(const std::function<int()>& body) {
 }
 
 }  // namespace
+
+void say_error(const std::string& text) { fmt::print(stderr, "pleat: {}\n", comm::said_once(text)); }
 
 int guarded(const std::function<int()>& command) {
   base::prepare_standard_streams();

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 namespace pleat::apps {
+
+// On standard error. Of ranks of one `pleat launch` that end with the very same text one says it, the others that it does.
+void say_error(const std::string& text);
 
 // Runs `command`, which returns an exit code or throws; returns the code of the process.
 int guarded(const std::function<int()>& command);

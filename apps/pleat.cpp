@@ -8,6 +8,8 @@
 #include "command_table.h"
 #include "guard.h"
 #include "parse_fault.h"
+#include "schedule/build.h"
+#include "schedule/ranks.h"
 #include "train/launch.h"
 #include "train/run_tokenizer.h"
 #include "version.h"
@@ -29,6 +31,15 @@ void add_config_argument(CLI::App& command, ConfigArgument& argument) {
 void note_carrier(int64_t num_ranks) {
   if (const std::string fault = train::carrier_fault(num_ranks); !fault.empty())
     fmt::print(stderr, "note: `pleat train` would refuse this many ranks: {}\n", fault);
+}
+
+void note_refusal(const config::Config& config, const layout::Layout& layout) {
+  try {
+    schedule::require_writable(config, schedule::fitted_mesh(config, layout));
+    schedule::roles_of(config);
+  } catch (const base::Error& e) {
+    fmt::print(stderr, "note: `pleat plan` and `pleat train` would refuse this: {}\n", e.what());
+  }
 }
 
 void add_model_argument(CLI::App& command, ModelArgument& a) {
@@ -83,7 +94,7 @@ int run_command(int argc, char** argv) {
   for (const Command& command : commands())
     if (std::string_view(command.name).find(' ') == std::string_view::npos) names.push_back(command.name);
   const auto refuse = [](const std::string& why) {
-    fmt::print(stderr, "pleat: {}\n", why);
+    say_error(why);
     return static_cast<int>(base::ExitCode::BadInput);
   };
   // The parser would only say that a sub-command is missing.

@@ -24,6 +24,7 @@
 #include "doctor_exchange.h"
 #include "layout/from_config.h"
 #include "report/table.h"
+#include "schedule/ranks.h"
 
 namespace pleat::apps {
 namespace {
@@ -120,6 +121,7 @@ Exchanges exercise_processes(comm::Endpoint& endpoint, const comm::World& world,
   std::optional<config::Config> config;
   if (!a.config.path.empty()) config = a.config.resolved();
   const std::vector<DoctorGroup> groups = groups_for(a, config, endpoint.size(), endpoint.rank());
+  if (config && endpoint.rank() == 0) note_refusal(*config, schedule::layout_of(*config, endpoint.size()));
   Exchanges out;
   RankGpu mine;
   const bool needed = config && config->device.kind == "cuda";
@@ -264,6 +266,7 @@ int run_doctor(const DoctorArguments& a) {
   if (!a.config.path.empty()) config = a.config.resolved();
   const int64_t least = config ? layout::least_ranks(*config) : 4;
   const int ranks = a.ranks > 0 ? a.ranks : static_cast<int>(std::max<int64_t>(least, config ? 2 : 4));
+  if (config) note_refusal(*config, schedule::layout_of(*config, ranks));
   comm::LocalWorld local(ranks, a.options);
   comm::run_ranks(local, [&](int rank) {
     const std::unique_ptr<comm::Endpoint> endpoint = local.endpoint(rank);

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/host_name.h"
 #include "comm/gpu_choice.h"
-#include "comm/tcp/handshake.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
 #include "device/near_cpus.h"
@@ -121,7 +121,7 @@ std::vector<DoctorResult> exercise_groups(comm::Endpoint& endpoint, const std::v
 
 RankGpu take_gpu_of_rank(const comm::World& world) {
   RankGpu out;
-  out.machine = comm::tcp::host_name();
+  out.machine = base::host_name();
   std::string why;
   const int num_gpus = device::cuda::num_devices(&why);
   if (num_gpus == 0) base::fail_with(base::ExitCode::Hardware, "rank {} has no GPU: {}", world.rank, why);

@@ -183,6 +183,7 @@ void add_layout(CLI::App& command, Action& chosen) {
       const config::Config config = o->config.resolved();
       const layout::Layout layout = schedule::layout_of(config, o->num_ranks);
       const layout::PipelineLayout pipeline = layout::pipeline_of(config);
+      note_refusal(config, layout);
       if (!o->svg.empty())
         write_text(o->svg, layout::picture(layout));
       else if (o->json)

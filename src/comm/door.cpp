@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/terminal_text.h"
 
 namespace pleat::comm {
 namespace {
@@ -13,12 +14,20 @@ std::string value_of(const Environment& environment, const char* name) {
   return text == nullptr ? "" : text;
 }
 
+// As an error says it.
+std::string set_to(const Environment& environment, const char* name) {
+  const char* text = environment(name);
+  if (text == nullptr) return "is not set";
+  return *text == 0 ? "is empty" : fmt::format("is '{}'", base::terminal_text(text));
+}
+
 int number_of(const std::string& text, const char* name, int lowest, int highest) {
   int value = -1;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   if (error != std::errc() || stop != end || value < lowest || value > highest)
-    base::fail("{}='{}' in the environment; needed a number from {} to {}", name, text, lowest, highest);
+    base::fail("{}='{}' in the environment; needed a whole number from {} to {}", name,
+               base::terminal_text(text), lowest, highest);
   return value;
 }
 
@@ -42,22 +51,25 @@ tcp::Door read_door(const World& world, const Environment& environment) {
   door.rank = world.rank;
   door.size = world.size;
   door.address = value_of(environment, "MASTER_ADDR");
-  const std::string port = value_of(environment, "MASTER_PORT");
+  const char* const port = environment("MASTER_PORT");
   const bool slurm = world.launcher == "Slurm";
   const std::string job = value_of(environment, "SLURM_JOB_ID"),
                     step = value_of(environment, "SLURM_STEP_ID");
-  if (door.address.empty() && slurm) {
+  if (slurm && environment("MASTER_ADDR") == nullptr) {
     std::string list = value_of(environment, "SLURM_STEP_NODELIST");
     if (list.empty()) list = value_of(environment, "SLURM_JOB_NODELIST");
     door.address = first_host(list);
   }
-  if (door.address.empty() || (port.empty() && !slurm))
+  if (door.address.empty() || (port == nullptr && !slurm))
     base::fail(
-        "{} says this is rank {} of {}, but not where the ranks meet: set MASTER_ADDR (the machine of rank "
-        "0) and "
-        "MASTER_PORT (a free port there) for all ranks",
-        world.launcher, world.rank, world.size);
-  if (!port.empty()) {
+        "{} says this is rank {} of {}, but not where the ranks meet (MASTER_ADDR {}, MASTER_PORT {}); "
+        "needed "
+        "MASTER_ADDR, the machine of rank 0, and MASTER_PORT, a free port there from 1 to 65535, the same "
+        "for all "
+        "ranks",
+        world.launcher, world.rank, world.size, set_to(environment, "MASTER_ADDR"),
+        set_to(environment, "MASTER_PORT"));
+  if (port != nullptr) {
     door.port = number_of(port, "MASTER_PORT", 1, 65535);
   } else {
     // Above what services take, below what systems give out; neighbours in time get other ports.

@@ -1,8 +1,6 @@
 // Where the ranks of a run meet over TCP, as their launcher says.
 #pragma once
 
-#include <optional>
-
 #include "comm/tcp/rendezvous.h"
 #include "comm/world.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/counted.h"
 #include "base/error.h"
-#include "comm/tcp/handshake.h"
+#include "base/host_name.h"
 
 namespace pleat::comm {
 
@@ -42,7 +42,7 @@ void require_own_gpu(Endpoint& endpoint, const std::string& bus) {
   std::vector<int> ranks(n);
   std::iota(ranks.begin(), ranks.end(), 0);
   Place mine{};
-  const std::string text = tcp::host_name() + " " + bus;
+  const std::string text = base::host_name() + " " + bus;
   std::memcpy(mine.data(), text.data(), std::min(text.size(), mine.size() - 1));
   std::vector<Place> all(n);
   endpoint.group("gpus", ranks)

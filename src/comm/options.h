@@ -14,12 +14,15 @@ using Inject = std::function<bool(int world_rank, std::string_view group, int me
 
 struct Options {
   // A call that has not ended after this long is a stall: one table goes to standard error and the process
-  // ends with code 75. 0: never.
-  double timeout_seconds = 300;
+  // ends with code 75. 0: never, unless `called_off`: then a call may still last `stop_seconds`.
+  double timeout_seconds = 300, stop_seconds = 300;
   // Compare stage name, sequence number and shape across the group before each collective.
   bool check = false;
   // Over MPI: take the library's own reductions, whose order of sums (and so the last bits) it chooses.
   bool mpi_native = false;
+  // Whether this process was asked to stop. Where ranks that are processes over TCP wait for each other at the start,
+  // the wait ends then; later it is the run that asks, between steps. Called from any thread.
+  std::function<bool()> called_off;
   // Faults for tests (inject.h); empty otherwise.
   Inject inject;
   // Replaces printing the table and ending the process.

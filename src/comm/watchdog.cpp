@@ -145,7 +145,8 @@ Watchdog::Watchdog(View view, Options options) : view_(std::move(view)), options
     seen_alive_.push_back(
         view_.processes && flight != nullptr && flight->process() != 0 && is_there(*flight) ? 1 : 0);
   lost_ = std::make_unique<std::atomic<bool>[]>(view_.flights.size());
-  if (options_.timeout_seconds > 0 || view_.processes) thread_ = std::thread([this] { watch(); });
+  if (options_.timeout_seconds > 0 || options_.called_off || view_.processes)
+    thread_ = std::thread([this] { watch(); });
 }
 
 Watchdog::~Watchdog() {
@@ -163,7 +164,7 @@ void Watchdog::add_group(const std::string& name, std::span<const int> world_ran
 }
 
 void Watchdog::watch() {
-  const double timeout = options_.timeout_seconds;
+  double timeout = options_.timeout_seconds;
   // A launcher that saw a process die gives the others little time.
   const double longest = view_.processes ? 0.02 : 0.1;
   const double tick = timeout > 0 ? std::clamp(timeout / 10, 0.001, longest) : longest;
@@ -175,6 +176,11 @@ void Watchdog::watch() {
     }
     // This thread slept that long only if all of the process did (a shell's stop key): no rank is to blame.
     if (seconds_since(before) > std::max(1.0, timeout / 2)) continued_ns_ = steady_ns();
+    // Whoever is stuck in a call cannot look between steps whether it was asked to stop. It has from now on.
+    if (timeout <= 0 && options_.called_off && options_.called_off()) {
+      timeout = options_.stop_seconds;
+      continued_ns_ = steady_ns();
+    }
     std::string table = view_.processes && !ends_by_itself() ? find_lost() : "";
     if (table.empty() && timeout > 0) table = find_unended(timeout);
     if (table.empty() && timeout > 0) table = find_stall(timeout);

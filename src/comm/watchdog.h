@@ -80,7 +80,9 @@ class Watchdog {
   std::condition_variable wake_;
   bool stopping_ = false;
   int64_t failed_seen_ns_ = 0, own_failed_seen_ns_ = 0;
-  std::atomic<int64_t> continued_ns_{0};  // when this process last went on after having been stopped
+  // Time before this counts for no call: when this process last went on after having been stopped, or was asked to
+  // stop without a time-out.
+  std::atomic<int64_t> continued_ns_{0};
   std::vector<char> seen_alive_;  // by world rank; a process in another container may not be seen at all
   std::unique_ptr<std::atomic<bool>[]> lost_;  // by world rank
   std::map<uint64_t, std::vector<int>> groups_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/terminal_text.h"
 
 namespace pleat::comm {
 namespace {
@@ -25,21 +26,22 @@ constexpr Names kLaunchers[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
 };
 
-std::optional<int> number(const Environment& environment, const char* name) {
+std::optional<int> number(const Environment& environment, const char* name, int lowest) {
   const char* text = name == nullptr ? nullptr : environment(name);
   if (text == nullptr) return std::nullopt;
   int value = 0;
   const char* end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, value);
-  if (error != std::errc() || stop != end || value < 0)
-    base::fail("{}='{}' in the environment; needed a number, 0 or more", name, text);
+  if (error != std::errc() || stop != end || value < lowest)
+    base::fail("{}='{}' in the environment; needed a whole number, {} or more{}", name,
+               base::terminal_text(text), lowest, *text == 0 ? ", or the variable unset" : "");
   return value;
 }
 
 std::optional<World> read(const Environment& environment, const Names& names) {
-  const auto rank = number(environment, names.rank), size = number(environment, names.size);
-  const auto local_rank = number(environment, names.local_rank),
-             local_size = number(environment, names.local_size);
+  const auto rank = number(environment, names.rank, 0), size = number(environment, names.size, 1);
+  const auto local_rank = number(environment, names.local_rank, 0),
+             local_size = number(environment, names.local_size, 1);
   // Other launchers speak PMI too, and name the local rank their own way.
   if (!local_rank && std::strcmp(names.launcher, "Hydra") == 0) return std::nullopt;
   // An allocation sets the size for scripts that are no task of any step.
@@ -53,19 +55,31 @@ std::optional<World> read(const Environment& environment, const Names& names) {
                             : fmt::format("{}={}", names.local_size, *local_size),
                rank ? names.size : names.rank, names.launcher);
   }
-  if (*size < 1 || *rank >= *size)
-    base::fail("{}={} with {}={}: a rank is 0 or more and below the size", names.rank, *rank, names.size,
-               *size);
+  if (*rank >= *size)
+    base::fail("{}={} with {}={} in the environment; needed a rank from 0 to {}", names.rank, *rank,
+               names.size, *size, *size - 1);
   World world;
   world.rank = *rank;
   world.size = *size;
   world.local_rank = local_rank.value_or(0);
   world.local_size = local_size.value_or(*size);
   world.launcher = names.launcher;
-  if (!local_rank && *size > 1) base::fail("{}={} but {} is not set", names.size, *size, names.local_rank);
-  if (world.local_rank > world.rank || world.local_rank >= world.local_size || world.local_size > world.size)
-    base::fail("{}={} of {} does not fit {}={} of {}={}", names.local_rank, world.local_rank,
-               world.local_size, names.rank, world.rank, names.size, world.size);
+  if (!local_rank && *size > 1)
+    base::fail(
+        "the environment says {}={} {}={} but {} is not set (launcher: {}); needed the number of this rank "
+        "among "
+        "those of its machine, from 0",
+        names.rank, *rank, names.size, *size, names.local_rank, names.launcher);
+  if (world.local_size > world.size)
+    base::fail("{}={} with {}={} in the environment; needed a number of ranks of this machine from 1 to {}",
+               names.local_size, world.local_size, names.size, world.size, world.size);
+  if (world.local_rank >= world.local_size)
+    base::fail("{}={} with {}={} in the environment; needed a rank of this machine from 0 to {}",
+               names.local_rank, world.local_rank, local_size ? names.local_size : names.size,
+               world.local_size, world.local_size - 1);
+  if (world.local_rank > world.rank)
+    base::fail("{}={} with {}={} in the environment; needed a rank of this machine from 0 to {}",
+               names.local_rank, world.local_rank, names.rank, world.rank, world.rank);
   return world;
 }
 

@@ -13,7 +13,8 @@ void add_comm_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("timeout", &C::timeout,
           "Seconds after which a call to other ranks that has not ended is a stall: a table says who waits "
-          "for whom, and the run ends with code 75. 0 waits for ever.")
+          "for whom, and the run ends with code 75. 0 waits for ever; a run that was asked to stop (SIGTERM, "
+          "Ctrl-C) and is stuck in a call, for 300 seconds.")
           .range(0, 1e6)
           .when(on_ranks(RankCount::Several)));
   keys.push_back(

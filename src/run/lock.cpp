@@ -64,9 +64,29 @@ std::string holder(int file) {
       folder, why, key);
 }
 
-int open_lock(const std::string& path, bool& made) {
+// "" where there may be a lock: nothing, or a plain file. What else has the name is not opened, as that may wait for
+// ever, follow it elsewhere, or do something to a device.
+std::string why_no_file(const std::string& path) {
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) != 0 || S_ISREG(found.st_mode)) return "";
+  const char* what = S_ISLNK(found.st_mode)    ? "a symbolic link"
+                     : S_ISDIR(found.st_mode)  ? "a folder"
+                     : S_ISFIFO(found.st_mode) ? "a pipe"
+                     : S_ISSOCK(found.st_mode) ? "a socket"
+                                               : "a device";
+  return fmt::format("'{}' is {}; needed a plain file that a trainer makes itself, or nothing: remove it",
+                     path, what);
+}
+
+int open_lock(const std::string& folder, const std::string& path, bool& made) {
   for (;;) {
-    int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    require_lock_is_file(folder);
+    // Should it be replaced now, nothing is followed or waited for.
+    int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (struct stat opened{}; file >= 0 && ::fstat(file, &opened) == 0 && !S_ISREG(opened.st_mode)) {
+      ::close(file);
+      continue;
+    }
     if (file >= 0 || errno != ENOENT) return file;
     file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666);
     made = file >= 0;
@@ -93,6 +113,11 @@ bool make_folder(const std::string& folder, const std::string& key) {
   return made;
 }
 
+void require_lock_is_file(const std::string& folder) {
+  if (const std::string why = why_no_file((fs::path(folder) / kLockName).string()); !why.empty())
+    base::fail_with(base::ExitCode::Storage, "{}", why);
+}
+
 Lock Lock::take(const std::string& folder, const std::string& key) { return take(folder, key, &::flock); }
 
 Lock Lock::take(const std::string& folder, const std::string& key, FlockCall flock) {
@@ -101,7 +126,7 @@ Lock Lock::take(const std::string& folder, const std::string& key, FlockCall flo
   for (;;) {
     made_folder = make_folder(folder, key) || made_folder;
     bool made_file = false;
-    const int file = open_lock(path, made_file);
+    const int file = open_lock(folder, path, made_file);
     if (file < 0)
       base::fail_with(base::ExitCode::Storage, "cannot open '{}': {}", path, std::strerror(errno));
     Lock lock(folder, file, made_folder, made_file);
@@ -118,7 +143,7 @@ Lock Lock::take(const std::string& folder, const std::string& key, FlockCall flo
       continue;
     }
     // A lock that can be taken twice is none.
-    const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    const int again = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
     const bool twice = again >= 0 && flock(again, LOCK_EX | LOCK_NB) == 0;
     if (again >= 0) ::close(again);
     if (twice) no_locks(folder, key, "the same lock was given twice");
@@ -147,7 +172,8 @@ Lock::~Lock() {
 
 bool Lock::is_held(const std::string& folder) {
   const std::string path = (fs::path(folder) / kLockName).string();
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (!why_no_file(path).empty()) return false;
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
   if (file < 0) return false;
   const bool held = ::flock(file, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   ::close(file);

@@ -15,13 +15,18 @@ inline constexpr char kCheckpointKey[] = "checkpoint.dir";
 // Makes the folder where there is none; whether it did. Throws, naming the key, where that cannot be.
 bool make_folder(const std::string& folder, const std::string& key = kRunKey);
 
+// Throws ExitCode::Storage where LOCK in this folder is something else than a plain file, saying what. Nothing there is
+// no fault. Also for who takes no lock: whoever comes later would.
+void require_lock_is_file(const std::string& folder);
+
 // How a lock is asked for: ::flock, or something else in tests.
 using FlockCall = int (*)(int file, int operation);
 
 class Lock {
  public:
   // Makes the folder if there is none. Throws, naming host, pid and start of the holder, when another process
-  // trains there; and when the file system has no working locks, which is tried by asking twice.
+  // trains there; when LOCK is no plain file; and when the file system has no working locks, which is tried by asking
+  // twice.
   static Lock take(const std::string& folder, const std::string& key = kRunKey);
   static Lock take(const std::string& folder, const std::string& key, FlockCall flock);
   // Whether somebody holds the lock of this folder now. Writes nothing.

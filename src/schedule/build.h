@@ -15,6 +15,9 @@ struct BuildOptions {
   std::optional<model::Role> role = {};  // absent: the whole model
 };
 
+// Throws where a step of this many microbatches is more than a program holds; before anything is built.
+void require_writable(const config::Config& config, const model::Mesh& mesh);
+
 // One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one
 // microbatch's activations are alive at a time. order "gpipe": all forwards, then the backwards in the same
 // order. `config` must be resolved.

@@ -7,10 +7,8 @@
 
 namespace pleat::schedule {
 
-namespace {
-
-// Before anything is built. A layer has at least this many stages per microbatch, forward and backward.
 void require_writable(const config::Config& config, const model::Mesh& mesh) {
+  // A layer has at least this many stages per microbatch, forward and backward.
   constexpr int64_t kFewestStages = 16;
   const int64_t n = config.train.num_microbatches / mesh.dp;
   const int64_t layers = std::max<int64_t>(1, config::num_all_layers(config) / mesh.pp);
@@ -22,8 +20,6 @@ void require_writable(const config::Config& config, const model::Mesh& mesh) {
         "tokens",
         config.train.num_microbatches, n, layers, stages, program::kMaxStages);
 }
-
-}  // namespace
 
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options) {

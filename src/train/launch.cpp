@@ -15,6 +15,7 @@
 #include "layout/nodes.h"
 #include "schedule/run_together.h"
 #include "train/same_configuration.h"
+#include "train/stop_signal.h"
 
 namespace pleat::train {
 namespace {
@@ -24,6 +25,7 @@ comm::Options comm_options(const config::Config& c, const comm::Inject& inject) 
   o.timeout_seconds = c.comm.timeout;
   o.check = c.comm.check;
   o.mpi_native = c.comm.mpi_native;
+  o.called_off = [] { return StopSignal::asked(); };
   o.inject = inject;
   return o;
 }

@@ -95,9 +95,15 @@ void settle_places(const config::Config& used, bool lock, Start& out) {
     out.places.emplace_back(folder, run::kRunKey);
   }
   const bool outside = checkpoints_lie_outside(used);
+  if (!lock) {
+    run::require_lock_is_file(folder);
+    run::require_lock_is_file(checkpoints);
+  }
   std::error_code ignored;
+  // Also a link that leads nowhere: it is refused.
   if (lock && (outside || (!fs::equivalent(checkpoints, folder, ignored) &&
-                           fs::exists(fs::path(checkpoints) / run::kLockName, ignored)))) {
+                           fs::symlink_status(fs::path(checkpoints) / run::kLockName, ignored).type() !=
+                               fs::file_type::not_found))) {
     out.checkpoint_lock.emplace(run::Lock::take(checkpoints, run::kCheckpointKey));
     out.places.emplace_back(checkpoints, run::kCheckpointKey);
   }
@@ -167,6 +173,9 @@ Start begin(const config::Config& asked, const LoopOptions& options, const runti
   Start out;
   out.vfs = std::make_unique<base::PosixVfs>();
   const config::Config used = config::resolve(asked);
+  // Before there is a folder and data is prepared. Between GPUs it is asked once they have been entered.
+  if (used.device.kind == "cpu" && used.parallel.exchange == "windows")
+    crew.row_exchange(comm::Buffers::Host, true);
   int64_t found[2] = {-1, 0};  // step of the checkpoint, whether the run is done
   if (crew.leads()) {
     settle_places(used, options.lock, out);

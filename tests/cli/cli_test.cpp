@@ -646,6 +646,34 @@ TEST_F(Cli, DoctorExercisesTheGroupsOfALayout) {
   expect_refused({"doctor", config_, "--ranks", "3", "--set", "parallel.tp=2"}, {"3 ranks"});
 }
 
+// The layout can be looked at, but nobody learns only from `train` that it cannot be trained.
+TEST_F(Cli, LayoutAndDoctorSayWhatPlanWouldRefuse) {
+  struct Case {
+    std::vector<std::string> sets;
+    std::string said;
+  };
+  const Case cases[] = {
+      {{"parallel.ep=2", "train.num_microbatches=3"},
+       "train.num_microbatches = 3, the number of the whole step"},
+      {{"parallel.pp=2", "parallel.vpp=2", "model.num_layers=4", "train.num_microbatches=6"},
+       "3 microbatches per replica with parallel.vpp = 2: needed a multiple of parallel.pp = 2"}};
+  for (const Case& c : cases) {
+    std::vector<std::string> words = {"plan", config_, "--ranks", "4"};
+    for (const std::string& set : c.sets) words.insert(words.end(), {"--set", set});
+    expect_refused(words, {c.said});
+    for (const char* command : {"layout", "doctor"}) {
+      words[0] = command;
+      const Ended ended = run(words);
+      EXPECT_EQ(ended.code, 0) << ended.err;
+      EXPECT_NE(ended.err.find("note: `pleat plan` and `pleat train` would refuse this"), std::string::npos);
+      EXPECT_NE(ended.err.find(c.said), std::string::npos) << command << ": " << ended.err;
+    }
+  }
+  const Ended fits =
+      run({"layout", config_, "--ranks", "4", "--set", "parallel.ep=2", "--set", "train.num_microbatches=4"});
+  EXPECT_EQ(fits.err, "");
+}
+
 TEST_F(Cli, BenchStepPrintsAResult) {
   write_file(folder_.at("tiny.json"), kPeer);
   const std::vector<std::string> command = {

@@ -117,6 +117,20 @@ TEST_F(MeshAlone, WhoDoesNotComeToAMeetingIsNamedAtTheDeadline) {
   }
 }
 
+TEST_F(MeshAlone, AMeetingEndsSoonAfterTheRankIsAskedToStop) {
+  const int ranks[] = {0, 1};
+  const auto begin = Clock::now();
+  try {
+    mesh_->meet(ranks, 3, 60, "a test",
+                [&] { return Clock::now() > begin + std::chrono::milliseconds(100); });
+    FAIL() << "nobody was missing";
+  } catch (const base::Error& e) {
+    EXPECT_EQ(e.code(), base::ExitCode::Retry);
+    EXPECT_STREQ(e.what(), "a test: asked to stop, and these ranks have not come: 1");
+  }
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(1));
+}
+
 TEST_F(MeshAlone, AMeetingEndsWhenAllHaveCome) {
   const int ranks[] = {0, 1};
   write({kMessage, 0, 3, 0});

@@ -48,6 +48,31 @@ TEST(StallDeathTest, EndsWithCode75AndATableThatNamesWhoIsMissingAndWhere) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
+// No time-out, but the process was asked to stop while a rank waits for one that never comes.
+void stall_when_asked() {
+  comm::Options options = short_timeout(0);
+  options.stop_seconds = 0.3;
+  const auto asked = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+  options.called_off = [asked] { return std::chrono::steady_clock::now() >= asked; };
+  LocalWorld world(2, options);
+  comm::run_ranks(world, [&](int rank) {
+    const std::vector<int> all = {0, 1};
+    const auto c = world.group("dp", all, rank);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(30));
+    c->barrier("step");
+  });
+}
+
+TEST(StallDeathTest, WithoutATimeOutARankThatIsAskedToStopDoesNotWaitForEver) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EXIT(
+      stall_when_asked(), ::testing::ExitedWithCode(75),
+      "stall: group 'dp' barrier #0 stage 'step'.*rank 0 has waited 0.[89] s, the time-out is 0.3 s(.|\n)*"
+      "1  NOT ARRIVED");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
 // Rank 0 fails; rank 1 is in no call that could be called off.
 void stuck_elsewhere() {
   LocalWorld world(2, short_timeout(0.3));

@@ -40,13 +40,14 @@ struct Place {
 };
 
 // What each door's rank says: "" where it has met the others, else its error.
-std::vector<std::string> meet_all(const std::vector<Door>& doors, double seconds) {
+std::vector<std::string> meet_all(const std::vector<Door>& doors, double seconds,
+                                  const std::function<bool()>& called_off = {}) {
   std::vector<std::string> said(doors.size());
   std::vector<std::thread> threads;
   for (size_t i = 0; i < doors.size(); ++i)
     threads.emplace_back([&, i] {
       try {
-        const tcp::Met met = tcp::meet(doors[i], seconds);
+        const tcp::Met met = tcp::meet(doors[i], seconds, called_off);
         for (int r = 0; r < doors[i].size; ++r)
           if (static_cast<bool>(met.peers[static_cast<size_t>(r)]) == (r == doors[i].rank))
             said[i] = "wrong peers";
@@ -77,6 +78,22 @@ TEST(Rendezvous, WhoIsMissingIsNamed) {
   const auto said = meet_all({place.door(0, 4), place.door(2, 4)}, 0.5);
   expect_in("these ranks have not come: 1, 3", said[0]);
   expect_in("rank 2 waited at rank 0 for the others to come", said[1]);
+}
+
+// Whoever waits, and for whatever: for others to come, at rank 0 for them, or for somebody to listen.
+TEST(Rendezvous, ARankThatIsAskedToStopWaitsNoLonger) {
+  Place place, nowhere;
+  const Door unreachable = nowhere.door(1, 2);
+  nowhere.listening.close();
+  const auto asked = in(0.3);
+  const auto begin = Clock::now();
+  const auto said =
+      meet_all({place.door(0, 4), place.door(2, 4), unreachable}, 60, [&] { return Clock::now() >= asked; });
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 0.3 + 1);
+  expect_in("rank 0 of 4 was asked to stop while it waited at port", said[0]);
+  expect_in("for these ranks to come: 1, 3", said[0]);
+  expect_in("rank 2 ", said[1]);  // asked itself, or rank 0 was gone by then
+  expect_in("rank 1 of 2 was asked to stop while it waited at 127.0.0.1:", said[2]);
 }
 
 TEST(Rendezvous, NobodyListens) {
@@ -410,10 +427,39 @@ TEST(DoorOfARun, TorchrunsVariables) {
   EXPECT_EQ(door.port, 29500);
   EXPECT_EQ(door.token, "run x");
   EXPECT_EQ(door.listening, -1);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}})), base::Error);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "0"}})), base::Error);
-  EXPECT_THROW(read_door(world, environment({{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500x"}})),
-               base::Error);
+}
+
+// Every wrong form: the variable, what was got, and what is needed.
+TEST(DoorOfARun, AWrongPlaceIsNamedWithWhatIsNeeded) {
+  using Values = std::map<std::string, std::string>;
+  const auto refused = [](const std::string& launcher, const Values& values, const std::string& got,
+                          const std::string& needed) {
+    try {
+      read_door(World{1, 4, 1, 4, launcher}, environment(values));
+      ADD_FAILURE() << "taken, but: " << got;
+    } catch (const base::Error& e) {
+      EXPECT_EQ(e.code(), base::ExitCode::BadInput);
+      expect_in(got, e.what());
+      expect_in(needed, e.what());
+    }
+  };
+  const std::string torchrun = "torchrun-style variables";
+  const Values slurm = {{"SLURM_STEP_NODELIST", "n1"}, {"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "0"}};
+  for (const char* wrong : {"", "http", "-1", "0", "65536", "29500x", "99999999999"}) {
+    const std::string got = fmt::format("MASTER_PORT='{}'", wrong);
+    refused(torchrun, {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", wrong}}, got, "from 1 to 65535");
+    Values both = slurm;
+    both["MASTER_PORT"] = wrong;
+    refused("Slurm", both, got, "from 1 to 65535");
+  }
+  refused(torchrun, {}, "MASTER_ADDR is not set, MASTER_PORT is not set", "needed MASTER_ADDR");
+  refused(torchrun, {{"MASTER_ADDR", "node7"}}, "MASTER_ADDR is 'node7', MASTER_PORT is not set",
+          "MASTER_PORT, a free port there from 1 to 65535");
+  refused(torchrun, {{"MASTER_PORT", "29500"}}, "MASTER_ADDR is not set, MASTER_PORT is '29500'",
+          "the machine of rank 0");
+  Values empty = slurm;
+  empty["MASTER_ADDR"] = "";
+  refused("Slurm", empty, "MASTER_ADDR is empty", "the machine of rank 0");
 }
 
 TEST(DoorOfARun, ADescriptorThatDoesNotListenIsRefusedByName) {

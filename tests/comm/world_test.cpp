@@ -116,14 +116,48 @@ TEST(World, InconsistentIsRefusedByName) {
   expect_refused({{"LOCAL_RANK", "0"}}, {"LOCAL_RANK=0", "not RANK"});
   expect_refused({{"OMPI_COMM_WORLD_SIZE", "4"}}, {"OMPI_COMM_WORLD_RANK"});
   expect_refused({{"SLURM_PROCID", "4"}}, {"SLURM_PROCID=4", "SLURM_NTASKS"});
-  expect_refused({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}}, {"RANK=4 with WORLD_SIZE=4"});
-  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"LOCAL_RANK", "0"}}, {"WORLD_SIZE=0"});
+  expect_refused({{"RANK", "4"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "0"}},
+                 {"RANK=4 with WORLD_SIZE=4", "needed a rank from 0 to 3"});
+  expect_refused({{"RANK", "0"}, {"WORLD_SIZE", "0"}, {"LOCAL_RANK", "0"}}, {"WORLD_SIZE='0'", "1 or more"});
   expect_refused({{"RANK", "-1"}, {"WORLD_SIZE", "4"}}, {"RANK='-1'"});
   expect_refused({{"RANK", "1x"}, {"WORLD_SIZE", "4"}}, {"RANK='1x'"});
   expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}}, {"LOCAL_RANK is not set"});
   expect_refused({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}}, {"LOCAL_RANK=2", "RANK=1"});
   expect_refused({{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}},
-                 {"LOCAL_RANK=2 of 2"});
+                 {"LOCAL_RANK=2 with LOCAL_WORLD_SIZE=2", "from 0 to 1"});
+}
+
+// Every wrong form of every variable: its name, what was got, and what is needed.
+TEST(World, AWrongVariableIsNamedWithWhatIsNeeded) {
+  const Variables right = {
+      {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}};
+  ASSERT_EQ(read(right).rank, 1);
+  for (const auto& [name, value] : right) {
+    const std::string lowest = name.find("SIZE") == std::string::npos ? "0 or more" : "1 or more";
+    for (const char* wrong : {"", " ", "two", "1x", "0x1", "-1", "1.5", "99999999999"}) {
+      Variables variables = right;
+      variables[name] = wrong;
+      expect_refused(variables, {name + "='" + wrong + "'", "needed a whole number, " + lowest});
+    }
+    expect_refused({{name, value}}, {name + "=" + value, name == "RANK" ? "not WORLD_SIZE" : "not RANK"});
+  }
+  Variables variables = right;
+  variables["RANK"] = "";
+  expect_refused(variables, {"or the variable unset"});
+  variables = right;
+  variables.erase("LOCAL_RANK");
+  expect_refused(variables,
+                 {"RANK=1 WORLD_SIZE=4 but LOCAL_RANK is not set", "needed the number of this rank"});
+  variables = right;
+  variables["LOCAL_WORLD_SIZE"] = "5";
+  expect_refused(variables, {"LOCAL_WORLD_SIZE=5 with WORLD_SIZE=4", "from 1 to 4"});
+  variables = right;
+  variables["LOCAL_RANK"] = "4";
+  variables.erase("LOCAL_WORLD_SIZE");
+  expect_refused(variables, {"LOCAL_RANK=4 with WORLD_SIZE=4", "from 0 to 3"});
+  variables = right;
+  variables["RANK"] = "0";
+  expect_refused(variables, {"LOCAL_RANK=1 with RANK=0", "from 0 to 0"});
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -125,6 +126,95 @@ TEST_F(Launch, ARankThatCannotWriteItsShareEndsTheSaveOnAll) {
   EXPECT_EQ(PleatProcess(folder_.path(), words("full", {})).wait().code, 0);
   EXPECT_EQ(PleatProcess(folder_.path(), words("empty", {})).wait().code, 0);
   EXPECT_EQ(digest("full"), digest("empty"));
+}
+
+// Nobody else has come: there is no step to finish, and nothing to save.
+TEST_F(Launch, ASignalEndsTheWaitForOtherRanks) {
+  std::vector<std::string> all = words("door", {});
+  all.erase(all.begin(), all.begin() + 5);
+  all.insert(all.begin(), {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1",
+                           PLEAT_BINARY});
+  PleatProcess process(folder_.path(), all, "/usr/bin/env");
+  while (process.running() && !process.catches(SIGTERM))
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto begin = std::chrono::steady_clock::now();
+  process.send(SIGTERM);
+  const Ended ended = process.wait();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  EXPECT_EQ(ended.code, 75) << ended.err;
+  EXPECT_LT(seconds, 1.5) << ended.err;
+  EXPECT_NE(ended.err.find("rank 1 of 2 was asked to stop while it waited at 127.0.0.1:1"), std::string::npos)
+      << ended.err;
+}
+
+// What one rank is asked all do: nobody is left waiting for it.
+TEST_F(Launch, ASignalToOneRankStopsAllAfterTheStep) {
+  PleatProcess process(folder_.path(), words("one", {}));
+  wait_for_step(process, "one", 15);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGTERM);
+  const Ended stopped = process.wait();
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  EXPECT_EQ(stopped.err.find("stall"), std::string::npos) << stopped.err;
+  EXPECT_EQ(PleatProcess(folder_.path(), words("one", {})).wait().code, 0);
+  EXPECT_EQ(PleatProcess(folder_.path(), words("through", {})).wait().code, 0);
+  EXPECT_EQ(digest("one"), digest("through"));
+}
+
+// It waits in a call for a rank that does not come, and cannot stop between steps.
+TEST_F(Launch, ASignalToARankThatIsStuckEndsWithTheTimeOut) {
+  std::vector<std::string> with = words("stuck", {});
+  with.insert(with.end(), {"--set", "comm.timeout=2"});
+  PleatProcess process(folder_.path(), with);
+  wait_for_step(process, "stuck", 5);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  ::kill(ranks[0], SIGTERM);
+  const Ended ended = process.wait();
+  EXPECT_EQ(ended.code, 75) << ended.err;
+  for (const char* said : {"rank 0 has waited", "is stopped", "rank 1 was stopped: killed"})
+    EXPECT_NE(ended.err.find(said), std::string::npos) << said << " in: " << ended.err;
+}
+
+TEST_F(Launch, WindowsBetweenProcessesAreRefusedBeforeDataIsPrepared) {
+  pleat::testing::write_file(folder_.at("notes.txt"), testing::made_up_text(6000, 3));
+  std::vector<std::string> with = words("windows", {});
+  const std::string file = folder_.at("text.toml");
+  pleat::testing::write_file(file, testing::run_toml(folder_.at("notes.txt"), folder_.at("windows"), kSteps) +
+                                       "data.separator = \"\\n\\n\"\ndata.valid_split = 0.2\n");
+  with[6] = file;
+  with.insert(with.end(), {"--set", "parallel.exchange=windows"});
+  const Ended ended = PleatProcess(folder_.path(), with).wait();
+  EXPECT_EQ(ended.code, 65) << ended.err;
+  EXPECT_NE(ended.err.find("parallel.exchange = \"windows\" cannot be: ranks are processes"),
+            std::string::npos)
+      << ended.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.at("windows"))) << "data was prepared";
+}
+
+// Found by every rank before they meet, and found by all of them together.
+TEST_F(Launch, AnErrorOfAllRanksIsSaidOnce) {
+  const auto count = [](const std::string& text, const std::string& words) {
+    int found = 0;
+    for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++found;
+    return found;
+  };
+  const auto expect_once = [&](const std::vector<std::string>& arguments, int ranks,
+                               const std::string& error) {
+    const Ended ended = PleatProcess(folder_.path(), arguments).wait();
+    EXPECT_EQ(ended.code, 65) << ended.err;
+    EXPECT_EQ(count(ended.err, error), 1) << ended.err;
+    EXPECT_EQ(count(ended.err, "ends with the same error as rank"), ranks - 1) << ended.err;
+  };
+  expect_once({"launch", "--ranks", "3", "train", folder_.at("missing.toml")}, 3, "missing.toml");
+  expect_once({"launch", "--ranks", "3", "train", "x.toml", "--bogus"}, 3, "--bogus");
+  std::vector<std::string> with = words("windows", {});
+  with.insert(with.end(), {"--set", "parallel.exchange=windows"});
+  expect_once(with, 2, "parallel.exchange = \"windows\" cannot be");
 }
 
 TEST_F(Launch, WordsThatMakeNoSenseAreRefused) {

@@ -14,6 +14,20 @@
 namespace pleat::train {
 namespace {
 
+// Nothing is waited for or followed, and nothing prepared before.
+TEST_F(RunFolder, ALockThatIsNoPlainFileIsRefusedWithOrWithoutLocking) {
+  write_file(at("victim"), "precious");
+  for (const char* name : {"pipe", "link/checkpoints"}) fs::create_directories(at(name));
+  ASSERT_EQ(::mkfifo(at("pipe/LOCK").c_str(), 0644), 0);
+  fs::create_symlink(at("victim"), at("link/checkpoints/LOCK"));
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"run.toml"}, std::vector<std::string>{"run.toml", "--no-lock"}}) {
+    expect(train(arguments, "log.run_dir=pipe"), 74, {"pipe/LOCK' is a pipe; needed a plain file"});
+    expect(train(arguments, "log.run_dir=link"), 74, {"checkpoints/LOCK' is a symbolic link"});
+  }
+  EXPECT_EQ(read_file(at("victim")), "precious");
+}
+
 // The run prepares text with data.separator: its record could not be read again.
 TEST_F(RunFolder, ARunThatPreparedItsTextIsResumedMovedAndRead) {
   expect(train({"run.toml"}, "log.run_dir=whole"), 0);

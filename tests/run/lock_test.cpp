@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <filesystem>
@@ -79,6 +81,41 @@ TEST(RunLock, ALockFileThatWasReplacedIsNotKept) {
   EXPECT_FALSE(Lock::is_held(folder.at("run")));
   const Lock other = Lock::take(folder.at("run"));
   EXPECT_NE(message_of([&] { lock.require_kept(); }).find("removed or replaced"), std::string::npos);
+}
+
+// Nothing is waited for, followed or written: the error says what is there.
+TEST(RunLock, ALockThatIsNoPlainFileIsRefused) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  const auto expect_refused = [&](const std::string& name, const std::string& what) {
+    const std::string run = folder.at(name);
+    for (const std::string& message :
+         {message_of([&] { Lock::take(run); }), message_of([&] { require_lock_is_file(run); })})
+      EXPECT_NE(message.find(fmt::format("'{}/LOCK' is {}; needed a plain file", run, what)),
+                std::string::npos)
+          << message;
+    EXPECT_FALSE(Lock::is_held(run));
+    EXPECT_NE(fs::symlink_status(run + "/LOCK").type(), fs::file_type::not_found) << "it was removed";
+  };
+  for (const char* name : {"pipe", "link", "nowhere", "folder", "device"})
+    fs::create_directory(folder.at(name));
+  ASSERT_EQ(::mkfifo(folder.at("pipe/LOCK").c_str(), 0644), 0);
+  expect_refused("pipe", "a pipe");
+  testing::write_file(folder.at("victim"), "precious");
+  fs::create_symlink(folder.at("victim"), folder.at("link/LOCK"));
+  expect_refused("link", "a symbolic link");
+  EXPECT_EQ(testing::read_file(folder.at("victim")), "precious");
+  fs::create_symlink(folder.at("gone"), folder.at("nowhere/LOCK"));
+  expect_refused("nowhere", "a symbolic link");
+  EXPECT_FALSE(fs::exists(folder.at("gone")));
+  fs::create_directory(folder.at("folder/LOCK"));
+  expect_refused("folder", "a folder");
+  // Who may not make devices cannot look at one either.
+  if (::mknod(folder.at("device/LOCK").c_str(), S_IFCHR | 0666, makedev(1, 3)) == 0)
+    expect_refused("device", "a device");
+  EXPECT_EQ(message_of([&] { require_lock_is_file(folder.at("not there")); }), "");
+  { Lock::take(folder.at("plain")).sign(); }
+  EXPECT_EQ(message_of([&] { require_lock_is_file(folder.at("plain")); }), "");
 }
 
 TEST(RunPlace, AFolderIsKnownByMoreThanItsName) {

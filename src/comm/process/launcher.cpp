@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "comm/door.h"
+#include "comm/process/said.h"
 #include "comm/tcp/handshake.h"
 
 extern char** environ;
@@ -108,6 +109,7 @@ class Launch {
   void start() {
     tcp::Socket listening = tcp::listen_at(0);
     const std::string port = std::to_string(tcp::port_of(listening)), token = random_token();
+    const Said said;
     const pid_t parent = getpid();
     const std::string size = std::to_string(options_.num_ranks);
     for (int r = 0; r < options_.num_ranks; ++r) {
@@ -120,6 +122,7 @@ class Launch {
                             {"MASTER_ADDR", "127.0.0.1"},
                             {"MASTER_PORT", port},
                             {kTokenVariable, token},
+                            {kSaidVariable, said.descriptor() < 0 ? "" : std::to_string(said.descriptor())},
                             {kListeningVariable, r == 0 ? std::to_string(listening.descriptor()) : ""}});
       std::vector<std::string> words = command_;
       const std::vector<char*> arguments = pointers(words), variables = pointers(environment);
@@ -134,6 +137,7 @@ class Launch {
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent) _exit(static_cast<int>(base::ExitCode::Retry));
         if (r == 0) fcntl(listening.descriptor(), F_SETFD, 0);
+        if (said.descriptor() >= 0) fcntl(said.descriptor(), F_SETFD, 0);
         sigprocmask(SIG_SETMASK, &before_, nullptr);
         execve(arguments[0], arguments.data(), variables.data());
         _exit(127);

@@ -1,11 +1,8 @@
 #include "comm/tcp/handshake.h"
 
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <fstream>
 #include <type_traits>
 
 #include "base/error.h"
@@ -73,33 +70,24 @@ bool equal(const Proof& a, const Proof& b) {
   return difference == std::byte{};
 }
 
-std::string host_name() {
-  char name[65] = {};
-  if (gethostname(name, sizeof name - 1) != 0) std::strcpy(name, "?");
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot;
-  std::getline(file, boot);
-  return fmt::format("{} {}", name, boot.substr(0, 13));
-}
-
 void introduce(const Socket& socket, Hello hello, uint32_t expected, const std::string& token,
-               Clock::time_point deadline, const std::string& here) {
+               const Until& until, const std::string& here) {
   std::string why;
   const auto fail = [&](const std::string& what) {
     base::fail_with(base::ExitCode::Retry, "{}: {}", here, what);
   };
   Greeting greeting;
   greeting.magic = {};
-  if (!read_all(socket, std::as_writable_bytes(std::span(&greeting, 1)), deadline, why)) fail(why);
+  if (!read_all(socket, std::as_writable_bytes(std::span(&greeting, 1)), until, why)) fail(why);
   if (greeting.magic != kMagic) fail("who listens there is no rank of a run");
   if (greeting.version != kVersion)
     fail(fmt::format("it speaks version {}, this program {}: all ranks need one build", greeting.version,
                      kVersion));
   hello.nonce = make_nonce();
   hello.proof = prove(token, greeting, hello);
-  if (!write_all(socket, bytes_of(hello), deadline, why)) fail(why);
+  if (!write_all(socket, bytes_of(hello), until, why)) fail(why);
   Answer answer;
-  if (!read_all(socket, std::as_writable_bytes(std::span(&answer, 1)), deadline, why)) fail(why);
+  if (!read_all(socket, std::as_writable_bytes(std::span(&answer, 1)), until, why)) fail(why);
   answer.why[sizeof answer.why - 1] = 0;
   if (answer.accepted == 0) fail(one_line(answer.why));
   if (!equal(answer.proof, prove_back(token, hello, answer)))

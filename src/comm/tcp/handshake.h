@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/host_name.h"
 #include "comm/tcp/socket.h"
 
 namespace pleat::comm::tcp {
@@ -47,11 +48,11 @@ Proof prove(const std::string& token, const Greeting& greeting, Hello hello);   
 Proof prove_back(const std::string& token, const Hello& hello, Answer answer);  // for Answer::proof
 bool equal(const Proof& a, const Proof& b);
 
-// The machine this process runs on, as far as memory is shared.
-std::string host_name();
+// What Hello::host is made of, also for those who share windows.
+using base::host_name;
 
 // The connecting side: until accepted. Throws (Retry) with the reason; `here` says who tries what.
 void introduce(const Socket& socket, Hello hello, uint32_t expected, const std::string& token,
-               Clock::time_point deadline, const std::string& here);
+               const Until& until, const std::string& here);
 
 }  // namespace pleat::comm::tcp

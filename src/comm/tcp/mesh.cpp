@@ -217,9 +217,11 @@ std::string Mesh::why_lost(int rank) {
   return peers_[static_cast<size_t>(rank)]->why_lost;
 }
 
-void Mesh::meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here) {
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+void Mesh::meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here,
+                const std::function<bool()>& called_off) {
+  const Until until(
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)),
+      called_off);
   std::vector<Awaited> awaited(ranks.size());
   std::vector<Awaited*> all;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -234,12 +236,12 @@ void Mesh::meet(std::span<const int> ranks, uint64_t channel, double seconds, co
     give_up(all);
     throw;
   }
-  wait(all, &deadline, here);
+  wait(all, &until, here);
 }
 
 void Mesh::wait(std::span<Awaited* const> all, const std::string& here) { wait(all, nullptr, here); }
 
-void Mesh::wait(std::span<Awaited* const> all, const Clock::time_point* deadline, const std::string& here) {
+void Mesh::wait(std::span<Awaited* const> all, const Until* until, const std::string& here) {
   std::unique_lock lock(mutex_);
   const auto waits = [](const Awaited* a) {
     return a->state == Awaited::State::Waiting || a->state == Awaited::State::Arriving;
@@ -252,19 +254,22 @@ void Mesh::wait(std::span<Awaited* const> all, const Clock::time_point* deadline
            std::any_of(all.begin(), all.end(), broken);
   };
   std::vector<int> missing;
-  if (deadline == nullptr) {
+  bool stopped = false;
+  if (until == nullptr) {
     changed_.wait(lock, over);
-  } else if (!changed_.wait_until(lock, *deadline, over)) {
+  } else {
+    while (!over() && !until->is_over()) changed_.wait_for(lock, kTick, over);
+    stopped = until->is_called_off();
     for (const Awaited* a : all)
-      if (waits(a)) missing.push_back(a->from);
+      if (!over() && waits(a)) missing.push_back(a->from);
   }
   const auto fault = std::find_if(all.begin(), all.end(), broken);
   if (fault == all.end() && std::none_of(all.begin(), all.end(), waits)) return;
   lock.unlock();
   give_up(all);
   if (!missing.empty())
-    base::fail_with(base::ExitCode::Retry, "{}: these ranks have not come: {}", here,
-                    fmt::join(missing, ", "));
+    base::fail_with(base::ExitCode::Retry, "{}: {}these ranks have not come: {}", here,
+                    stopped ? "asked to stop, and " : "", fmt::join(missing, ", "));
   if (fault == all.end())
     base::fail_with(base::ExitCode::Retry, "{}: given up, another thread of this rank has failed", here);
   if ((*fault)->state == Awaited::State::Lost) fail_lost((*fault)->from, here);

@@ -54,8 +54,9 @@ class Mesh {
   // Until none of them waits any more. Throws likewise; the memory is free then too.
   void wait(std::span<Awaited* const> all, const std::string& here);
   // Until each of `ranks`, this one among them, has called it. Throws likewise, and after `seconds`, naming those that
-  // have not. Each tells each: so everybody knows who is missing, not only who waits for it.
-  void meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here);
+  // have not; soon after `called_off` becomes true as well. Each tells each: so everybody knows who is missing, not only who waits for it.
+  void meet(std::span<const int> ranks, uint64_t channel, double seconds, const std::string& here,
+            const std::function<bool()>& called_off = {});
 
   // What a rank did that ended its connection here; "" if it has not, or has just gone.
   std::string why_lost(int rank);
@@ -108,7 +109,7 @@ class Mesh {
   [[noreturn]] void fail_lost(int rank, const std::string& here);
   void give_up(std::span<Awaited* const> all);
   // Without a deadline: as long as it takes.
-  void wait(std::span<Awaited* const> all, const Clock::time_point* deadline, const std::string& here);
+  void wait(std::span<Awaited* const> all, const Until* until, const std::string& here);
 
   int rank_;
   std::vector<std::unique_ptr<Peer>> peers_;

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/host_name.h"
 
 namespace pleat::comm::tcp {
 namespace {
@@ -38,14 +39,19 @@ class Acceptor {
   int port() const { return port_of(listening_); }
 
   // Fills peers, known and hosts of all ranks in `expected`.
-  void accept(std::vector<int> expected, Met& met, std::vector<Known>& known, Clock::time_point deadline) {
+  void accept(std::vector<int> expected, Met& met, std::vector<Known>& known, const Until& until) {
     while (!expected.empty()) {
-      if (Clock::now() >= deadline)
+      if (until.is_called_off())
+        base::fail_with(
+            base::ExitCode::Retry,
+            "rank {} of {} was asked to stop while it waited at port {} for these ranks to come: {}",
+            door_.rank, door_.size, port(), fmt::join(expected, ", "));
+      if (Clock::now() >= until.deadline)
         base::fail_with(base::ExitCode::Retry,
                         "rank {} has waited at port {}, and these ranks have not come: {}{}{}", door_.rank,
                         port(), fmt::join(expected, ", "), hindered_,
                         refused_.empty() ? "" : "; turned away: " + refused_);
-      wait(deadline);
+      wait(until.deadline);
       accept_waiting();
       for (size_t i = 0; i < pending_.size();) {
         if (const std::optional<uint32_t> rank = hear(pending_[i], expected, known)) {
@@ -200,15 +206,23 @@ std::vector<int> between(int first, int end) {
 
 }  // namespace
 
-Met meet(const Door& door, double seconds) {
-  const auto deadline =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+Met meet(const Door& door, double seconds, const std::function<bool()>& called_off) {
+  const Until until(
+      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)),
+      called_off);
+  // What a call says that was cut short is not why this rank ends.
+  const auto require_not_called_off = [&] {
+    if (until.is_called_off())
+      base::fail_with(base::ExitCode::Retry,
+                      "rank {} of {} was asked to stop while it waited at {}:{} for the other ranks",
+                      door.rank, door.size, door.address, door.port);
+  };
   const auto n = static_cast<size_t>(door.size);
   Met met;
   met.peers.resize(n);
   met.hosts.resize(n);
   std::vector<Known> known(n);
-  const std::string own_host = host_name();
+  const std::string own_host = base::host_name();
   met.hosts[static_cast<size_t>(door.rank)] = own_host;
   put(known[static_cast<size_t>(door.rank)].host, own_host);
   std::string why;
@@ -216,11 +230,13 @@ Met meet(const Door& door, double seconds) {
   const std::span<std::byte> start = std::as_writable_bytes(std::span(met.start));
   if (door.rank == 0) {
     Acceptor acceptor(door, door.listening >= 0 ? take_listening(door.listening) : listen_at(door.port));
-    acceptor.accept(between(1, door.size), met, known, deadline);
+    acceptor.accept(between(1, door.size), met, known, until);
     met.start = make_nonce();
     for (size_t r = 1; r < n; ++r)
-      if (!write_all(met.peers[r], start, deadline, why) || !write_all(met.peers[r], list, deadline, why))
+      if (!write_all(met.peers[r], start, until, why) || !write_all(met.peers[r], list, until, why)) {
+        require_not_called_off();
         base::fail_with(base::ExitCode::Retry, "rank 0 has lost rank {} at the start: {}", r, why);
+      }
     return met;
   }
   Acceptor acceptor(door, listen_at(0));
@@ -233,17 +249,25 @@ Met meet(const Door& door, double seconds) {
     const std::string here =
         fmt::format("rank {} cannot reach rank {} at {}:{}", door.rank, to, address, port);
     try {
-      met.peers[static_cast<size_t>(to)] = connect_to(address, port, deadline);
+      met.peers[static_cast<size_t>(to)] = connect_to(address, port, until);
     } catch (const base::Error& e) {
+      require_not_called_off();
       base::fail_with(base::ExitCode::Retry, "{} within {:g} s ({})", here, seconds, e.what());
     }
-    introduce(met.peers[static_cast<size_t>(to)], hello, static_cast<uint32_t>(to), door.token, deadline,
-              here);
+    try {
+      introduce(met.peers[static_cast<size_t>(to)], hello, static_cast<uint32_t>(to), door.token, until,
+                here);
+    } catch (const base::Error&) {
+      require_not_called_off();
+      throw;
+    }
   };
   connect(0, door.address, door.port);
-  if (!read_all(met.peers[0], start, deadline, why) || !read_all(met.peers[0], list, deadline, why))
+  if (!read_all(met.peers[0], start, until, why) || !read_all(met.peers[0], list, until, why)) {
+    require_not_called_off();
     base::fail_with(base::ExitCode::Retry, "rank {} waited at rank 0 for the others to come: {}", door.rank,
                     why);
+  }
   for (size_t r = 0; r < n; ++r) {
     known[r].address[sizeof known[r].address - 1] = 0;
     known[r].host[sizeof known[r].host - 1] = 0;
@@ -256,7 +280,7 @@ Met meet(const Door& door, double seconds) {
     connect(r, met.hosts[static_cast<size_t>(r)] == met.hosts[0] ? first : k.address,
             static_cast<int>(k.port));
   }
-  acceptor.accept(between(door.rank + 1, door.size), met, known, deadline);
+  acceptor.accept(between(door.rank + 1, door.size), met, known, until);
   return met;
 }
 

@@ -5,6 +5,7 @@
 // named.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,8 @@ struct Met {
   Nonce start{};                   // the same on all ranks, another at each start
 };
 
-// Throws base::Error (Retry), naming who is missing or cannot be reached, at the latest after `seconds`.
-Met meet(const Door& door, double seconds);
+// Throws base::Error (Retry), naming who is missing or cannot be reached, at the latest after `seconds`; before, and
+// saying so, within a second of `called_off` becoming true.
+Met meet(const Door& door, double seconds, const std::function<bool()>& called_off = {});
 
 }  // namespace pleat::comm::tcp

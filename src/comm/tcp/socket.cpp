@@ -20,6 +20,9 @@
 namespace pleat::comm::tcp {
 namespace {
 
+// Between two questions whether a wait is called off.
+constexpr int64_t kAskAgainMs = 200;
+
 void prepare(int descriptor) {
   const int on = 1;
   (void)setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -51,14 +54,16 @@ void Socket::close() {
   descriptor_ = -1;
 }
 
-bool wait_for(int descriptor, short events, Clock::time_point deadline) {
+bool wait_for(int descriptor, short events, const Until& until) {
+  const int64_t longest = until.called_off ? kAskAgainMs : 60'000;
   for (;;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(until.deadline - Clock::now()).count();
     pollfd one{descriptor, events, 0};
-    const int ready = ::poll(&one, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 60'000)));
+    const int ready = ::poll(&one, 1, static_cast<int>(std::clamp<int64_t>(left, 0, longest)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) return true;  // the call that follows says what is wrong
-    if (left <= 0) return false;
+    if (left <= 0 || until.is_called_off()) return false;
   }
 }
 
@@ -100,7 +105,7 @@ int port_of(const Socket& listening) {
                                         : reinterpret_cast<const sockaddr_in&>(at).sin_port);
 }
 
-Socket connect_to(const std::string& address, int port, Clock::time_point deadline) {
+Socket connect_to(const std::string& address, int port, const Until& until) {
   std::string why = "no answer";
   for (;;) {
     addrinfo hints{}, *found = nullptr;
@@ -117,7 +122,7 @@ Socket connect_to(const std::string& address, int port, Clock::time_point deadli
       prepare(socket.descriptor());
       int error = ::connect(socket.descriptor(), a->ai_addr, a->ai_addrlen) == 0 ? 0 : errno;
       if (error == EINPROGRESS) {
-        const auto soon = std::min(deadline, Clock::now() + std::chrono::seconds(5));
+        const Until soon(std::min(until.deadline, Clock::now() + std::chrono::seconds(5)), until.called_off);
         socklen_t length = sizeof error;
         if (!wait_for(socket.descriptor(), POLLOUT, soon))
           error = ETIMEDOUT;
@@ -127,7 +132,7 @@ Socket connect_to(const std::string& address, int port, Clock::time_point deadli
       if (error == 0) return socket;
       why = std::strerror(error);
     }
-    if (Clock::now() >= deadline) base::fail_with(base::ExitCode::Retry, "{}:{}: {}", address, port, why);
+    if (until.is_over()) base::fail_with(base::ExitCode::Retry, "{}:{}: {}", address, port, why);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -170,8 +175,7 @@ std::string address_of_peer(const Socket& socket) {
   return all.starts_with(kMapped) ? all.substr(kMapped.size()) : all;
 }
 
-bool write_all(const Socket& socket, std::span<const std::byte> bytes, Clock::time_point deadline,
-               std::string& why) {
+bool write_all(const Socket& socket, std::span<const std::byte> bytes, const Until& until, std::string& why) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(socket.descriptor(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n > 0) {
@@ -179,7 +183,7 @@ bool write_all(const Socket& socket, std::span<const std::byte> bytes, Clock::ti
     } else if (n < 0 && errno != EAGAIN && errno != EINTR) {
       why = words();
       return false;
-    } else if (!wait_for(socket.descriptor(), POLLOUT, deadline)) {
+    } else if (!wait_for(socket.descriptor(), POLLOUT, until)) {
       why = "it takes nothing";
       return false;
     }
@@ -187,8 +191,7 @@ bool write_all(const Socket& socket, std::span<const std::byte> bytes, Clock::ti
   return true;
 }
 
-bool read_all(const Socket& socket, std::span<std::byte> bytes, Clock::time_point deadline,
-              std::string& why) {
+bool read_all(const Socket& socket, std::span<std::byte> bytes, const Until& until, std::string& why) {
   while (!bytes.empty()) {
     const ssize_t n = ::recv(socket.descriptor(), bytes.data(), bytes.size(), 0);
     if (n > 0) {
@@ -199,7 +202,7 @@ bool read_all(const Socket& socket, std::span<std::byte> bytes, Clock::time_poin
     } else if (errno != EAGAIN && errno != EINTR) {
       why = words();
       return false;
-    } else if (!wait_for(socket.descriptor(), POLLIN, deadline)) {
+    } else if (!wait_for(socket.descriptor(), POLLIN, until)) {
       why = "no answer";
       return false;
     }

@@ -128,7 +128,7 @@ std::string memory_name(const tcp::Door& door, const tcp::Met& met) {
 void run_tcp_rank(const tcp::Door& door, const Options& options,
                   const std::function<void(Endpoint& endpoint, int num_here)>& fn, double shortest_start) {
   const double start_seconds = std::max(options.timeout_seconds, shortest_start);
-  tcp::Met met = tcp::meet(door, start_seconds);
+  tcp::Met met = tcp::meet(door, start_seconds, options.called_off);
   tcp::Mirrors mirrors(met.hosts, door.rank);
   std::vector<int> near, far;
   for (int r = 0; r < door.size; ++r) (mirrors.is_far(r) ? far : near).push_back(r);
@@ -155,11 +155,11 @@ void run_tcp_rank(const tcp::Door& door, const Options& options,
     memory = std::make_unique<tcp::SharedMemory>(memory_name(door, met), Board::bytes_for(near.size()), make);
   };
   if (makes) find(tcp::SharedMemory::Make::Yes);
-  mesh.meet(near, kStartChannel + 1, start_seconds, starting);
+  mesh.meet(near, kStartChannel + 1, start_seconds, starting, options.called_off);
   if (!makes) find(tcp::SharedMemory::Make::No);
   Board board(memory->data(), near, place);
   // Nobody may look for a process that has not said who it is.
-  mesh.meet(near, kStartChannel + 2, start_seconds, starting);
+  mesh.meet(near, kStartChannel + 2, start_seconds, starting, options.called_off);
   if (makes) memory->forget_name();
 
   Watchdog::View view = board.view(door.size);
