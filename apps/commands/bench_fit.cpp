@@ -56,10 +56,12 @@ int run_fit(const FitArguments& a) {
                        {"off by, mean", kRight},
                        {"worst", kRight}});
   for (const cost::CurveFit& f : fitted.fits)
-    table.add_row({std::string(name_of(f.of)), fmt::format("{}", f.points), fmt::format("{:.3f}", f.curve.launch),
-                   fmt::format("{:.3f}", f.curve.flops), fmt::format("{:.3f}", f.curve.bytes),
-                   fmt::format("{:.1f} %", 100 * f.mean_error), fmt::format("{:.1f} %", 100 * f.worst_error)});
-  fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, fitted.curves.source, a.out);
+    table.add_row({std::string(name_of(f.of)), fmt::format("{}", f.points),
+                   fmt::format("{:.3f}", f.curve.launch), fmt::format("{:.3f}", f.curve.flops),
+                   fmt::format("{:.3f}", f.curve.bytes), fmt::format("{:.1f} %", 100 * f.mean_error),
+                   fmt::format("{:.1f} %", 100 * f.worst_error)});
+  fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, fitted.curves.source,
+             a.out);
   return 0;
 }
 
@@ -67,11 +69,14 @@ int run_fit(const FitArguments& a) {
 
 void add_bench_fit(CLI::App& command, Action& chosen) {
   auto a = std::make_shared<FitArguments>();
-  command.add_option("costs", a->costs, "Files that `pleat bench costs` wrote, all of one machine")->required();
-  command.add_option("--out", a->out, "The file of curves to write, for `pleat simulate --curves`")->required();
-  command.add_option("--machine", a->machine,
-                     fmt::format("Whose rates the costs are compared with (default {}; {} for costs of a CPU)",
-                                 cost::kDefaultGpu, cost::kDefaultCpu));
+  command.add_option("costs", a->costs, "Files that `pleat bench costs` wrote, all of one machine")
+      ->required();
+  command.add_option("--out", a->out, "The file of curves to write, for `pleat simulate --curves`")
+      ->required();
+  command.add_option(
+      "--machine", a->machine,
+      fmt::format("Whose rates the costs are compared with (default {}; {} for costs of a CPU)",
+                  cost::kDefaultGpu, cost::kDefaultCpu));
   command.add_flag("--json", a->json, "Print JSON instead of the table");
   add_example(command, "pleat bench fit costs-qwen3.json costs-mixtral.json --out curves.toml");
   command.callback([a, &chosen] { chosen = [a] { return run_fit(*a); }; });

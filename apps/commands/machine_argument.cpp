@@ -20,7 +20,8 @@ schedule::Ground MachineArgument::ground() const {
   if (name.empty()) name = joined && joined->machine.kind == "cpu" ? cost::kDefaultCpu : cost::kDefaultGpu;
   std::optional<cost::Curves> own;
   if (!curves.empty()) own = cost::curves_from_toml(config::toml_file_text(curves), curves);
-  schedule::Ground ground = schedule::make_ground(cost::find_machine(name), std::move(joined), std::move(own));
+  schedule::Ground ground =
+      schedule::make_ground(cost::find_machine(name), std::move(joined), std::move(own));
   ground.contention = !alone;
   return ground;
 }
@@ -34,8 +35,9 @@ void add_machine_argument(CLI::App& command, MachineArgument& a) {
       .add_option("--costs", a.costs,
                   "Measured stages of that machine, as `pleat bench costs` writes them (repeatable)")
       ->allow_extra_args(false);
-  command.add_option("--curves", a.curves,
-                     "What is reached of its rates where nothing was measured, as `pleat bench fit` writes it");
+  command.add_option(
+      "--curves", a.curves,
+      "What is reached of its rates where nothing was measured, as `pleat bench fit` writes it");
   command.add_flag("--alone", a.alone,
                    "Stages that run at the same time do not slow each other; compute lanes take turns");
 }

@@ -40,7 +40,8 @@ int list_machines(bool as_json) {
   if (as_json)
     fmt::print("{}\n", out.dump(1));
   else
-    fmt::print("{}\n`pleat machines NAME` prints the file: change a copy, and give it to --machine\n", table.text());
+    fmt::print("{}\n`pleat machines NAME` prints the file: change a copy, and give it to --machine\n",
+               table.text());
   return 0;
 }
 
@@ -73,7 +74,9 @@ void add_machines(CLI::App& command, Action& chosen) {
   command.add_flag("--json", *json, "The list, machine-readable");
   add_example(command, "pleat machines h100 > mine.toml");
   command.callback([=, &chosen] {
-    chosen = [=] { return *keys ? print_keys() : name->empty() ? list_machines(*json) : print_machine(*name); };
+    chosen = [=] {
+      return *keys ? print_keys() : name->empty() ? list_machines(*json) : print_machine(*name);
+    };
   });
 }
 

@@ -336,7 +336,8 @@ struct Verdict {
   // Behind everything else: what does not fit is an error.
   int end(bool as_json) const {
     if (machine.empty()) return 0;
-    if (!fit.fits()) base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine, fit.text);
+    if (!fit.fits())
+      base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine, fit.text);
     if (!as_json) fmt::print("\non machine '{}' the step {}\n", machine, fit.text);
     return 0;
   }

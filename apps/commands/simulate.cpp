@@ -55,9 +55,11 @@ cost::RankLoad load_of(const SimulateArguments& a, const config::Config& config,
   if (a.load == 1 && a.load_from.empty()) return {};
   if (config.moe.num_experts == 0) base::fail("--load and --load-from: the model has no experts");
   if (a.load_from.empty())
-    return cost::drawn_load(a.load, config.moe.num_experts, mesh.ep, static_cast<uint64_t>(config.train.seed));
+    return cost::drawn_load(a.load, config.moe.num_experts, mesh.ep,
+                            static_cast<uint64_t>(config.train.seed));
   std::map<int, std::vector<int64_t>> loads;
-  for (const report::RouterHealth& health : report::read_run(a.load_from).health) loads[health.layer] = health.load;
+  for (const report::RouterHealth& health : report::read_run(a.load_from).health)
+    loads[health.layer] = health.load;
   if (loads.empty()) base::fail("--load-from {}: its log has no loads of experts", a.load_from);
   return cost::recorded_load(loads, config.moe.num_experts, mesh.ep);
 }
@@ -103,10 +105,11 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
                           fmt::format("plan of pipeline rank {}", i));
     memory.push_back(train::stage_memory(s.config, s.ranks.mesh, s.ranks.programs[i], s.plans.back()));
   }
-  s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine), a.ranks, memory);
+  s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine), a.ranks,
+                            memory);
   s.plan_s = watch.lap();
-  s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground, load_of(a, s.config, s.ranks.mesh),
-                                                     &network);
+  s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground,
+                                                     load_of(a, s.config, s.ranks.mesh), &network);
   s.times = s.step->run();
   s.simulate_s = watch.lap();
   s.figures = schedule::step_figures(s.config, a.ranks, s.ground.machine, s.times.step_ns);
@@ -152,8 +155,9 @@ interpret::StepParts parts_by_link(const Simulated& s, size_t stage) {
         if (class_of(st.op) == program::OpClass::Host) return "waits of the host";
         if (interpret::goes_to_others(st.op)) {
           const program::StageTime t = s.step->pricer()(p, st);
-          return t.of(program::Resource::Network) > t.of(program::Resource::Link) ? "exchanges over the network"
-                                                                                : "exchanges over links of a node";
+          return t.of(program::Resource::Network) > t.of(program::Resource::Link)
+                     ? "exchanges over the network"
+                     : "exchanges over links of a node";
         }
         return p.lanes[size_t(st.lane)].resource == "host_link" ? "copies from and to the host" : "";
       });
@@ -192,7 +196,8 @@ std::string bound_by(const Simulated& s, const interpret::StepParts& parts, size
 }
 
 nlohmann::json parts_json(const interpret::StepParts& parts) {
-  nlohmann::json out = {{"work_ns", parts.work_ns}, {"idle_ns", parts.idle_ns}, {"parts", nlohmann::json::array()}};
+  nlohmann::json out = {
+      {"work_ns", parts.work_ns}, {"idle_ns", parts.idle_ns}, {"parts", nlohmann::json::array()}};
   for (const interpret::StepPart& p : parts.parts)
     out["parts"].push_back({{"name", p.name}, {"held_ns", p.held_ns}, {"exposed_ns", p.exposed_ns}});
   return out;
@@ -232,7 +237,8 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
         {"carried_ns", sources.carried_ns},
         {"curves_ns", sources.by_curve_ns},
         {"links_ns", sources.exchange_ns}}},
-      {"cpu_seconds", {{"build", s.build_s}, {"check", s.check_s}, {"plan", s.plan_s}, {"simulate", s.simulate_s}}},
+      {"cpu_seconds",
+       {{"build", s.build_s}, {"check", s.check_s}, {"plan", s.plan_s}, {"simulate", s.simulate_s}}},
       {"peak_rss_bytes", static_cast<double>(train::process_memory().peak_bytes)}};
   if (s.meeting == program::Meeting::OnDevice) {
     const interpret::Simulation lanes = simulate_on_lanes(s, a.ranks);
@@ -284,15 +290,16 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
   const cost::Machine& m = s.ground.machine;
   const bool cpu = m.kind == cost::MachineKind::Cpu;
   const char* unit = cpu ? "rank" : "GPU";
-  const int64_t nodes = (a.ranks + schedule::ranks_per_node(s.config, m) - 1) / schedule::ranks_per_node(s.config, m);
+  const int64_t nodes =
+      (a.ranks + schedule::ranks_per_node(s.config, m) - 1) / schedule::ranks_per_node(s.config, m);
   fmt::print(
       "{} on machine '{}' ({}), {}\n"
-      "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / working)\n"
+      "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / "
+      "working)\n"
       "memory {}\n\n",
       base::counted(a.ranks, "rank"), m.name, m.description, base::counted(nodes, "node"), s.figures.step_ms,
-      rate_text(s.figures.tokens_per_s_per_rank), unit,
-      s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu,
-      s.times.bubble(), s.fit.text);
+      rate_text(s.figures.tokens_per_s_per_rank), unit, s.figures.model_tflops_per_rank, unit,
+      100 * s.figures.mfu, s.times.bubble(), s.fit.text);
   constexpr auto kRight = report::Align::Right;
   report::Table table({{"stage"},
                        {"stages", kRight},
@@ -306,8 +313,8 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
     const auto flight = program::in_flight(program::turns(s.ranks.programs[i]));
     table.add_row({fmt::format("{}", i), fmt::format("{}", s.ranks.programs[i].stages.size()),
                    ms(s.node(i).busy_ns), ms(s.node(i).exchange_ns),
-                   fmt::format("{:.4f}", s.times.bubble(s.step->node_of(i))), fmt::format("{}", flight.most_chunks),
-                   bytes_text(s.plans[i].arena_bytes),
+                   fmt::format("{:.4f}", s.times.bubble(s.step->node_of(i))),
+                   fmt::format("{}", flight.most_chunks), bytes_text(s.plans[i].arena_bytes),
                    s.fit.device_over[i] > 0 ? bytes_text(s.fit.device_over[i]) : "-"});
   }
   fmt::print("{}\n", table.text());
@@ -331,13 +338,16 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
     fmt::print("with a single lane for all communication it would hang: {}\n", s.report.single_lane_hang);
   const cost::PriceSources& from = s.step->pricer().sources();
   const double kernels = from.measured_ns + from.carried_ns + from.by_curve_ns;
-  fmt::print("times of kernels: {:.0f} % measured, {:.0f} % carried over from other sizes, {:.0f} % by curves ({})\n",
-             100 * from.measured_ns / kernels, 100 * from.carried_ns / kernels, 100 * from.by_curve_ns / kernels,
-             s.ground.curves.source);
+  fmt::print(
+      "times of kernels: {:.0f} % measured, {:.0f} % carried over from other sizes, {:.0f} % by curves "
+      "({})\n",
+      100 * from.measured_ns / kernels, 100 * from.carried_ns / kernels, 100 * from.by_curve_ns / kernels,
+      s.ground.curves.source);
   fmt::print("{} as {}, {}: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; peak {}\n",
-             base::counted(a.ranks, "rank"), base::counted(static_cast<int64_t>(s.ranks.programs.size()), "role"),
-             base::counted(s.step->network().num_stages(), "stage"), s.build_s, s.check_s, s.plan_s, s.simulate_s,
-             report::format_bytes(static_cast<double>(train::process_memory().peak_bytes)));
+             base::counted(a.ranks, "rank"),
+             base::counted(static_cast<int64_t>(s.ranks.programs.size()), "role"),
+             base::counted(s.step->network().num_stages(), "stage"), s.build_s, s.check_s, s.plan_s,
+             s.simulate_s, report::format_bytes(static_cast<double>(train::process_memory().peak_bytes)));
 }
 
 int simulate_ranks(const SimulateArguments& a) {
@@ -374,9 +384,10 @@ void add_simulate(CLI::App& command, Action& chosen) {
       ->required()
       ->check(CLI::PositiveNumber);
   add_machine_argument(*c, a->machine);
-  c->add_option("--load", a->load,
-                "The fullest expert of every layer has so many times the mean, drawn anew for every layer and "
-                "microbatch; the fullest rank sets the pace (default 1: balanced)")
+  c->add_option(
+       "--load", a->load,
+       "The fullest expert of every layer has so many times the mean, drawn anew for every layer and "
+       "microbatch; the fullest rank sets the pace (default 1: balanced)")
       ->check(CLI::Range(1.0, 1e6));
   c->add_option("--load-from", a->load_from, "Instead: the loads a run has logged last, by its folder")
       ->excludes("--load");
@@ -387,10 +398,11 @@ void add_simulate(CLI::App& command, Action& chosen) {
   c->add_flag("--exchanges", a->exchanges,
               "Also what ranks send to each other, by operation: bytes, time, and how much of it is hidden");
   c->add_flag("--json", a->json, "Machine-readable output");
-  add_example(*c,
-              "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json\n"
-              "  pleat simulate configs/models/qwen3-30b-a3b.toml --ranks 64 --machine h100 --set parallel.ep=8 "
-              "--set device.kind=cuda");
+  add_example(
+      *c,
+      "pleat simulate configs/tiny.toml --ranks 2 --set parallel.pp=2 --out trace.json\n"
+      "  pleat simulate configs/models/qwen3-30b-a3b.toml --ranks 64 --machine h100 --set parallel.ep=8 "
+      "--set device.kind=cuda");
   c->footer(
       "bubble = time a rank's compute lanes are empty / time they hold work, over the whole step with "
       "exchanges and update.\n"

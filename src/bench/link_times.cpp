@@ -71,20 +71,42 @@ class LinkCall {
   std::vector<int64_t> counts_, offsets_;
 };
 
-double link_seconds(Communicator& group, comm::Operation operation, int64_t elements, int repeats) {
-  LinkCall call(group, operation, elements);
+// What a rank does between two exchanges: a few hundred microseconds that need nobody and no memory.
+void work_alone() {
+  constexpr int kSteps = 100'000;
+  volatile double x = 1;
+  for (int i = 0; i < kSteps; ++i) x = x * 0.999999 + 1e-6;
+}
+
+// The median time of a round, the slowest rank's.
+template <class Round>
+double round_seconds(Communicator& group, int repeats, const Round& round) {
   std::vector<double> times;
+  group.barrier(kLinkStage);
+  auto start = std::chrono::steady_clock::now();
   for (int i = 0; i <= repeats; ++i) {
-    group.barrier(kLinkStage);
-    const auto start = std::chrono::steady_clock::now();
-    call.run();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (i > 0) times.push_back(seconds);  // the first one touches the memory
+    round();
+    const auto now = std::chrono::steady_clock::now();
+    if (i > 0)
+      times.push_back(std::chrono::duration<double>(now - start).count());  // the first touches the memory
+    start = now;
   }
   std::sort(times.begin(), times.end());
   double median = times[times.size() / 2];
   group.all_reduce(kLinkStage, std::span(&median, 1), comm::Reduce::Max);
   return median;
+}
+
+// As a step has them: ranks work, meet, and work on. So it includes that whoever came first sleeps and is woken, and
+// that nobody comes at the same time to the nanosecond.
+double link_seconds(Communicator& group, comm::Operation operation, int64_t elements, int repeats) {
+  LinkCall call(group, operation, elements);
+  const double alone = round_seconds(group, repeats, [] { work_alone(); });
+  const double with = round_seconds(group, repeats, [&] {
+    work_alone();
+    call.run();
+  });
+  return std::max(with - alone, 1e-6);
 }
 
 }  // namespace

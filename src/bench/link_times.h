@@ -19,7 +19,8 @@ struct LinkOptions {
 
 // all_gather, reduce_scatter, all_reduce, all_to_all, shift and send. Bytes are what a rank sends as cost::sent_bytes
 // counts it: of n ranks (n - 1) / n of the largest value, twice that for an all_reduce, all of it for a shift or a
-// message. Times are the slowest rank's median, from when all have come. More ranks than cores take turns.
+// message. Times are what an exchange adds to a round of work of all ranks, the slowest rank's median. More ranks than
+// cores take turns.
 std::vector<cost::LinkTime> measure_links(const LinkOptions& options,
                                           const std::function<void(const std::string&)>& note = {});
 

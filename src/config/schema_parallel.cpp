@@ -148,8 +148,10 @@ std::vector<Key> parallel_keys() {
   keys.push_back(
       key("ranks_per_node", &P::ranks_per_node,
           "Ranks that share a machine, neighbours in rank order; the last machine may have fewer. `pleat "
-          "layout` then says which groups cross machines, `pleat simulate` puts so many on a node, and `pleat "
-          "train` stops where the launcher started another number. 0: not declared; simulate takes as many as "
+          "layout` then says which groups cross machines, `pleat simulate` puts so many on a node, and "
+          "`pleat "
+          "train` stops where the launcher started another number. 0: not declared; simulate takes as many "
+          "as "
           "a node of its machine has.")
           .range(0, kMost)
           .when(on_ranks(RankCount::Several))

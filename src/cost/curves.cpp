@@ -143,9 +143,9 @@ FittedCurves fit_curves(const Machine& m, const std::vector<CurvePoint>& points,
 std::string to_toml(const Curves& curves) {
   std::string out = fmt::format("[curves]\nsource = {}\n", config::to_text(curves.source));
   for (size_t c = 0; c < kNumCurveClasses; ++c)
-    out += fmt::format("\n[{}]\nlaunch = {}\nflops = {}\nbytes = {}\n",
-                       name_of(static_cast<CurveClass>(c)), config::to_text(curves.of[c].launch),
-                       config::to_text(curves.of[c].flops), config::to_text(curves.of[c].bytes));
+    out += fmt::format("\n[{}]\nlaunch = {}\nflops = {}\nbytes = {}\n", name_of(static_cast<CurveClass>(c)),
+                       config::to_text(curves.of[c].launch), config::to_text(curves.of[c].flops),
+                       config::to_text(curves.of[c].bytes));
   return out;
 }
 
@@ -173,8 +173,7 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
     double v = -1;
     if (const auto* number = std::get_if<double>(&entry.value)) v = *number;
     if (const auto* whole = std::get_if<int64_t>(&entry.value)) v = static_cast<double>(*whole);
-    if (!(v >= 0 && v <= 1e6))
-      base::fail("{}: {} must be a number from 0 to 1e6", entry.where, entry.path);
+    if (!(v >= 0 && v <= 1e6)) base::fail("{}: {} must be a number from 0 to 1e6", entry.where, entry.path);
     *field->second = v;
   }
   for (const auto& [path, field] : fields)

@@ -36,7 +36,9 @@ double stored_of(const Program& program, const Stage& stage, double rows = 1) {
 }
 
 // One rank's part of its node's adapters.
-Link part_of_network(const Machine& m) { return {m.network_gb_s(), m.network.nic.latency_us, m.network.nic.half_kib}; }
+Link part_of_network(const Machine& m) {
+  return {m.network_gb_s(), m.network.nic.latency_us, m.network.nic.half_kib};
+}
 
 double hops_ns(const Machine& m, double near_hops, double far_hops) {
   return near_hops * m.node.link.latency_ns() + far_hops * m.network.nic.latency_ns();

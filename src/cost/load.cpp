@@ -23,8 +23,8 @@ double rank_imbalance(std::span<const double> expert_load, int64_t ep) {
 std::vector<double> falling_loads(double max_over_mean, int64_t num_experts) {
   const double n = static_cast<double>(num_experts);
   if (!(max_over_mean >= 1 && max_over_mean <= n))
-    base::fail("the fullest expert has {:g} times the mean; of {} experts it can have 1 to {} times", max_over_mean,
-               num_experts, num_experts);
+    base::fail("the fullest expert has {:g} times the mean; of {} experts it can have 1 to {} times",
+               max_over_mean, num_experts, num_experts);
   const auto loads = [&](double fall) {
     std::vector<double> out(static_cast<size_t>(num_experts));
     double sum = 0, at = 1;
@@ -50,7 +50,8 @@ RankLoad drawn_load(double max_over_mean, int64_t num_experts, int64_t ep, uint6
     const base::RandomStream random(seed, base::RandomUse::Test, static_cast<uint32_t>(layer + 1),
                                     static_cast<uint32_t>(microbatch + 1));
     for (size_t i = order.size(); i > 1; --i)
-      std::swap(order[i - 1], order[std::min(i - 1, static_cast<size_t>(random.uniform(i) * static_cast<double>(i)))]);
+      std::swap(order[i - 1],
+                order[std::min(i - 1, static_cast<size_t>(random.uniform(i) * static_cast<double>(i)))]);
     at->second = rank_imbalance(order, ep);
     return at->second;
   };
@@ -60,8 +61,8 @@ RankLoad recorded_load(const std::map<int, std::vector<int64_t>>& loads, int64_t
   const auto factors = std::make_shared<std::map<int, double>>();
   for (const auto& [layer, load] : loads) {
     if (static_cast<int64_t>(load.size()) != num_experts)
-      base::fail("the recorded load of layer {} is of {} experts, the configuration has {}", layer, load.size(),
-                 num_experts);
+      base::fail("the recorded load of layer {} is of {} experts, the configuration has {}", layer,
+                 load.size(), num_experts);
     const std::vector<double> numbers(load.begin(), load.end());
     (*factors)[layer] = rank_imbalance(numbers, ep);
   }

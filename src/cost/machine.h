@@ -25,26 +25,28 @@ enum class MachineKind : uint8_t { Gpu, Cpu };
 // business of curves (cost/curves.h).
 struct Processor {
   double bf16_tflops = 0, fp8_tflops = 0, fp4_tflops = 0, f32_tflops = 0, f64_tflops = 0;  // 0: cannot
-  double memory_gib = 0;   // of a GPU; a CPU's ranks share the node's
-  double memory_gb_s = 0;  // read and written together
-  int64_t units = 1;       // multiprocessors of a GPU, cores of a CPU's node
-  double launch_us = 0;    // every kernel, copy or fill beside its own work
+  double memory_gib = 0;                           // of a GPU; a CPU's ranks share the node's
+  double memory_gb_s = 0;                          // read and written together
+  int64_t units = 1;                               // multiprocessors of a GPU, cores of a CPU's node
+  double launch_us = 0;                            // every kernel, copy or fill beside its own work
   double host_launch_us = 0, graph_launch_us = 0;  // of the host: one operation, one graph
 
   double flops_per_ns(tensor::Dtype dtype) const;  // of matrix products; throws where it cannot
 };
 
 struct Node {
-  int64_t ranks = 1;                                // GPUs of a node; of a CPU as many as are asked for
-  Link link;                                        // between two of them, each way
-  double host_link_gb_s = 0, host_link_both_gb_s = 0;  // copies of one GPU: alone, and each way with both at once
+  int64_t ranks = 1;  // GPUs of a node; of a CPU as many as are asked for
+  Link link;          // between two of them, each way
+  double host_link_gb_s = 0,
+         host_link_both_gb_s = 0;  // copies of one GPU: alone, and each way with both at once
   double host_memory_gib = 0;
 };
 
 struct Network {
   int64_t nics = 1;  // of a node; ranks have equal parts of them
   Link nic;
-  bool rails = false;  // a NIC reaches its like on other nodes: rows for others go over the node's links first
+  bool rails =
+      false;  // a NIC reaches its like on other nodes: rows for others go over the node's links first
 };
 
 // What stages that are no kernels of the model take of the processor while they run.

@@ -29,7 +29,8 @@ const std::vector<Row>& rows() {
       out.push_back({{std::move(path), std::move(meaning), low, high, needed, !std::is_same_v<Field, double>},
                      [field](Machine& m, double v) { field(m) = static_cast<Field>(v); }});
     };
-#define PLEAT_FIELD(f) [](Machine& m) -> auto& { return m.f; }
+#define PLEAT_FIELD(f) \
+  [](Machine & m) -> auto& { return m.f; }
     const std::string peak = "TFLOP/s of dense products of ";
     add("processor.bf16_tflops", 0, 1e6, PLEAT_FIELD(processor.bf16_tflops), peak + "bf16; 0: it has none");
     add("processor.fp8_tflops", 0, 1e6, PLEAT_FIELD(processor.fp8_tflops), peak + "FP8; 0: it has none");
@@ -159,8 +160,8 @@ Machine machine_from_toml(std::string_view text, std::string_view source) {
       if (!rails) base::fail("{}: network.rails must be true or false", entry.where);
       m.network.rails = *rails;
     } else {
-      const auto row = std::find_if(rows().begin(), rows().end(),
-                                    [&](const Row& r) { return r.key.path == entry.path; });
+      const auto row =
+          std::find_if(rows().begin(), rows().end(), [&](const Row& r) { return r.key.path == entry.path; });
       if (row == rows().end()) unknown(entry);
       row->set(m, number_of(entry, row->key));
     }

@@ -57,16 +57,14 @@ bool is_floating(tensor::Dtype d) {
 
 int64_t whole(double ns) { return static_cast<int64_t>(std::ceil(ns - 1e-9)); }
 
-float part(double of, double all) {
-  return all > 0 ? static_cast<float>(std::min(1.0, of / all)) : 0.0F;
-}
+float part(double of, double all) { return all > 0 ? static_cast<float>(std::min(1.0, of / all)) : 0.0F; }
 
 double largest_bytes(const Program& program, const Stage& stage) {
   double largest = 0;
   for (const Use& use : stage.uses)
     if (use.value != kNoValue)
-      largest = std::max(largest,
-                         static_cast<double>(num_bytes(program.values[static_cast<size_t>(use.value)])));
+      largest =
+          std::max(largest, static_cast<double>(num_bytes(program.values[static_cast<size_t>(use.value)])));
   return largest;
 }
 
@@ -97,8 +95,8 @@ Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, 
     const StageKey key = stage_key(program, stage);
     if (const CostEntry* entry = p_.table->find(key))
       ns = entry->ns, out.from = Priced::Measured;
-    else if (const auto carried =
-                 p_.table->ns(key, work, [&](const kernels::Work& w, const std::string&) { return formula(w); }))
+    else if (const auto carried = p_.table->ns(
+                 key, work, [&](const kernels::Work& w, const std::string&) { return formula(w); }))
       ns = *carried, out.from = Priced::Carried;
   }
   if (rows != 1) {
@@ -208,8 +206,7 @@ CurvePoint curve_point(const CostEntry& entry) {
     if (name_of(k) == kernel) kind = &k;
   if (!kind) base::fail("a costs file names the kernel '{}', which this build does not have", kernel);
   Phase p = Phase::Update;
-  for (const Phase candidate :
-       {Phase::Forward, Phase::BackwardInput, Phase::BackwardWeight, Phase::Update})
+  for (const Phase candidate : {Phase::Forward, Phase::BackwardInput, Phase::BackwardWeight, Phase::Update})
     if (name_of(candidate) == phase) p = candidate;
   out.of = curve_class(*kind, p, entry.work);
   out.dtype = tensor::Dtype::F32;

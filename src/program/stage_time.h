@@ -18,7 +18,8 @@ struct StageTime {
   int64_t flow_ns = 0;   // behind it, if nobody else is there
   // Of each resource, what it takes while it flows at full speed; 1: all of it. Of the processor of a CPU: cores.
   std::array<float, kNumResources> share{};
-  int64_t host_ns = 0;  // the host needs to issue it, one stage after the other; 0: issued with a graph, or on a CPU
+  int64_t host_ns =
+      0;  // the host needs to issue it, one stage after the other; 0: issued with a graph, or on a CPU
 
   int64_t alone_ns() const { return fixed_ns + flow_ns; }
   float& of(Resource r) { return share[static_cast<size_t>(r)]; }

@@ -26,14 +26,15 @@ std::string largest_owners(const interpret::OwnerBytes& at_peak) {
   return out;
 }
 
-void require_memory(const interpret::Plan& plan, int64_t needed_bytes, int64_t free_bytes, const std::string& what) {
+void require_memory(const interpret::Plan& plan, int64_t needed_bytes, int64_t free_bytes,
+                    const std::string& what) {
   if (free_bytes < 0 || needed_bytes <= free_bytes) return;
-  base::fail_with(base::ExitCode::Hardware,
-                  "the step does not fit: a rank needs {}, {} has {} free, {} too little; largest owners: {}. "
-                  "Nothing was allocated. `pleat plan` shows all of it; recompute.modules, fewer tokens in a "
-                  "microbatch, or more ranks make it smaller",
-                  gib(needed_bytes), what, gib(free_bytes), gib(needed_bytes - free_bytes),
-                  largest_owners(plan.at_peak));
+  base::fail_with(
+      base::ExitCode::Hardware,
+      "the step does not fit: a rank needs {}, {} has {} free, {} too little; largest owners: {}. "
+      "Nothing was allocated. `pleat plan` shows all of it; recompute.modules, fewer tokens in a "
+      "microbatch, or more ranks make it smaller",
+      gib(needed_bytes), what, gib(free_bytes), gib(needed_bytes - free_bytes), largest_owners(plan.at_peak));
 }
 
 }  // namespace pleat::runtime

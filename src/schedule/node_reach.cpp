@@ -25,7 +25,8 @@ cost::Reach reach_of(const layout::Layout& layout, int64_t ranks_per_node) {
       cost::GroupReach here{static_cast<int64_t>(members.size()), static_cast<int64_t>(on.size()),
                             static_cast<int64_t>(members.size())};
       for (const auto& [node, count] : on) here.here = std::min(here.here, count);
-      if (here.nodes > worst.nodes || (here.nodes == worst.nodes && here.here < worst.here) || worst.ranks == 1)
+      if (here.nodes > worst.nodes || (here.nodes == worst.nodes && here.here < worst.here) ||
+          worst.ranks == 1)
         worst = here;
     }
   }
@@ -38,8 +39,8 @@ int64_t ranks_per_node(const config::Config& config, const cost::Machine& machin
   const int64_t declared = config.parallel.ranks_per_node;
   if (declared == 0) return machine.node.ranks;
   if (declared > machine.node.ranks)
-    base::fail("parallel.ranks_per_node = {}, but a node of machine '{}' has {} (node.ranks of its file)", declared,
-               machine.name, machine.node.ranks);
+    base::fail("parallel.ranks_per_node = {}, but a node of machine '{}' has {} (node.ranks of its file)",
+               declared, machine.name, machine.node.ranks);
   return declared;
 }
 

@@ -24,9 +24,10 @@ interpret::NetworkReport require_runs_together(const interpret::Network& network
 int host_waits_of(const RankPrograms& ranks) {
   int most = 0;
   for (const program::Program& p : ranks.programs)
-    most = std::max(most, static_cast<int>(std::count_if(
-                              p.stages.begin(), p.stages.end(),
-                              [](const program::Stage& s) { return class_of(s.op) == program::OpClass::Host; })));
+    most = std::max(
+        most, static_cast<int>(std::count_if(p.stages.begin(), p.stages.end(), [](const program::Stage& s) {
+          return class_of(s.op) == program::OpClass::Host;
+        })));
   return most;
 }
 

@@ -11,21 +11,30 @@
 namespace pleat::schedule {
 namespace {
 
-// Latency and rate of exchanges between threads, by least squares of relative differences over all that were measured:
-// ns = steps x latency + bytes / rate.
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Latency and rate of exchanges between threads: the median of the time of a hop of small ones, and of the bytes per
+// nanosecond behind it of large ones. Medians, because some are measured while their machine does something else.
 void fit_links(cost::Machine& machine, const std::vector<cost::LinkTime>& links) {
-  double aa = 0, ab = 0, bb = 0, at = 0, bt = 0;
-  for (const cost::LinkTime& l : links) {
-    if (l.ns <= 0 || l.ranks < 2) continue;
-    const bool message = l.operation == "send" || l.operation == "send_receive" || l.operation == "all_to_all";
-    const double hops = (message ? 1.0 : static_cast<double>(l.ranks - 1)) * (l.operation == "all_reduce" ? 2 : 1);
-    const double a = hops / l.ns, b = static_cast<double>(l.bytes) / l.ns;
-    aa += a * a, ab += a * b, bb += b * b, at += a, bt += b;
-  }
-  const double det = aa * bb - ab * ab;
-  if (det <= 0) return;
-  const double latency = std::max(0.0, (at * bb - bt * ab) / det), per_byte = std::max(1e-6, (bt * aa - at * ab) / det);
-  machine.node.link = {1 / per_byte, latency / 1e3, 0};
+  constexpr int64_t kSmall = 64 << 10, kLarge = 1 << 20;
+  const auto hops = [](const cost::LinkTime& l) {
+    const bool ring =
+        l.operation == "all_gather" || l.operation == "reduce_scatter" || l.operation == "all_reduce";
+    return (ring ? static_cast<double>(l.ranks - 1) : 1.0) * (l.operation == "all_reduce" ? 2 : 1);
+  };
+  std::vector<double> latencies, rates;
+  for (const cost::LinkTime& l : links)
+    if (l.ranks >= 2 && l.bytes <= kSmall) latencies.push_back(l.ns / hops(l));
+  if (latencies.empty()) return;
+  const double latency = median(std::move(latencies));
+  for (const cost::LinkTime& l : links)
+    if (l.ranks >= 2 && l.bytes >= kLarge && l.ns > hops(l) * latency)
+      rates.push_back(static_cast<double>(l.bytes) / (l.ns - hops(l) * latency));
+  if (rates.empty()) return;
+  machine.node.link = {median(std::move(rates)), latency / 1e3, 0};
 }
 
 cost::Prices prices_of(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
@@ -39,8 +48,8 @@ cost::Prices prices_of(const config::Config& config, const RankPrograms& ranks, 
   p.load = std::move(load);
   p.threads = std::max<int64_t>(1, config.device.threads);
   // A host that must know a count first issues stage by stage.
-  p.graph = ground.machine.kind == cost::MachineKind::Cpu ||
-            (config.device.graph && host_waits_of(ranks) == 0);
+  p.graph =
+      ground.machine.kind == cost::MachineKind::Cpu || (config.device.graph && host_waits_of(ranks) == 0);
   return p;
 }
 
@@ -50,11 +59,16 @@ Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs,
                    std::optional<cost::Curves> curves) {
   Ground out;
   out.curves = curves ? *curves : cost::shipped_curves(machine.kind);
+  if (costs && !curves) {
+    std::vector<cost::CurvePoint> points;
+    for (const cost::CostEntry& entry : costs->entries) points.push_back(cost::curve_point(entry));
+    out.curves = cost::fit_curves(machine, points, out.curves, "fitted to the costs").curves;
+  }
   if (costs) {
     const bool gpu = machine.kind == cost::MachineKind::Gpu;
     if (gpu != (costs->machine.kind == "cuda"))
-      base::fail("the costs are of a machine of kind {} ({}), but machine '{}' is of kind {}", costs->machine.kind,
-                 costs->machine.name, machine.name, gpu ? "gpu" : "cpu");
+      base::fail("the costs are of a machine of kind {} ({}), but machine '{}' is of kind {}",
+                 costs->machine.kind, costs->machine.name, machine.name, gpu ? "gpu" : "cpu");
     if (!gpu) {
       machine.processor.units = costs->machine.cores;
       fit_links(machine, costs->links);
@@ -98,7 +112,8 @@ SimulatedStep::SimulatedStep(const config::Config& config, const RankPrograms& r
 interpret::Simulation SimulatedStep::run() const {
   if (!ground_.contention) return run_alone();
   return interpret::simulate_shared(
-      network_, [this](const program::Program& p, const program::Stage& s) { return pricer_(p, s); }, shared_);
+      network_, [this](const program::Program& p, const program::Stage& s) { return pricer_(p, s); },
+      shared_);
 }
 
 interpret::Simulation SimulatedStep::run_alone() const {

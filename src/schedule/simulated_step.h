@@ -23,7 +23,8 @@ struct Ground {
   std::optional<cost::CostFile> costs = {};
   bool contention = true;  // stages that run at once slow each other
 };
-// The machine as it is; with a costs file of a CPU, its cores, links and crowding are those of the file.
+// The machine as it is; with a costs file of a CPU, its cores, links and crowding are those of the file. Without curves
+// those that fit the costs best, and without costs those of the binary.
 Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs = {},
                    std::optional<cost::Curves> curves = {});
 

@@ -15,8 +15,8 @@ std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<
 
 }  // namespace
 
-StageMemory stage_memory(const config::Config& config, const model::Mesh& mesh, const program::Program& program,
-                         const interpret::Plan& plan) {
+StageMemory stage_memory(const config::Config& config, const model::Mesh& mesh,
+                         const program::Program& program, const interpret::Plan& plan) {
   StageMemory out;
   out.at_peak = plan.at_peak;
   if (config.device.kind == "cuda") {
@@ -52,10 +52,12 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, int64
     if (stages[i].device.total() > stages[fullest].device.total()) fullest = i;
     if (out.device_over[i] + out.host_over[i] > out.device_over[worst] + out.host_over[worst]) worst = i;
   }
-  const auto name = [&](size_t i) { return stages.size() == 1 ? std::string("a rank") : fmt::format("stage {}", i); };
+  const auto name = [&](size_t i) {
+    return stages.size() == 1 ? std::string("a rank") : fmt::format("stage {}", i);
+  };
   if (out.fits()) {
-    out.text = fmt::format("fits: {} takes {} of {}", name(fullest), bytes_text(stages[fullest].device.total()),
-                           bytes_text(out.device_limit));
+    out.text = fmt::format("fits: {} takes {} of {}", name(fullest),
+                           bytes_text(stages[fullest].device.total()), bytes_text(out.device_limit));
     return out;
   }
   out.text = "does not fit:";
@@ -70,8 +72,8 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, int64
       separator = ", ";
     }
   }
-  out.text += fmt::format(" (a rank has {}); largest owners of {}: {}", bytes_text(out.device_limit), name(worst),
-                          runtime::largest_owners(stages[worst].at_peak));
+  out.text += fmt::format(" (a rank has {}); largest owners of {}: {}", bytes_text(out.device_limit),
+                          name(worst), runtime::largest_owners(stages[worst].at_peak));
   return out;
 }
 

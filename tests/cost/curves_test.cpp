@@ -57,7 +57,8 @@ TEST(Curves, AreCarriedByTheRatesOfAMachine) {
   const kernels::Work product{1e12, 1e6, 1};
   EXPECT_DOUBLE_EQ(curve_ns(find_machine("h100"), c, tensor::Dtype::BF16, product), 1.25 * 1e12 / 989e3);
   EXPECT_DOUBLE_EQ(curve_ns(find_machine("b200"), c, tensor::Dtype::BF16, product), 1.25 * 1e12 / 2250e3);
-  EXPECT_THROW(curve_ns(find_machine("cpu"), c, tensor::Dtype::BF16, product), base::Error) << "it has no such rate";
+  EXPECT_THROW(curve_ns(find_machine("cpu"), c, tensor::Dtype::BF16, product), base::Error)
+      << "it has no such rate";
 }
 
 TEST(Curves, FilesAreReadBackAndChecked) {
@@ -72,7 +73,8 @@ TEST(Curves, FilesAreReadBackAndChecked) {
     return std::string("accepted");
   };
   EXPECT_NE(refused("[product]\nlaunch = 1\n").find("is missing"), std::string::npos);
-  EXPECT_NE(refused(to_toml(shipped) + "[new]\nflops = 1\n").find("unknown key \"new.flops\""), std::string::npos);
+  EXPECT_NE(refused(to_toml(shipped) + "[new]\nflops = 1\n").find("unknown key \"new.flops\""),
+            std::string::npos);
   std::string negative = to_toml(shipped);
   negative.replace(negative.find("launch = "), 10, "launch = -1\n#");
   EXPECT_NE(refused(negative).find("must be a number from 0"), std::string::npos);
@@ -90,7 +92,8 @@ TEST(Load, TheFullestRankSetsThePace) {
     EXPECT_NEAR(sum, 16, 1e-9);
   }
   EXPECT_THROW(falling_loads(17, 16), base::Error);
-  const RankLoad drawn = drawn_load(4, 16, 4, 1), again = drawn_load(4, 16, 4, 1), all = drawn_load(4, 16, 16, 1);
+  const RankLoad drawn = drawn_load(4, 16, 4, 1), again = drawn_load(4, 16, 4, 1),
+                 all = drawn_load(4, 16, 16, 1);
   double most = 0, least = 100;
   for (int layer = 0; layer < 20; ++layer) {
     EXPECT_EQ(drawn(layer, 0), again(layer, 0)) << "a function of the seed";

@@ -59,8 +59,7 @@ TEST(ExchangeTime, AllToAllSplitsByWhereTheOthersAre) {
   Machine rails = plain();
   rails.network.rails = true;
   // Three quarters of what leaves the node leave it through another rank's adapter.
-  EXPECT_DOUBLE_EQ(all_to_all_time(rails, {8, 2, 4}, kBytes).link_ns,
-                   (3 + 4 * 3.0 / 4) * kBytes / 8 / 100);
+  EXPECT_DOUBLE_EQ(all_to_all_time(rails, {8, 2, 4}, kBytes).link_ns, (3 + 4 * 3.0 / 4) * kBytes / 8 / 100);
 }
 
 TEST(ExchangeTime, SmallMessagesReachLessOfALink) {
@@ -75,10 +74,12 @@ TEST(ExchangeTime, SmallMessagesReachLessOfALink) {
 TEST(ExchangeTime, FasterLinksNeverTakeLonger) {
   const auto all = [](const Machine& m, const GroupReach& r, double bytes) {
     return std::vector<double>{ring_time(m, r, bytes).total_ns(), all_reduce_time(m, r, bytes).total_ns(),
-                               all_to_all_time(m, r, bytes).total_ns(), message_time(m, r.nodes > 1, bytes).total_ns()};
+                               all_to_all_time(m, r, bytes).total_ns(),
+                               message_time(m, r.nodes > 1, bytes).total_ns()};
   };
   for (const char* name : {"h100", "a100", "gb200-nvl72"})
-    for (const GroupReach& r : {GroupReach{8, 1, 8}, {16, 2, 8}, {16, 16, 1}, {64, 8, 8}, {12, 2, 4}, {1024, 128, 8}})
+    for (const GroupReach& r :
+         {GroupReach{8, 1, 8}, {16, 2, 8}, {16, 16, 1}, {64, 8, 8}, {12, 2, 4}, {1024, 128, 8}})
       for (const double bytes : {1e3, 1e5, 1e7, 1e9}) {
         const Machine m = find_machine(name);
         for (int what = 0; what < 4; ++what) {
@@ -88,7 +89,8 @@ TEST(ExchangeTime, FasterLinksNeverTakeLonger) {
           if (what == 2) better.node.link.latency_us /= 2, better.network.nic.latency_us /= 2;
           if (what == 3) better.node.link.half_kib /= 2, better.network.nic.half_kib /= 2;
           const auto slow = all(m, r, bytes), fast = all(better, r, bytes);
-          for (size_t i = 0; i < slow.size(); ++i) EXPECT_LE(fast[i], slow[i]) << name << " " << what << " " << i;
+          for (size_t i = 0; i < slow.size(); ++i)
+            EXPECT_LE(fast[i], slow[i]) << name << " " << what << " " << i;
         }
       }
 }

@@ -46,7 +46,8 @@ TEST(MachineFile, ShippedMachinesAreWholeAndNamedAsTheirFiles) {
     EXPECT_FALSE(read.description.empty());
     names.emplace_back(m.name);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"a100", "b200", "cpu", "gb200-nvl72", "gb300-nvl72", "h100", "h200"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"a100", "b200", "cpu", "gb200-nvl72", "gb300-nvl72", "h100", "h200"}));
   const Machine h200 = find_machine("h200");
   EXPECT_EQ(h200.node.host_link_both_gb_s, 50.8);
   EXPECT_EQ(h200.network_gb_s(), 50) << "eight adapters for eight GPUs";
@@ -74,7 +75,8 @@ TEST(MachineFile, WrongFilesAreRefusedByKey) {
   };
   EXPECT_NE(said("units", "unitz = 3").find("mine.toml:"), std::string::npos);
   EXPECT_NE(said("units", "unitz = 3").find("the nearest is \"processor.units\""), std::string::npos);
-  EXPECT_NE(said("units", "units = 1.5").find("processor.units = 1.5; needed is a whole number"), std::string::npos);
+  EXPECT_NE(said("units", "units = 1.5").find("processor.units = 1.5; needed is a whole number"),
+            std::string::npos);
   EXPECT_NE(said("units", "units = 0").find("needed is 1 to"), std::string::npos);
   EXPECT_NE(said("memory_gb_s", "memory_gb_s = nan").find("memory_gb_s = nan"), std::string::npos);
   EXPECT_NE(said("memory_gb_s", "memory_gb_s = \"fast\"").find("is no number"), std::string::npos);

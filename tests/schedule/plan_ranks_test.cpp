@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "cost/machine_file.h"
 #include "interpret/brute_plan.h"
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"
@@ -14,11 +15,10 @@
 #include "interpret/plan/routed.h"
 #include "interpret/simulate/grid.h"
 #include "interpret/simulate/simulate.h"
-#include "cost/machine_file.h"
-#include "schedule/simulated_step.h"
 #include "program/turns.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
+#include "schedule/simulated_step.h"
 #include "support/files.h"
 
 namespace pleat::schedule {

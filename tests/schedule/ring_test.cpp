@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "cost/flops.h"
 #include "cost/exchange_time.h"
+#include "cost/flops.h"
 #include "interpret/brute_plan.h"
 #include "interpret/check/check.h"
 #include "interpret/check/check_network.h"

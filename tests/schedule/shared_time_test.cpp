@@ -55,7 +55,8 @@ StageTime takes(int64_t flow, std::initializer_list<std::pair<Resource, float>> 
 using R = Resource;
 
 TEST(SharedTime, EqualStagesOnOneResourceTakeTurnsFairly) {
-  EXPECT_EQ(Lanes({takes(1000, {{R::Link, 1}}), takes(1000, {{R::Link, 1}})}).ends(), (std::vector<int64_t>{2000, 2000}));
+  EXPECT_EQ(Lanes({takes(1000, {{R::Link, 1}}), takes(1000, {{R::Link, 1}})}).ends(),
+            (std::vector<int64_t>{2000, 2000}));
   // The shorter one is through at 1000; the longer then has the link alone.
   EXPECT_EQ(Lanes({takes(500, {{R::Link, 1}}), takes(1500, {{R::Link, 1}})}).ends(),
             (std::vector<int64_t>{1000, 2000}));
@@ -69,9 +70,11 @@ TEST(SharedTime, EqualStagesOnOneResourceTakeTurnsFairly) {
 // Seen on an H200: products take 85 ms beside copies both ways and 64 ms alone; the copies keep their pace.
 TEST(SharedTime, AProductBesideTwoCopiesTakesAThirdLonger) {
   const auto copy = [](bool out) {
-    return takes(1'000'000, {{R::Processor, 0.125F}, {R::HostOut, out ? 1.0F : 0.08F}, {R::HostIn, out ? 0.08F : 1.0F}});
+    return takes(1'000'000,
+                 {{R::Processor, 0.125F}, {R::HostOut, out ? 1.0F : 0.08F}, {R::HostIn, out ? 0.08F : 1.0F}});
   };
-  const std::vector<int64_t> ends = Lanes({takes(600'000, {{R::Processor, 1}}), copy(true), copy(false)}).ends();
+  const std::vector<int64_t> ends =
+      Lanes({takes(600'000, {{R::Processor, 1}}), copy(true), copy(false)}).ends();
   EXPECT_NEAR(double(ends[0]), 600'000 / 0.75, 2) << "64 ms become 85";
   EXPECT_NEAR(double(ends[1]), 1'000'000 / 0.92, 2) << "55.3 GB/s become 50.8";
   EXPECT_EQ(ends[1], ends[2]);
@@ -113,12 +116,14 @@ TEST(SharedTime, TheHostIsAResource) {
 
 // With nothing to share, both ways of simulating give the same times, stage by stage.
 TEST(SharedTime, WithoutSharingItIsTheOtherSimulation) {
-  for (const Words& sets : {Words{"parallel.pp=2", "model.num_layers=4", "train.num_microbatches=8", "parallel.ep=2"},
-                            Words{"parallel.cp=2", "parallel.context=\"ring\"", "parallel.tp=2"}}) {
+  for (const Words& sets :
+       {Words{"parallel.pp=2", "model.num_layers=4", "train.num_microbatches=8", "parallel.ep=2"},
+        Words{"parallel.cp=2", "parallel.context=\"ring\"", "parallel.tp=2"}}) {
     const RankPrograms r = build_ranks(make_config(sets), 4);
     // Both ends of a message say the same.
     const auto ns = [](const Stage& s) {
-      return is_exchange(s.op) ? int64_t{300} : int64_t{100} + 37 * (static_cast<int>(s.op) % 11) + 5 * s.layer;
+      return is_exchange(s.op) ? int64_t{300}
+                               : int64_t{100} + 37 * (static_cast<int>(s.op) % 11) + 5 * s.layer;
     };
     // Stages of compute lanes that are ready at once would take turns there and run side by side here: one lane each.
     std::vector<Program> programs = r.programs;

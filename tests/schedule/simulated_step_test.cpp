@@ -27,12 +27,14 @@ TEST(SimulatedStep, BubbleIsTheFormulaAlsoWhereStagesShare) {
         for (const int64_t backward : {100, 200}) {
           SCOPED_TRACE(fmt::format("p {} m {} v {} backward {}", p, m, v, backward));
           const RankPrograms r = build_ranks(make_config(pipeline_sets(p, v, p * v, m)), p);
-          const interpret::Simulation s =
-              interpret::simulate_shared(interpret::network_of_roles(r.programs), [&](const Program&, const Stage& st) {
+          const interpret::Simulation s = interpret::simulate_shared(
+              interpret::network_of_roles(r.programs), [&](const Program&, const Stage& st) {
                 StageTime t;
                 t.of(Resource::Processor) = 1;
                 if (st.op == Op::attention)
-                  t.flow_ns = st.phase == Phase::Forward ? 100 : st.phase == Phase::BackwardInput ? backward : 0;
+                  t.flow_ns = st.phase == Phase::Forward         ? 100
+                              : st.phase == Phase::BackwardInput ? backward
+                                                                 : 0;
                 return t;
               });
           const int64_t ideal = int64_t{m} * v * (100 + backward);
@@ -82,7 +84,9 @@ const std::vector<LayoutCase>& layout_cases() {
       {16, {"parallel.tp=2", "parallel.ep=8"}},
       {16, {"parallel.ep=16", "moe.num_experts=16"}},
       {16, {"parallel.pp=4", "model.num_layers=4", "train.num_microbatches=16", "parallel.ep=4"}},
-      {16, {"parallel.pp=2", "parallel.vpp=2", "model.num_layers=4", "train.num_microbatches=16", "parallel.tp=2"}},
+      {16,
+       {"parallel.pp=2", "parallel.vpp=2", "model.num_layers=4", "train.num_microbatches=16",
+        "parallel.tp=2"}},
       {16, {"parallel.cp=4", "parallel.context=\"ring\"", "parallel.ep=4", "train.seq_len=64"}},
   };
   return all;
@@ -90,7 +94,8 @@ const std::vector<LayoutCase>& layout_cases() {
 
 config::Config on_gpus(Words sets) {
   for (const char* more : {"model.dtype=\"bfloat16\"", "device.kind=\"cuda\""}) sets.emplace_back(more);
-  if (std::none_of(sets.begin(), sets.end(), [](const std::string& s) { return s.starts_with("train.num_micro"); }))
+  if (std::none_of(sets.begin(), sets.end(),
+                   [](const std::string& s) { return s.starts_with("train.num_micro"); }))
     sets.emplace_back("train.num_microbatches=16");
   return make_config(sets);
 }
@@ -137,7 +142,8 @@ TEST(SimulatedStep, SharingCostsTimeAndNeverGivesAny) {
     cost::Machine taking = cost::find_machine("h100"), giving = taking;
     giving.sharing = {0, 0};
     const Ground more = make_ground(taking), less = make_ground(giving);
-    const int64_t with = SimulatedStep(c, r, more).run().step_ns, without = SimulatedStep(c, r, less).run().step_ns;
+    const int64_t with = SimulatedStep(c, r, more).run().step_ns,
+                  without = SimulatedStep(c, r, less).run().step_ns;
     EXPECT_GE(double(with), 0.98 * double(without)) << joined(at.sets);
   }
 }
@@ -179,7 +185,8 @@ TEST(SimulatedStep, MeasuredStagesTakeThePlaceOfFormulas) {
   const SimulatedStep carried(twice, wide, ground);
   EXPECT_GT(carried.run_alone().step_ns, step.run_alone().step_ns);
   EXPECT_GT(carried.pricer().sources().carried, 0);
-  EXPECT_THROW(make_ground(cost::find_machine("h100"), file), base::Error) << "costs of a CPU are none of a GPU";
+  EXPECT_THROW(make_ground(cost::find_machine("h100"), file), base::Error)
+      << "costs of a CPU are none of a GPU";
 }
 
 }  // namespace

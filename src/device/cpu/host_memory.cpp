@@ -45,7 +45,8 @@ AvailableMemory available_host_memory() {
   if (limit >= 0 && used >= 0) {
     const std::string stat = text_of("/sys/fs/cgroup/memory.stat");
     const size_t at = stat.find("\nfile ");
-    const int64_t cached = at == std::string::npos ? 0 : std::max<int64_t>(0, number_of(std::string_view(stat).substr(at + 6)));
+    const int64_t cached =
+        at == std::string::npos ? 0 : std::max<int64_t>(0, number_of(std::string_view(stat).substr(at + 6)));
     const int64_t room = std::max<int64_t>(0, limit - std::max<int64_t>(0, used - cached));
     if (out.bytes < 0 || room < out.bytes) out = {room, "the limit of its control group"};
   }

@@ -44,9 +44,7 @@ Followers followers_of(const Node& node) {
   for (size_t s = 0; s < n; ++s) out.begin[s + 1] += out.begin[s];
   out.all.resize(out.begin[n]);
   std::vector<uint32_t> at(out.begin.begin(), out.begin.end() - 1);
-  each([&](StageId from, size_t to) {
-    out.all[at[static_cast<size_t>(from)]++] = static_cast<StageId>(to);
-  });
+  each([&](StageId from, size_t to) { out.all[at[static_cast<size_t>(from)]++] = static_cast<StageId>(to); });
   return out;
 }
 
@@ -90,11 +88,13 @@ class SharedWalk {
         waits_[e] += followers_[node]->num_waits[s];
         // Those who meet are done when the last of them is.
         if (t.alone_ns() >= time_[e].alone_ns()) time_[e] = t;
-        if (t.host_ns > 0) issues_.resize(num_nodes), issues_[node].push_back({static_cast<StageId>(s), t.host_ns});
+        if (t.host_ns > 0)
+          issues_.resize(num_nodes), issues_[node].push_back({static_cast<StageId>(s), t.host_ns});
       }
     }
     for (const std::vector<Issue>& list : issues_)
-      for (const Issue& issue : list) ++waits_[event(static_cast<size_t>(&list - issues_.data()), issue.stage)];
+      for (const Issue& issue : list)
+        ++waits_[event(static_cast<size_t>(&list - issues_.data()), issue.stage)];
     running_.resize(num_nodes);
     levels_.assign(num_nodes, Levels{});
     dirty_.assign(num_nodes, 0);
@@ -301,7 +301,8 @@ class SharedWalk {
         for (const size_t from : sharers) collect(from);
         const double level = fair_level(wants_, machine_.processors);
         const double crowd = crowding(wants_);
-        for (const size_t to : sharers) levels_[to][r] = level, crowd_.resize(n_.nodes.size(), 1), crowd_[to] = crowd;
+        for (const size_t to : sharers)
+          levels_[to][r] = level, crowd_.resize(n_.nodes.size(), 1), crowd_[to] = crowd;
       }
     }
     for (const size_t node : touched_)
@@ -314,7 +315,8 @@ class SharedWalk {
     if (machine_.crowd.empty()) return 1;
     double busy = 0;
     for (const float w : wants) busy += w;
-    const double k = std::clamp(std::min(busy, machine_.processors), 1.0, static_cast<double>(machine_.crowd.size()));
+    const double k =
+        std::clamp(std::min(busy, machine_.processors), 1.0, static_cast<double>(machine_.crowd.size()));
     const size_t low = static_cast<size_t>(std::floor(k)) - 1;
     const size_t high = std::min(low + 1, machine_.crowd.size() - 1);
     const double between = k - std::floor(k);

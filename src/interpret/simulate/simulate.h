@@ -32,6 +32,7 @@ struct Simulation {
 
 // Throws when the network has faults or can hang.
 Simulation simulate(const Network& network, const Duration& duration);
-Simulation simulate_shared(const Network& network, const StageTimes& times, const SharedMachine& machine = {});
+Simulation simulate_shared(const Network& network, const StageTimes& times,
+                           const SharedMachine& machine = {});
 
 }  // namespace pleat::interpret
