@@ -176,8 +176,8 @@ StageTime Pricer::operator()(const Program& program, const Stage& stage) const {
   const auto [known, fresh] = known_.try_emplace(alike(program, stage, rows, attrs_of(program, stage)));
   if (fresh) known->second = price_kernel(program, stage, rows);
   const Priced& k = known->second;
-  out.fixed_ns = whole(k.fixed_ns);
-  out.flow_ns = whole(k.flow_ns);
+  out.fixed_ns = static_cast<int64_t>(k.fixed_ns);
+  out.flow_ns = whole(k.fixed_ns + k.flow_ns) - out.fixed_ns;
   out.of(Resource::Processor) = m.kind == MachineKind::Cpu ? static_cast<float>(p_.threads) : 1.0F;
   out.of(Resource::Memory) = part(k.bytes / m.processor.memory_gb_s, k.flow_ns);
   if (m.kind == MachineKind::Cpu) out.of(Resource::Memory) = 0;  // cores share it: crowding says by how much

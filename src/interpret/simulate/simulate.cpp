@@ -29,16 +29,24 @@ Simulation simulation_of(const Network& network, const Walk& times) {
     const Program& program = *network.nodes[n].program;
     NodeTimes& node = out.nodes.emplace_back();
     node.timeline.spans.reserve(program.stages.size());
-    Intervals held;
+    // A lane's stages follow each other, so what it holds in one piece is one interval at once.
+    std::vector<Intervals> held(program.lanes.size());
     for (size_t s = 0; s < program.stages.size(); ++s) {
       const Stage& stage = program.stages[s];
       const int64_t start = times.start_ns[network.first[n] + s], end = times.end_ns[network.first[n] + s];
       node.timeline.spans.push_back({static_cast<StageId>(s), start, end});
       out.step_ns = std::max(out.step_ns, end);
       if (goes_to_others(stage.op)) node.exchange_ns += end - start;
-      if (program.lanes[static_cast<size_t>(stage.lane)].resource == "compute") held.push_back({start, end});
+      if (program.lanes[static_cast<size_t>(stage.lane)].resource != "compute") continue;
+      Intervals& lane = held[static_cast<size_t>(stage.lane)];
+      if (!lane.empty() && lane.back().end == start)
+        lane.back().end = end;
+      else
+        lane.push_back({start, end});
     }
-    node.busy_ns = length(united(std::move(held)));
+    Intervals all;
+    for (const Intervals& lane : held) all.insert(all.end(), lane.begin(), lane.end());
+    node.busy_ns = length(united(std::move(all)));
   }
   return out;
 }
