@@ -102,12 +102,14 @@ TEST_F(RanksCli, LinksFollowTheMachines) {
 
 TEST_F(RanksCli, SimulateSaysWhatScriptsWant) {
   const nlohmann::json j = json("simulate", 8, {"parallel.pp=2", "parallel.tp=2"});
-  for (const char* key : {"step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_limit_bytes"})
+  for (const char* key :
+       {"step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "memory_limit_bytes"})
     EXPECT_GT(j.at(key).get<double>(), 0) << key;
   EXPECT_EQ(j.at("fits"), true);
   EXPECT_EQ(j.at("machine"), "h200");
   for (const auto& stage : j.at("pipeline")) {
-    int64_t sum = stage.at("by_link").at("work_ns").get<int64_t>() + stage.at("by_link").at("idle_ns").get<int64_t>();
+    int64_t sum =
+        stage.at("by_link").at("work_ns").get<int64_t>() + stage.at("by_link").at("idle_ns").get<int64_t>();
     for (const auto& part : stage.at("by_link").at("parts")) sum += part.at("exposed_ns").get<int64_t>();
     EXPECT_EQ(sum, j.at("step_ns"));
   }

@@ -7,7 +7,8 @@ namespace pleat::device {
 namespace {
 
 TEST(HostMemory, SwapCounts) {
-  EXPECT_EQ(available_of("MemTotal:  100 kB\nMemAvailable:     7 kB\nSwapTotal: 9 kB\nSwapFree:   3 kB\n"), 10 * 1024);
+  EXPECT_EQ(available_of("MemTotal:  100 kB\nMemAvailable:     7 kB\nSwapTotal: 9 kB\nSwapFree:   3 kB\n"),
+            10 * 1024);
   EXPECT_EQ(available_of("MemAvailable: 7 kB\n"), 7 * 1024);
   EXPECT_EQ(available_of("MemTotal: 7 kB\n"), -1) << "an old system does not say";
   EXPECT_EQ(available_of(""), -1);

@@ -27,7 +27,8 @@ TEST(MemoryFit, StagesThatDoNotFitAreNamed) {
   EXPECT_FALSE(bad.fits());
   EXPECT_EQ(bad.device_over[0], 0);
   EXPECT_NEAR(double(bad.device_over[1]) / kGiB, 11.9, 0.01);
-  for (const char* words : {"stage 1 by 11.9 GiB", "stage 2 by", "largest owners of stage 1: activations 91.0 GiB"})
+  for (const char* words :
+       {"stage 1 by 11.9 GiB", "stage 2 by", "largest owners of stage 1: activations 91.0 GiB"})
     EXPECT_NE(bad.text.find(words), std::string::npos) << bad.text;
   const MemoryFit host = memory_fit(h100, 8, 8, {stage_of(10, 300)});
   EXPECT_FALSE(host.fits()) << "eight ranks with 300 GiB of pinned memory each";
