@@ -2,8 +2,8 @@
 """Simulated against measured: steps of thread ranks on this CPU, layout by layout.
 
 By turns, because a machine that others use is now slow and now fast: in every round each layout's stages are measured
-(`pleat bench costs`), then it trains a few steps, then it is simulated from those costs. Printed is the median over the
-rounds of simulated / measured. Cores and links are measured once at the start of every round.
+(`pleat bench costs`), with how cores slow each other at that time, then it trains a few steps, then it is simulated from
+those costs. Printed is the median over the rounds of simulated / measured. Links are measured at the start of a round.
 
   tools/compare_simulated.py --config model.toml --rounds 3 "1" "2" "2 parallel.ep=2" "4 parallel.ep=2 parallel.pp=2"
 
@@ -64,13 +64,12 @@ def main():
         for turn in range(a.rounds):
             common = folder / "machine.json"
             one = ["--set", "device.threads=1"] + (["--set", "moe.force_routing=balanced"] if a.even else [])
-            run(a.pleat, "bench", "costs", a.config, "--out", common, "--no-neighbours", "--steps", 3, *one)
+            run(a.pleat, "bench", "costs", a.config, "--out", common, "--no-neighbours", "--no-crowd", "--steps", 3, *one)
             for layout in a.layouts:
                 ranks, *keys = layout.split()
                 sets = one + [word for key in keys for word in ("--set", key)]
                 costs = folder / "costs.json"
-                run(a.pleat, "bench", "costs", a.config, "--ranks", ranks, "--out", costs, "--no-neighbours", "--no-crowd",
-                    "--no-links", "--steps", 5, *sets)
+                run(a.pleat, "bench", "costs", a.config, "--ranks", ranks, "--out", costs, "--no-neighbours", "--no-links", "--steps", 5, *sets)
                 ms = measured_ms(a.pleat, folder, a.config, int(ranks), sets, a.steps, folder / "text.txt")
                 said = json.loads(run(a.pleat, "simulate", a.config, "--ranks", ranks, "--costs", costs, "--costs", common,
                                       "--json", *sets))
