@@ -60,6 +60,13 @@ int run_fit(const FitArguments& a) {
                    fmt::format("{:.3f}", f.curve.launch), fmt::format("{:.3f}", f.curve.flops),
                    fmt::format("{:.3f}", f.curve.bytes), fmt::format("{:.1f} %", 100 * f.mean_error),
                    fmt::format("{:.1f} %", 100 * f.worst_error)});
+  for (const cost::CurveFit& f : fitted.fits)
+    if (f.mean_error > 0.25)
+      fmt::print(
+          stderr,
+          "note: class {} is off by {:.0f} % on the stages it was fitted to: they do not follow launches, "
+          "arithmetic and bytes, or the machine was not quiet\n",
+          name_of(f.of), 100 * f.mean_error);
   fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, fitted.curves.source,
              a.out);
   return 0;

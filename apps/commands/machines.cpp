@@ -47,6 +47,13 @@ int list_machines(bool as_json) {
 
 int print_keys() {
   report::Table table({{"key"}, {"from"}, {"to"}, {"meaning"}});
+  table.add_row({"machine.name", "", "", "The name it is called by in what is printed"});
+  table.add_row({"machine.description", "", "", "A few words for people"});
+  table.add_row({"machine.kind", "", "", "\"gpu\", or \"cpu\": ranks are threads that share its cores"});
+  table.add_row(
+      {"network.rails", "", "",
+       "true: an adapter reaches only its like on other nodes; what is for another goes over the node's "
+       "links first"});
   for (const cost::MachineKey& key : cost::machine_keys())
     table.add_row({key.path, fmt::format("{:g}", key.low), fmt::format("{:g}", key.high), key.meaning});
   fmt::print("{}", table.text());

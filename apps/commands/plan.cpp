@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -228,7 +229,8 @@ struct RanksReport {
 
 // What every pipeline rank holds, on each of the ranks of its stage.
 RanksReport report_ranks(const config::Config& config, const schedule::RankPrograms& ranks,
-                         int64_t tensors_of, std::vector<train::StageMemory>* memory = nullptr) {
+                         int64_t tensors_of, std::vector<train::StageMemory>* memory = nullptr,
+                         cost::MachineKind kind = cost::MachineKind::Cpu) {
   const interpret::Network network = interpret::network_of_roles(ranks.programs);
   schedule::require_runs_together(network, schedule::meeting_of(config, ranks.layout.world()));
   if (tensors_of >= static_cast<int64_t>(ranks.programs.size()))
@@ -260,7 +262,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
     const program::Order order(p, *network.nodes[i].edges);
     const interpret::Plan plan = interpret::plan(p, order);
     interpret::require_ok(interpret::check_plan(p, plan, order), "plan of " + what);
-    if (memory) memory->push_back(train::stage_memory(config, ranks.mesh, p, plan));
+    if (memory) memory->push_back(train::stage_memory(kind, ranks.mesh, p, plan));
     const program::InFlight flight = program::in_flight(program::turns(p));
     const auto owner = [&](program::Owner o) { return plan.at_peak[static_cast<size_t>(o)]; };
     using program::Owner;
@@ -319,26 +321,27 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
 
 // Whether that fits the machine; nothing is said without one.
 struct Verdict {
-  std::string machine;  // "": none was named
+  std::optional<cost::Machine> machine;
   train::MemoryFit fit;
 
-  Verdict(const std::string& name, const config::Config& config, int64_t num_ranks,
-          const std::vector<train::StageMemory>& memory)
-      : machine(name) {
-    if (machine.empty()) return;
-    const cost::Machine m = cost::find_machine(machine);
-    fit = train::memory_fit(m, schedule::ranks_per_node(config, m), num_ranks, memory);
+  explicit Verdict(const std::string& name) {
+    if (!name.empty()) machine = cost::find_machine(name);
+  }
+  cost::MachineKind kind() const { return machine ? machine->kind : cost::MachineKind::Cpu; }
+  void judge(const config::Config& config, int64_t num_ranks, const std::vector<train::StageMemory>& memory) {
+    if (machine)
+      fit = train::memory_fit(*machine, schedule::ranks_per_node(config, *machine), num_ranks, memory);
   }
   void add_to(nlohmann::json& out) const {
-    if (!machine.empty())
+    if (machine)
       out["fits"] = fit.fits(), out["memory"] = fit.text, out["memory_limit_bytes"] = fit.device_limit;
   }
   // Behind everything else: what does not fit is an error.
   int end(bool as_json) const {
-    if (machine.empty()) return 0;
+    if (!machine) return 0;
     if (!fit.fits())
-      base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine, fit.text);
-    if (!as_json) fmt::print("\non machine '{}' the step {}\n", machine, fit.text);
+      base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine->name, fit.text);
+    if (!as_json) fmt::print("\non machine '{}' the step {}\n", machine->name, fit.text);
     return 0;
   }
 };
@@ -347,9 +350,10 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
                const std::string& machine) {
   note_carrier(num_ranks);
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
+  Verdict verdict(machine);
   std::vector<train::StageMemory> memory;
-  const RanksReport step = report_ranks(config, ranks, tensors_of, &memory);
-  const Verdict verdict(machine, config, num_ranks, memory);
+  const RanksReport step = report_ranks(config, ranks, tensors_of, &memory, verdict.kind());
+  verdict.judge(config, num_ranks, memory);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
   const program::Meeting meeting = schedule::meeting_of(config, num_ranks);
   nlohmann::json out = {{"ranks", num_ranks},
@@ -412,8 +416,9 @@ void add_plan(CLI::App& command, Action& chosen) {
         return plan_ranks(config, least, *tensors, *json, *machine);
       }
       const auto rows = rows_of(config);
-      const Verdict verdict(*machine, config, 1,
-                            {train::stage_memory(config, {}, rows.back().program, rows.back().plan)});
+      Verdict verdict(*machine);
+      verdict.judge(config, 1,
+                    {train::stage_memory(verdict.kind(), {}, rows.back().program, rows.back().plan)});
       if (*json) {
         nlohmann::json out = to_json(config, rows);
         verdict.add_to(out);

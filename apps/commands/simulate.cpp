@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
@@ -10,6 +11,7 @@
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/step_parts.h"
+#include "layout/nodes.h"
 #include "machine_argument.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -72,6 +74,7 @@ struct Simulated {
   program::Meeting meeting = program::Meeting::OnHost;
   interpret::NetworkReport report = {};
   std::vector<interpret::Plan> plans = {};
+  std::vector<train::StageMemory> memory = {};
   train::MemoryFit fit = {};
   std::unique_ptr<schedule::SimulatedStep> step = {};
   interpret::Simulation times = {};
@@ -87,6 +90,12 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   config::Config config = a.config.resolved();
   schedule::Ground ground = a.machine.ground();
   note_carrier(a.ranks);
+  if (ground.machine.kind == cost::MachineKind::Gpu && config.device.kind != "cuda")
+    fmt::print(
+        stderr,
+        "note: device.kind is \"cpu\": these are its programs and element types on machine '{}'; --set "
+        "device.kind=cuda --set model.dtype=bfloat16 for those a GPU would run\n",
+        ground.machine.name);
   Stopwatch watch;
   schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
   auto made = std::make_unique<Simulated>(
@@ -97,16 +106,16 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   const interpret::Network network = interpret::network_of_roles(s.ranks.programs);
   s.report = schedule::require_runs_together(network, s.meeting);
   s.check_s = watch.lap();
-  std::vector<train::StageMemory> memory;
   for (size_t i = 0; i < s.ranks.programs.size(); ++i) {
     const program::Order order(s.ranks.programs[i], *network.nodes[i].edges);
     s.plans.push_back(interpret::plan(s.ranks.programs[i], order));
     interpret::require_ok(interpret::check_plan(s.ranks.programs[i], s.plans.back(), order),
                           fmt::format("plan of pipeline rank {}", i));
-    memory.push_back(train::stage_memory(s.config, s.ranks.mesh, s.ranks.programs[i], s.plans.back()));
+    s.memory.push_back(
+        train::stage_memory(s.ground.machine.kind, s.ranks.mesh, s.ranks.programs[i], s.plans.back()));
   }
   s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine), a.ranks,
-                            memory);
+                            s.memory);
   s.plan_s = watch.lap();
   s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground,
                                                      load_of(a, s.config, s.ranks.mesh), &network);
@@ -170,7 +179,7 @@ interpret::StepParts parts_by_lane(const Simulated& s, size_t stage) {
                                  if (lane.resource != "compute") return lane.name;
                                  return interpret::goes_to_others(st.op) ||
                                                 class_of(st.op) == program::OpClass::Host
-                                            ? "exchanges on " + lane.name
+                                            ? lane.name + ", exchanges on it"
                                             : "";
                                });
 }
@@ -193,6 +202,35 @@ std::string bound_by(const Simulated& s, const interpret::StepParts& parts, size
   return fmt::format("bound by {}: {:.1f} % of the step of {}", what,
                      100 * static_cast<double>(most) / static_cast<double>(s.times.step_ns),
                      s.ranks.programs.size() == 1 ? "a rank" : fmt::format("pipeline stage {}", stage));
+}
+
+int64_t num_nodes(const Simulated& s, const SimulateArguments& a) {
+  return layout::num_nodes(a.ranks, schedule::ranks_per_node(s.config, s.ground.machine));
+}
+
+// Groups that exchange something and lie on several nodes, each with how many.
+nlohmann::json groups_across_nodes(const Simulated& s) {
+  nlohmann::json out = nlohmann::json::object();
+  for (const program::Program& p : s.ranks.programs)
+    for (const program::Stage& stage : p.stages) {
+      if (!interpret::goes_to_others(stage.op) || class_of(stage.op) == program::OpClass::Transfer) continue;
+      const cost::GroupReach& reach = s.step->pricer().prices().reach.groups[size_t(stage.group)];
+      if (reach.nodes > 1) out[std::string(name_of(stage.group))] = reach.nodes;
+    }
+  return out;
+}
+
+// Kernels of compute lanes by the part of the model they belong to, nanoseconds.
+std::map<std::string, int64_t> work_by_part(const Simulated& s, size_t stage) {
+  std::map<std::string, int64_t> out;
+  const program::Program& p = s.ranks.programs[stage];
+  for (const interpret::Span& span : s.node(stage).timeline.spans) {
+    const program::Stage& st = p.stages[size_t(span.stage)];
+    if (interpret::goes_to_others(st.op) || p.lanes[size_t(st.lane)].resource != "compute") continue;
+    const std::string name{name_of(region_of(st.op))};
+    out[st.replay > 0 ? name + ", computed again" : name] += span.end_ns - span.start_ns;
+  }
+  return out;
 }
 
 nlohmann::json parts_json(const interpret::StepParts& parts) {
@@ -222,6 +260,11 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
       {"fits", s.fit.fits()},
       {"memory", s.fit.text},
       {"memory_limit_bytes", s.fit.device_limit},
+      {"nodes", num_nodes(s, a)},
+      {"bound_by", bound_by(s, parts_by_link(s, busiest(s)), busiest(s))},
+      {"busiest_stage", busiest(s)},
+      {"curves", s.ground.curves.source},
+      {"groups_across_nodes", groups_across_nodes(s)},
       {"contention", s.ground.contention},
       {"roles", s.ranks.programs.size()},
       {"stages", s.step->network().num_stages()},
@@ -250,7 +293,9 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
                              {"exchange_ns", s.node(i).exchange_ns},
                              {"bubble", s.times.bubble(s.step->node_of(i))},
                              {"arena_bytes", s.plans[i].arena_bytes},
+                             {"memory_bytes", s.memory[i].device.total()},
                              {"over_bytes", s.fit.device_over[i]},
+                             {"work_by_part", work_by_part(s, i)},
                              {"by_link", parts_json(parts_by_link(s, i))},
                              {"by_lane", parts_json(parts_by_lane(s, i))}});
   if (a.exchanges)
@@ -281,25 +326,35 @@ void print_parts(const Simulated& s, size_t stage) {
   if (!lanes.parts.empty()) {
     table.add_rule();
     for (const interpret::StepPart& p : lanes.parts)
-      table.add_row({p.name, ms(p.held_ns), ms(p.exposed_ns), share(p.exposed_ns)});
+      table.add_row({"lane " + p.name, ms(p.held_ns), ms(p.exposed_ns), share(p.exposed_ns)});
   }
-  fmt::print("{}{}\n\n", table.text(), bound_by(s, links, stage));
+  report::Table work({{"work of the processor"}, {"time", kRight}, {"", kRight}});
+  std::vector<std::pair<int64_t, std::string>> order;
+  for (const auto& [name, ns] : work_by_part(s, stage)) order.emplace_back(-ns, name);
+  std::sort(order.begin(), order.end());
+  for (const auto& [minus, name] : order) work.add_row({name, ms(-minus), share(-minus)});
+  fmt::print("{}\n{}{}\n", table.text(), work.text(), bound_by(s, links, stage));
+  if (const nlohmann::json across = groups_across_nodes(s); !across.empty()) {
+    std::string list;
+    for (const auto& [name, nodes] : across.items())
+      list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", name, nodes.get<int64_t>());
+    fmt::print("groups on several nodes, and on how many: {}\n", list);
+  }
+  fmt::print("\n");
 }
 
 void print_page(const Simulated& s, const SimulateArguments& a) {
   const cost::Machine& m = s.ground.machine;
   const bool cpu = m.kind == cost::MachineKind::Cpu;
   const char* unit = cpu ? "rank" : "GPU";
-  const int64_t nodes =
-      (a.ranks + schedule::ranks_per_node(s.config, m) - 1) / schedule::ranks_per_node(s.config, m);
   fmt::print(
       "{} on machine '{}' ({}), {}\n"
       "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / "
       "working)\n"
       "memory {}\n\n",
-      base::counted(a.ranks, "rank"), m.name, m.description, base::counted(nodes, "node"), s.figures.step_ms,
-      rate_text(s.figures.tokens_per_s_per_rank), unit, s.figures.model_tflops_per_rank, unit,
-      100 * s.figures.mfu, s.times.bubble(), s.fit.text);
+      base::counted(a.ranks, "rank"), m.name, m.description, base::counted(num_nodes(s, a), "node"),
+      s.figures.step_ms, rate_text(s.figures.tokens_per_s_per_rank), unit, s.figures.model_tflops_per_rank,
+      unit, 100 * s.figures.mfu, s.times.bubble(), s.fit.text);
   constexpr auto kRight = report::Align::Right;
   report::Table table({{"stage"},
                        {"stages", kRight},

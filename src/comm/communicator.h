@@ -161,6 +161,8 @@ class Endpoint {
   virtual ~Endpoint() = default;
   virtual int rank() const = 0;  // in the world
   virtual int size() const = 0;
+  // Ranks of the world that are threads of this process, this one included.
+  virtual int num_in_process() const { return 1; }
   // Every rank in `ranks` makes the same call; ranks (of the world, in group order) must contain this rank.
   // Two groups of one name must not overlap unless they are the same. May wait for the other members. Throws
   // where it cannot carry such buffers. `stream`: of the lane whose calls these are (a cudaStream_t), there

@@ -303,13 +303,13 @@ void leave_the_original(Config& config, const Config& file, const std::set<std::
   config.asked.erase("checkpoint.dir");
 }
 
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, const char* what = "the configuration file") {
   std::ifstream file(path, std::ios::binary);
-  if (!file) base::fail("cannot open the configuration file {}", quote(path));
+  if (!file) base::fail("cannot open {} {}", what, quote(path));
   std::string text(kMostBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad() || (file.gcount() == 0 && !file.eof()))
-    base::fail_with(base::ExitCode::Storage, "cannot read the configuration file {}", quote(path));
+    base::fail_with(base::ExitCode::Storage, "cannot read {} {}", what, quote(path));
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMostBytes) base::fail("{}: larger than the {} bytes allowed", quote(path), kMostBytes);
   return text;
@@ -450,7 +450,7 @@ std::vector<FlatEntry> flat_toml(std::string_view text, std::string_view source)
 
 std::string toml_file_text(const std::string& path) {
   base::require_regular(path);
-  return read_text(path);
+  return read_text(path, "the file");
 }
 
 }  // namespace pleat::config

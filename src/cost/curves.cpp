@@ -41,10 +41,11 @@ CurveClass curve_class(KernelKind kind, Phase phase, const kernels::Work& work) 
   return CurveClass::Product;
 }
 
-Curves ideal_curves() { return {"every rate in full", {}}; }
+Curves ideal_curves(MachineKind kind) { return {kind, "every rate in full", {}}; }
 
 Curves shipped_curves(MachineKind kind) {
   Curves c;
+  c.kind = kind;
   const auto at = [&](CurveClass k) -> Curve& { return c.of[static_cast<size_t>(k)]; };
   if (kind == MachineKind::Cpu) {
     c.source = "round figures of CPUs: measure yours with `pleat bench costs`";
@@ -141,7 +142,9 @@ FittedCurves fit_curves(const Machine& m, const std::vector<CurvePoint>& points,
 }
 
 std::string to_toml(const Curves& curves) {
-  std::string out = fmt::format("[curves]\nsource = {}\n", config::to_text(curves.source));
+  std::string out =
+      fmt::format("[curves]\nkind = \"{}\"\nsource = {}\n", curves.kind == MachineKind::Gpu ? "gpu" : "cpu",
+                  config::to_text(curves.source));
   for (size_t c = 0; c < kNumCurveClasses; ++c)
     out += fmt::format("\n[{}]\nlaunch = {}\nflops = {}\nbytes = {}\n", name_of(static_cast<CurveClass>(c)),
                        config::to_text(curves.of[c].launch), config::to_text(curves.of[c].flops),
@@ -166,6 +169,13 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
       out.source = *words;
       continue;
     }
+    if (entry.path == "curves.kind") {
+      const auto* kind = std::get_if<std::string>(&entry.value);
+      if (!kind || (*kind != "gpu" && *kind != "cpu"))
+        base::fail("{}: curves.kind must be \"gpu\" or \"cpu\"", entry.where);
+      out.kind = *kind == "gpu" ? MachineKind::Gpu : MachineKind::Cpu;
+      continue;
+    }
     const auto field = fields.find(entry.path);
     if (field == fields.end())
       base::fail("{}: unknown key {}; a curve has launch, flops and bytes", entry.where,
@@ -176,6 +186,7 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
     if (!(v >= 0 && v <= 1e6)) base::fail("{}: {} must be a number from 0 to 1e6", entry.where, entry.path);
     *field->second = v;
   }
+  if (!seen["curves.kind"]) base::fail("{}: curves.kind is missing", source);
   for (const auto& [path, field] : fields)
     if (!seen[path]) base::fail("{}: {} is missing", source, path);
   return out;

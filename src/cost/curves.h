@@ -29,14 +29,16 @@ struct Curve {
 };
 
 struct Curves {
-  std::string source;  // for people: what they were fitted to
+  MachineKind kind =
+      MachineKind::Gpu;  // of the machine they were fitted on: they say nothing of the other kind
+  std::string source;    // for people: what they were fitted to
   std::array<Curve, kNumCurveClasses> of{};
   const Curve& operator[](CurveClass c) const { return of[static_cast<size_t>(c)]; }
   bool operator==(const Curves&) const = default;
 };
 
 // All of every rate.
-Curves ideal_curves();
+Curves ideal_curves(MachineKind kind = MachineKind::Gpu);
 // Those of the binary: an H200's, or of CPUs.
 Curves shipped_curves(MachineKind kind);
 

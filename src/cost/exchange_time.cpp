@@ -35,9 +35,9 @@ double stored_of(const Program& program, const Stage& stage, double rows = 1) {
   return sum;
 }
 
-// One rank's part of its node's adapters.
-Link part_of_network(const Machine& m) {
-  return {m.network_gb_s(), m.network.nic.latency_us, m.network.nic.half_kib};
+// One rank's part of its node's adapters; a small message reaches half of an adapter's rate, not of its part.
+double network_flow_ns(const Machine& m, double bytes) {
+  return bytes / m.network_gb_s() + m.network.nic.half_kib * 1024 / m.network.nic.gb_s;
 }
 
 double hops_ns(const Machine& m, double near_hops, double far_hops) {
@@ -55,7 +55,7 @@ ExchangeTime spread(const Machine& m, const GroupReach& r, double bytes_each, do
   ExchangeTime t;
   t.latency_ns = r.nodes > 1 ? m.network.nic.latency_ns() : m.node.link.latency_ns();
   t.link_ns = (here - 1) * (bytes_each + half_near) / m.node.link.gb_s;
-  t.network_ns = others * (bytes_each + half_far) / m.network_gb_s();
+  t.network_ns = others * (bytes_each / m.network_gb_s() + half_far / m.network.nic.gb_s);
   // On rails a row for another adapter first goes to the rank of this node that has its like.
   if (m.network.rails && here > 1) t.link_ns += others * bytes_each * (here - 1) / here / m.node.link.gb_s;
   return t;
@@ -69,9 +69,10 @@ ExchangeTime ring_time(const Machine& m, const GroupReach& r, double bytes) {
   const double steps = n - 1, here = static_cast<double>(r.here);
   ExchangeTime t;
   t.latency_ns = hops_ns(m, n - nodes, nodes - 1);
-  if (r.here > 1 || r.nodes == 1) t.link_ns = steps * m.node.link.flow_ns(bytes / n);
-  // As many rings as the node has ranks of the group, each over the part of the network of one of them.
-  if (r.nodes > 1) t.network_ns = steps * part_of_network(m).flow_ns(bytes / n / here);
+  if (r.here > 1 || r.nodes == 1) t.link_ns = m.node.link.flow_ns(steps * bytes / n);
+  // As many rings as the node has ranks of the group, each over the part of the network of one of them. What goes round
+  // is cut small and follows itself, so the ramp is paid once.
+  if (r.nodes > 1) t.network_ns = network_flow_ns(m, steps * bytes / n / here);
   return t;
 }
 
@@ -83,8 +84,8 @@ ExchangeTime all_reduce_time(const Machine& m, const GroupReach& r, double bytes
   const double levels = std::ceil(std::log2(static_cast<double>(r.nodes)));
   ExchangeTime tree;
   tree.latency_ns = 2 * hops_ns(m, here - 1, levels);
-  if (r.here > 1) tree.link_ns = 2 * (here - 1) * m.node.link.flow_ns(bytes / here);
-  tree.network_ns = 2 * part_of_network(m).flow_ns(bytes / here);
+  if (r.here > 1) tree.link_ns = 2 * m.node.link.flow_ns((here - 1) * bytes / here);
+  tree.network_ns = 2 * network_flow_ns(m, bytes / here);
   return tree.total_ns() < rings.total_ns() ? tree : rings;
 }
 
@@ -95,7 +96,7 @@ ExchangeTime all_to_all_time(const Machine& m, const GroupReach& r, double bytes
 }
 
 ExchangeTime message_time(const Machine& m, bool far, double bytes) {
-  if (far) return {m.network.nic.latency_ns(), 0, part_of_network(m).flow_ns(bytes)};
+  if (far) return {m.network.nic.latency_ns(), 0, network_flow_ns(m, bytes)};
   return {m.node.link.latency_ns(), m.node.link.flow_ns(bytes), 0};
 }
 

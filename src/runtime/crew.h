@@ -30,6 +30,7 @@ class Crew {
 
   const RankSetup& setup() const { return setup_; }
   bool alone() const { return !endpoint_; }
+  int num_in_process() const { return endpoint_ ? endpoint_->num_in_process() : 1; }
   bool leads() const { return setup_.rank() == 0; }
   int num_threads() const { return num_threads_; }
 

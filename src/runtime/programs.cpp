@@ -58,6 +58,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
     b.setup = crew->setup();
     b.setup.mesh.exchange =
         crew->row_exchange(buffers_of(b.options.device), config.parallel.exchange == "windows");
+    b.options.alike_in_process = std::max<int64_t>(1, crew->num_in_process() / b.setup.mesh.pp);
     choice.build.mesh = b.setup.mesh;
     choice.build.role = b.setup.role;
     choice.meeting = crew->meeting(buffers_of(b.options.device));

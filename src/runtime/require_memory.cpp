@@ -26,15 +26,27 @@ std::string largest_owners(const interpret::OwnerBytes& at_peak) {
   return out;
 }
 
-void require_memory(const interpret::Plan& plan, int64_t needed_bytes, int64_t free_bytes,
-                    const std::string& what) {
-  if (free_bytes < 0 || needed_bytes <= free_bytes) return;
+void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const MemoryRoom& room,
+                    int64_t num_alike) {
+  const bool alone = room.free_bytes >= 0 && needed_bytes > room.free_bytes;
+  const bool together = room.all_bytes >= 0 && needed_bytes > room.all_bytes / num_alike;
+  if (!alone && !together) return;
+  const bool mostly_state = plan.at_peak[static_cast<size_t>(program::Owner::Activations)] < needed_bytes / 2;
+  const std::string has =
+      alone ? fmt::format("a rank needs {}, {} has {} free, {} too little", gib(needed_bytes), room.what,
+                          gib(room.free_bytes), gib(needed_bytes - room.free_bytes))
+            : fmt::format("{} ranks of this process need {} each, {} is {} in all", num_alike,
+                          gib(needed_bytes), room.what, gib(room.all_bytes));
   base::fail_with(
       base::ExitCode::Hardware,
-      "the step does not fit: a rank needs {}, {} has {} free, {} too little; largest owners: {}. "
-      "Nothing was allocated. `pleat plan` shows all of it; recompute.modules, fewer tokens in a "
-      "microbatch, or more ranks make it smaller",
-      gib(needed_bytes), what, gib(free_bytes), gib(needed_bytes - free_bytes), largest_owners(plan.at_peak));
+      "the step does not fit: {}; largest owners: {}. Nothing was allocated. `pleat plan` shows all of it; "
+      "{}",
+      has, largest_owners(plan.at_peak),
+      mostly_state
+          ? "weights, gradients and states of the optimizer are most of it: bfloat16 "
+            "(optimizer.grad_dtype, moment1_dtype, moment2_dtype), a smaller model, or ranks on more "
+            "machines make it smaller"
+          : "recompute.modules, moe.token_budget or fewer tokens in a microbatch make it smaller");
 }
 
 }  // namespace pleat::runtime

@@ -11,9 +11,15 @@ namespace pleat::runtime {
 // "activations 40.1 GiB, optimizer 22.0 GiB, weights 9.3 GiB": at the peak, largest first.
 std::string largest_owners(const interpret::OwnerBytes& at_peak);
 
-// Of one rank: `plan` is the largest of its programs'. Throws where the memory of `what` ("a GPU", "the host") has fewer
-// bytes free than are needed; less than 0: nobody knows, and the allocation will tell.
-void require_memory(const interpret::Plan& plan, int64_t needed_bytes, int64_t free_bytes,
-                    const std::string& what);
+struct MemoryRoom {
+  std::string what;  // "the GPU", "the machine's memory"
+  // Less than 0: nobody knows, and the allocation will tell.
+  int64_t free_bytes = -1, all_bytes = -1;
+};
+// Of one rank: `plan` is the largest of its programs'. Throws where fewer bytes are free than it needs, or where
+// `num_alike` ranks that need as much cannot all have it: others of them may have theirs already, so they are
+// compared with all there is.
+void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const MemoryRoom& room,
+                    int64_t num_alike = 1);
 
 }  // namespace pleat::runtime

@@ -46,14 +46,16 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
         return a.plan.arena_bytes < b.plan.arena_bytes;
       })->plan;
   if (options.device == Device::Cuda) {
-    require_memory(largest, bytes + interpret::allocated_windows(window), device::cuda::facts().free_bytes,
-                   "the GPU");
+    const device::cuda::Facts facts = device::cuda::facts();
+    require_memory(largest, bytes + interpret::allocated_windows(window),
+                   {"the GPU", facts.free_bytes, facts.memory_bytes}, options.alike_in_process);
     machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
   } else {
     const device::AvailableMemory host = device::available_host_memory();
-    require_memory(largest, bytes + pinned + window, host.bytes, host.limit);
+    require_memory(largest, bytes + pinned + window, {host.limit, host.bytes, host.all},
+                   options.alike_in_process);
     arena_ = std::make_unique<device::Arena>(bytes);
     pinned_ = std::make_unique<device::Arena>(pinned);
     window_ = std::make_unique<device::Arena>(window > 0 ? window + comm::kWindowHeaderBytes : 0);

@@ -59,6 +59,10 @@ Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs,
                    std::optional<cost::Curves> curves) {
   Ground out;
   out.curves = curves ? *curves : cost::shipped_curves(machine.kind);
+  if (out.curves.kind != machine.kind)
+    base::fail("the curves are of a {}, but machine '{}' is a {}",
+               out.curves.kind == cost::MachineKind::Gpu ? "GPU" : "CPU", machine.name,
+               machine.kind == cost::MachineKind::Gpu ? "GPU" : "CPU");
   if (costs && !curves) {
     std::vector<cost::CurvePoint> points;
     for (const cost::CostEntry& entry : costs->entries) points.push_back(cost::curve_point(entry));

@@ -15,11 +15,11 @@ std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<
 
 }  // namespace
 
-StageMemory stage_memory(const config::Config& config, const model::Mesh& mesh,
-                         const program::Program& program, const interpret::Plan& plan) {
+StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const program::Program& program,
+                         const interpret::Plan& plan) {
   StageMemory out;
   out.at_peak = plan.at_peak;
-  if (config.device.kind == "cuda") {
+  if (kind == cost::MachineKind::Gpu) {
     out.device = interpret::device_memory(plan);
     out.device.exchange_bytes = cost::nccl_memory(mesh, program).bytes;
     out.host_bytes = plan.pinned.arena_bytes;

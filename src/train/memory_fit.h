@@ -18,8 +18,9 @@ struct StageMemory {
   int64_t host_bytes = 0;          // pinned memory of a GPU's host
   interpret::OwnerBytes at_peak{};
 };
-StageMemory stage_memory(const config::Config& config, const model::Mesh& mesh,
-                         const program::Program& program, const interpret::Plan& plan);
+// On a GPU with what CUDA and NCCL take.
+StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const program::Program& program,
+                         const interpret::Plan& plan);
 
 struct MemoryFit {
   int64_t device_limit = 0, host_limit = 0;  // of one rank: a GPU's memory, its part of its host's

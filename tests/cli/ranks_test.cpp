@@ -115,6 +115,13 @@ TEST_F(RanksCli, SimulateSaysWhatScriptsWant) {
   }
 }
 
+TEST_F(RanksCli, APictureOfAGpusStepIsDrawn) {
+  const Ended drawn =
+      run("simulate", 2, {"parallel.ep=2", "device.kind=cuda"}, {"--svg", folder_.at("step.svg")});
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  EXPECT_NE(testing::read_file(folder_.at("step.svg")).find("</svg>"), std::string::npos);
+}
+
 TEST_F(RanksCli, ThreadsShareAMachine) {
   const auto train = [&](const char* set) {
     return run("train", 2, {"data.train=" + folder_.at("text.txt"), "log.run_dir=" + folder_.at("run"), set});

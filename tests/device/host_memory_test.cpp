@@ -12,6 +12,7 @@ TEST(HostMemory, SwapCounts) {
   EXPECT_EQ(available_of("MemAvailable: 7 kB\n"), 7 * 1024);
   EXPECT_EQ(available_of("MemTotal: 7 kB\n"), -1) << "an old system does not say";
   EXPECT_EQ(available_of(""), -1);
+  EXPECT_EQ(total_of("MemTotal:  100 kB\nSwapTotal: 9 kB\n"), 109 * 1024);
 }
 
 TEST(HostMemory, OfThisMachineIsSomethingAndHasAReason) {

@@ -187,6 +187,9 @@ TEST(SimulatedStep, MeasuredStagesTakeThePlaceOfFormulas) {
   EXPECT_GT(carried.pricer().sources().carried, 0);
   EXPECT_THROW(make_ground(cost::find_machine("h100"), file), base::Error)
       << "costs of a CPU are none of a GPU";
+  EXPECT_THROW(make_ground(cost::find_machine("h100"), {}, cost::shipped_curves(cost::MachineKind::Cpu)),
+               base::Error)
+      << "nor are its curves";
 }
 
 }  // namespace

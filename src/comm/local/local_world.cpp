@@ -129,6 +129,7 @@ class LocalEndpoint : public Endpoint {
   LocalEndpoint(LocalWorld& world, int rank) : world_(world), rank_(rank) {}
   int rank() const override { return rank_; }
   int size() const override { return world_.size(); }
+  int num_in_process() const override { return world_.size(); }
   std::unique_ptr<Communicator> group(const std::string& name, std::span<const int> ranks, Buffers buffers,
                                       void*) override {
     return world_.group(name, ranks, rank_, buffers);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -20,8 +21,9 @@ int64_t origin_of(const Timeline& t) {
 }
 
 const char* colour_of(Region region) {
-  static constexpr const char* colours[] = {"#8c8c8c", "#4477aa", "#66ccee", "#aa3377", "#ccbb44",
-                                            "#228833", "#ee6677", "#44aa99", "#997700", "#555577"};
+  static constexpr const char* colours[] = {"#8c8c8c", "#4477aa", "#66ccee", "#aa3377", "#ccbb44", "#228833",
+                                            "#ee6677", "#44aa99", "#997700", "#555577", "#bbbbbb"};
+  static_assert(std::size(colours) == static_cast<size_t>(Region::HostLink) + 1, "a colour for every region");
   return colours[static_cast<size_t>(region)];
 }
 
