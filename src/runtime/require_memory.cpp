@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "report/format.h"
 
 namespace pleat::runtime {
 namespace {
 
-std::string gib(int64_t bytes) { return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30)); }
+std::string bytes_text(int64_t bytes) { return report::format_bytes(static_cast<double>(bytes)); }
 
 }  // namespace
 
@@ -22,7 +23,7 @@ std::string largest_owners(const interpret::OwnerBytes& at_peak) {
   std::string out;
   for (size_t i = 0; i < 3 && at_peak[order[i]] > 0; ++i)
     out += fmt::format("{}{} {}", i == 0 ? "" : ", ", name_of(static_cast<program::Owner>(order[i])),
-                       gib(at_peak[order[i]]));
+                       bytes_text(at_peak[order[i]]));
   return out;
 }
 
@@ -33,10 +34,10 @@ void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const Mem
   if (!alone && !together) return;
   const bool mostly_state = plan.at_peak[static_cast<size_t>(program::Owner::Activations)] < needed_bytes / 2;
   const std::string has =
-      alone ? fmt::format("a rank needs {}, {} has {} free, {} too little", gib(needed_bytes), room.what,
-                          gib(room.free_bytes), gib(needed_bytes - room.free_bytes))
+      alone ? fmt::format("a rank needs {}, {} has {} free, {} too little", bytes_text(needed_bytes),
+                          room.what, bytes_text(room.free_bytes), bytes_text(needed_bytes - room.free_bytes))
             : fmt::format("{} ranks of this process need {} each, {} is {} in all", num_alike,
-                          gib(needed_bytes), room.what, gib(room.all_bytes));
+                          bytes_text(needed_bytes), room.what, bytes_text(room.all_bytes));
   base::fail_with(
       base::ExitCode::Hardware,
       "the step does not fit: {}; largest owners: {}. Nothing was allocated. `pleat plan` shows all of it; "

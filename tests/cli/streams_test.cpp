@@ -120,8 +120,10 @@ TEST_F(Streams, TooLittleAddressSpaceEndsWithAMessageInsteadOfHanging) {
         shell(fmt::format("ulimit -v {}; exec timeout -s KILL 60 '{}' train model.toml --set "
                           "log.run_dir=little",
                           kilobytes, PLEAT_BINARY));
-    EXPECT_EQ(ended.code, 70) << kilobytes << ended.err;
-    EXPECT_NE(ended.err.find("out of memory"), std::string::npos) << ended.err;
+    // What is planned is refused ahead; libraries and what is beside the plan may run out on their own.
+    const bool refused = ended.err.find("the step does not fit: a rank needs ") != std::string::npos;
+    EXPECT_EQ(ended.code, refused ? 76 : 70) << kilobytes << ended.err;
+    EXPECT_TRUE(refused || ended.err.find("out of memory") != std::string::npos) << kilobytes << ended.err;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -106,8 +107,10 @@ void expect_inside(const PrecisionReport& report) {
   EXPECT_EQ(report.verdict, "");
   EXPECT_GE(report.rows.size(), 15u);
   for (const PrecisionRow& r : report.rows) {
-    // Tight: some tens of roundings; what follows from gradients is float32, relative to a way of 1e-3.
-    EXPECT_LT(r.bound, r.noise > 0 ? 48 * report.unit : 1e-3) << r.what << " " << r.worst;
+    // Tight: some tens of roundings; what follows from gradients is float32, relative to a way of 1e-3. Weights that
+    // are apart come on top: a rounding whose sign AdamW turned into a step, and which BLAS decides whether there is one.
+    EXPECT_LT(r.bound - r.moved, r.noise > 0 ? 48 * report.unit : 1e-3) << r.what << " " << r.worst;
+    EXPECT_LT(r.moved, std::max(48 * report.unit, 1e-4)) << r.what << " " << r.worst;
     EXPECT_GT(r.bound, 0) << r.what;
   }
 }

@@ -100,8 +100,9 @@ class SharedWalk {
     dirty_.assign(num_nodes, 0);
     num_processors_ = num_nodes;
     if (!machine_.processor_of.empty())
-      num_processors_ = static_cast<size_t>(
-          1 + *std::max_element(machine_.processor_of.begin(), machine_.processor_of.end()));
+      num_processors_ =
+          static_cast<size_t>(*std::max_element(machine_.processor_of.begin(), machine_.processor_of.end())) +
+          1;
     of_processor_.resize(num_processors_);
     for (size_t node = 0; node < num_nodes; ++node) of_processor_[processor(node)].push_back(node);
   }
