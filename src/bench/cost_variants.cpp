@@ -113,9 +113,12 @@ CostVariants cost_variants(const Config& config, int64_t ranks) {
         c.model.num_kv_heads = doubled ? 2 * kv : std::max<int64_t>(kv / 2, 1);
       }
       // Widths of heads that follow from others.
-      if (latent(c)) c.model.head_dim = c.model.qk_nope_head_dim + c.model.qk_rope_head_dim;
-      if (config.model.rotary_dim == config.model.head_dim) c.model.rotary_dim = c.model.head_dim;
-      c.model.rotary_dim = std::min(c.model.rotary_dim, c.model.head_dim);
+      if (latent(c)) {
+        c.model.head_dim = c.model.qk_nope_head_dim + c.model.qk_rope_head_dim;
+        c.model.rotary_dim = c.model.qk_rope_head_dim;
+      } else if (config.model.rotary_dim == config.model.head_dim || c.model.rotary_dim > c.model.head_dim) {
+        c.model.rotary_dim = c.model.head_dim;
+      }
       if (!c.asked.contains("train.loss_chunk")) c.train.loss_chunk = 0;  // follows the sizes
       const std::string name = fmt::format("{} -> {}", from, number);
       try {

@@ -68,6 +68,13 @@ double largest_bytes(const Program& program, const Stage& stage) {
   return largest;
 }
 
+// Of the processor. Stores into windows take as many multiprocessors as comm.exchange_sms grants them.
+double exchange_share(const Machine& m, const model::Mesh& mesh, const Stage& stage) {
+  if (class_of(stage.op) == OpClass::Store && mesh.exchange_sms > 0 && m.kind == MachineKind::Gpu)
+    return std::min(1.0, static_cast<double>(mesh.exchange_sms) / static_cast<double>(m.processor.units));
+  return m.sharing.exchange;
+}
+
 }  // namespace
 
 tensor::Dtype rate_dtype(const Program& program, const Stage& stage) {
@@ -134,17 +141,6 @@ Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, 
   out.flow_ns = ns - out.fixed_ns;
   return out;
 }
-
-namespace {
-
-// Of the processor. Stores into windows take as many multiprocessors as comm.exchange_sms grants them.
-double exchange_share(const Machine& m, const model::Mesh& mesh, const Stage& stage) {
-  if (class_of(stage.op) == OpClass::Store && mesh.exchange_sms > 0 && m.kind == MachineKind::Gpu)
-    return std::min(1.0, static_cast<double>(mesh.exchange_sms) / static_cast<double>(m.processor.units));
-  return m.sharing.exchange;
-}
-
-}  // namespace
 
 StageTime Pricer::exchange(const Program& program, const Stage& stage) const {
   const Machine& m = p_.machine;
