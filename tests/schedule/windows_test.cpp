@@ -7,6 +7,7 @@
 #include "schedule/pass/pass.h"
 #include "schedule/pass/windows.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -186,6 +187,18 @@ TEST(Windows, EveryMeetingThatIsTakenOutIsMissed) {
           << faults[0];
     }
   }
+}
+
+TEST(Windows, ABoundOfStoresIsRefusedWhereTheLayoutHasNone) {
+  const auto said = [](const char* here) {
+    const config::Config c = make_config(
+        {"device.kind=\"cuda\"", "parallel.ep=4", "train.num_microbatches=4", "comm.exchange_sms=8", here});
+    return testing::message_of([&] { ranks_as_built(c, 4); });
+  };
+  EXPECT_EQ(said("parallel.ranks_per_node=4"), "");
+  EXPECT_EQ(said("parallel.ranks_per_node=2"),
+            "comm.exchange_sms = 8 has no effect here: ranks that share experts lie on several machines of 2 "
+            "ranks, so that parallel.exchange = \"auto\" is counted; remove comm.exchange_sms");
 }
 
 TEST(Windows, OnlyStoresWriteThem) {
