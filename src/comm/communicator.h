@@ -172,9 +172,10 @@ class Endpoint {
                                               Buffers buffers = Buffers::Host, void* stream = nullptr) = 0;
   // Windows between `ranks`, all of which make the same calls. Why they cannot have any; "": they can.
   virtual std::string why_no_windows(std::span<const int> ranks, Buffers buffers);
-  // `memory`: this rank's, with a header in front. Throws where ranks cannot have any.
+  // `memory`: this rank's, with a header in front. Threads keep it as long as one of them has the result. Throws where
+  // ranks cannot have any.
   virtual std::unique_ptr<SharedWindows> share_windows(std::span<const int> ranks, Buffers buffers,
-                                                       std::byte* memory);
+                                                       const std::shared_ptr<std::byte>& memory);
   // A group whose calls are meetings about these windows, blocking or enqueued as its groups are.
   virtual std::unique_ptr<Communicator> window_group(const std::string& name, std::span<const int> ranks,
                                                      SharedWindows& windows, Buffers buffers, void* stream);

@@ -233,7 +233,7 @@ struct CommConfig {
   double timeout = 300;  // seconds; 0: never
   bool check = false;
   bool mpi_native = false;
-  int64_t exchange_sms = 0;  // of a GPU, for stores into windows; 0: all
+  int64_t exchange_sms = 0;  // of a GPU, whose worth of blocks a store into windows has at most; 0: all
 
   bool operator==(const CommConfig&) const = default;
 };

@@ -28,12 +28,13 @@ void add_comm_keys(std::vector<Key>& keys) {
           .when(on_ranks(RankCount::Several)));
   keys.push_back(
       key("exchange_sms", &C::exchange_sms,
-          "Multiprocessors of a GPU that stores into windows of other ranks may take, so that products "
-          "beside "
-          "them keep the rest. 0: all.")
+          "A store into windows of other ranks has at most as many blocks as fit on this many "
+          "multiprocessors of a GPU at a time, which leaves room to products beside it; the GPU chooses "
+          "where they run. 0: on all.")
           .range(0, 1024)
-          .when({"rows move through windows: device.kind = \"cuda\" and parallel.exchange is auto or windows",
-                 {"device.kind", "parallel.exchange", "parallel.ep", "parallel.etp"},
+          .when({"experts are spread and rows move through windows: device.kind = \"cuda\", "
+                 "parallel.dispatcher = \"alltoall\" and parallel.exchange is auto or windows",
+                 {"device.kind", "parallel.dispatcher", "parallel.exchange", "parallel.ep", "parallel.etp"},
                  [](const Config& c) {
                    return c.device.kind == "cuda" && c.parallel.ep * c.parallel.etp > 1 &&
                           c.parallel.dispatcher == "alltoall" &&

@@ -26,7 +26,8 @@ struct Mesh {
   int64_t ep = 1, etp = 1, edp = 1;                 // expert side
   Dispatcher dispatcher = Dispatcher::AllToAll;
   RowExchange exchange = RowExchange::Counted;
-  int64_t exchange_sms = 0;  // multiprocessors of a GPU that stages which store into windows may take; 0: all
+  int64_t exchange_sms =
+      0;  // multiprocessors of a GPU whose worth of blocks a store into windows has at most; 0: all
   ContextKind context = ContextKind::AllGather;
   // One rank that drops tokens as this many ranks of a microbatch would: an expert's capacity holds for each
   // piece of the tokens by itself (the input "piece" says which). A reference for layouts.

@@ -39,7 +39,7 @@ void Crew::open_groups(const std::set<Lane>& lanes, comm::Buffers buffers,
     if (slot && !enqueued) continue;
     PLEAT_CHECK(endpoint_, "a program for one rank talks to nobody");
     // Whoever ran programs on other streams may still hold it.
-    if (slot) earlier_.push_back(std::move(slot));
+    if (slot) earlier_.emplace_back(lane, std::move(slot));
     const std::vector<int>& members = setup_.place.members[size_t(lane.first)];
     const std::string name = fmt::format("{}@{}:{}", name_of(lane.first), lane.second, members.front());
     if (lane.second.starts_with(interpret::kWindowLane)) {
@@ -61,12 +61,13 @@ std::vector<Crew::TakenMemory> Crew::device_memory_of_groups() const {
   std::vector<TakenMemory> out;
   if (!endpoint_) return out;
   if (const int64_t bytes = endpoint_->device_bytes(); bytes > 0) out.push_back({"all ranks", bytes});
-  const auto add = [&](const comm::Communicator* group) {
+  const auto add = [&](const Lane& lane, const comm::Communicator* group) {
+    if (lane.second.starts_with(interpret::kWindowLane)) return;  // its memory is this program's own
     if (group && group->meeting() == program::Meeting::OnDevice)
       out.push_back({group->name(), group->device_bytes()});
   };
-  for (const auto& [lane, group] : groups_) add(group.get());
-  for (const auto& group : earlier_) add(group.get());
+  for (const auto& [lane, group] : groups_) add(lane, group.get());
+  for (const auto& [lane, group] : earlier_) add(lane, group.get());
   return out;
 }
 
@@ -90,7 +91,7 @@ model::RowExchange Crew::row_exchange(comm::Buffers buffers, bool by_name) const
   return model::RowExchange::Counted;
 }
 
-void Crew::share_windows(Group group, comm::Buffers buffers, std::byte* memory) {
+void Crew::share_windows(Group group, comm::Buffers buffers, const std::shared_ptr<std::byte>& memory) {
   PLEAT_CHECK(endpoint_, "a program for one rank has no windows");
   auto made = std::make_unique<GroupWindows>();
   made->group = group;

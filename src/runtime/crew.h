@@ -49,7 +49,7 @@ class Crew {
   // memory. All ranks get one answer. Windows that were asked for by name and cannot be are an error.
   model::RowExchange row_exchange(comm::Buffers buffers, bool by_name) const;
   // Memory of this rank that the others of its group will write; `windows` finds theirs.
-  void share_windows(program::Group group, comm::Buffers buffers, std::byte* memory);
+  void share_windows(program::Group group, comm::Buffers buffers, const std::shared_ptr<std::byte>& memory);
   kernels::Windows windows(program::Group group) const;
   // Memory of the GPU that the carrier has taken for the groups of this rank, measured; empty where it takes none.
   struct TakenMemory {
@@ -78,7 +78,7 @@ class Crew {
   int num_threads_ = 1;
   std::unique_ptr<comm::Communicator> world_, pipeline_;
   std::map<Lane, std::unique_ptr<comm::Communicator>> groups_;
-  std::vector<std::unique_ptr<comm::Communicator>> earlier_;  // of streams before
+  std::vector<std::pair<Lane, std::unique_ptr<comm::Communicator>>> earlier_;  // of streams before
   struct GroupWindows {
     program::Group group{};
     std::unique_ptr<comm::SharedWindows> shared;

@@ -56,7 +56,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
         [crew](const auto& lanes, comm::Buffers buffers, const StreamOf& stream_of) {
           crew->open_groups(lanes, buffers, stream_of);
         },
-        [crew](program::Group group, comm::Buffers buffers, std::byte* memory) {
+        [crew](program::Group group, comm::Buffers buffers, const std::shared_ptr<std::byte>& memory) {
           crew->share_windows(group, buffers, memory);
         },
         {[crew](program::Group group, const std::string& lane) { return crew->group(group, lane); },

@@ -51,7 +51,7 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
                    {"the GPU", facts.free_bytes, facts.memory_bytes}, options.alike_in_process);
     const device::AvailableMemory host = device::available_host_memory();
     require_memory(largest, pinned, {host.limit, host.bytes, host.all}, options.alike_in_process);
-    machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned, window);
+    machine_ = std::make_shared<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
   } else {
@@ -60,7 +60,7 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
                    options.alike_in_process);
     arena_ = std::make_unique<device::Arena>(bytes);
     pinned_ = std::make_unique<device::Arena>(pinned);
-    window_ = std::make_unique<device::Arena>(window > 0 ? window + comm::kWindowHeaderBytes : 0);
+    window_ = std::make_shared<device::Arena>(window > 0 ? window + comm::kWindowHeaderBytes : 0);
     if (options.nan_memory)
       std::memset(arena_->data(), 0xFF, static_cast<size_t>(bytes));
     else
@@ -106,7 +106,9 @@ void Runtime::open_groups(const Groups& groups, comm::Buffers buffers) {
     }
   PLEAT_CHECK(windows.size() <= 1, "windows of {} groups: there is one header", windows.size());
   for (const program::Group group : windows)
-    groups.share_windows(group, buffers, machine_ ? machine_->window() : window_->data());
+    groups.share_windows(group, buffers,
+                         machine_ ? std::shared_ptr<std::byte>(machine_, machine_->window())
+                                  : std::shared_ptr<std::byte>(window_, window_->data()));
   groups.open(lanes, buffers, [this](const std::string& lane) -> void* {
     return machine_ ? machine_->lane(lane).stream() : nullptr;
   });

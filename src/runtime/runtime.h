@@ -45,7 +45,7 @@ using StreamOf = std::function<void*(const std::string& lane)>;  // nullptr wher
 struct Groups {
   std::function<void(const std::set<GroupLane>&, comm::Buffers, const StreamOf&)> open;
   // Before `open`, where programs have windows: this rank's memory for them, with a header in front, and whose ranks'.
-  std::function<void(program::Group, comm::Buffers, std::byte* memory)> share_windows;
+  std::function<void(program::Group, comm::Buffers, const std::shared_ptr<std::byte>& memory)> share_windows;
   interpret::FindGroup find;
 };
 
@@ -110,10 +110,12 @@ class Runtime {
   base::Laps laps_;
   std::vector<Planned> programs_;
   device::Pool pool_;
-  std::unique_ptr<interpret::CudaMachine> machine_;
+  // Other ranks keep what their stores go to: on a GPU the machine, on the CPU the windows.
+  std::shared_ptr<interpret::CudaMachine> machine_;
   std::unique_ptr<device::Arena>
       arena_;  // the device's space; on a GPU the host's copy of what is persistent
-  std::unique_ptr<device::Arena> pinned_, window_;  // on the CPU
+  std::unique_ptr<device::Arena> pinned_;  // on the CPU
+  std::shared_ptr<device::Arena> window_;  // on the CPU
   std::vector<std::unique_ptr<interpret::Executor>> executors_;
   std::map<std::string, checkpoint::Target> targets_;
 };

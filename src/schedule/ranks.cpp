@@ -89,17 +89,35 @@ layout::Layout layout_of(const config::Config& config, int64_t num_ranks) {
 
 namespace {
 
+// Why GPUs that share experts have no windows; "": they have. GPUs of one machine reach each other's memory, until a run
+// finds that they do not (runtime/crew.h).
+std::string why_no_windows(const config::Config& config, const layout::Layout& layout) {
+  const int64_t ranks = config.parallel.ep * config.parallel.etp, here = config.parallel.ranks_per_node;
+  if (ranks > program::kMaxWindowRanks)
+    return fmt::format("{} ranks share experts, and windows take at most {}", ranks,
+                       program::kMaxWindowRanks);
+  if (here > 0 && layout::num_crossing(layout, GroupKind::Dispatch, here) > 0)
+    return fmt::format("ranks that share experts lie on several machines of {} ranks", here);
+  return "";
+}
+
 // As parallel.exchange says; auto: windows between GPUs of one machine, as far as parallel.ranks_per_node tells.
 model::RowExchange row_exchange(const config::Config& config, const layout::Layout& layout) {
   const std::string& asked = config.parallel.exchange;
   if (asked == "windows") return model::RowExchange::Windows;
   if (asked == "padded") return model::RowExchange::Padded;
   if (asked == "counted" || config.device.kind != "cuda") return model::RowExchange::Counted;
-  // GPUs of one machine reach each other's memory, until a run finds that they do not (runtime/crew.h).
-  const int64_t here = config.parallel.ranks_per_node;
-  const bool together = config.parallel.ep * config.parallel.etp <= program::kMaxWindowRanks &&
-                        (here == 0 || layout::num_crossing(layout, GroupKind::Dispatch, here) == 0);
-  return together ? model::RowExchange::Windows : model::RowExchange::Counted;
+  return why_no_windows(config, layout).empty() ? model::RowExchange::Windows : model::RowExchange::Counted;
+}
+
+// Where parallel.exchange is auto, the layout decides whether there are stores that comm.exchange_sms could bound.
+void require_stores_to_bound(const config::Config& config, const layout::Layout& layout) {
+  if (config.comm.exchange_sms == 0 || config.parallel.exchange != "auto") return;
+  if (const std::string why = why_no_windows(config, layout); !why.empty())
+    base::fail(
+        "comm.exchange_sms = {} has no effect here: {}, so that parallel.exchange = \"auto\" is "
+        "counted; remove comm.exchange_sms",
+        config.comm.exchange_sms, why);
 }
 
 }  // namespace
@@ -120,6 +138,7 @@ model::Mesh mesh_of(const config::Config& config, const layout::Layout& layout) 
 model::Mesh fitted_mesh(const config::Config& config, const layout::Layout& layout) {
   const model::Mesh mesh = mesh_of(config, layout);
   config::require_rank_effects(config, layout.world());
+  require_stores_to_bound(config, layout);
   model::require_layout(config, mesh);
   return mesh;
 }

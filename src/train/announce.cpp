@@ -66,8 +66,9 @@ void announce_exchange(const config::Config& config, const model::Mesh& mesh) {
   if (mesh.size(program::Group::Dispatch) == 1 || mesh.dispatcher != model::Dispatcher::AllToAll) return;
   const bool fell_back = config.parallel.exchange == "auto" && config.device.kind == "cuda" &&
                          mesh.exchange == model::RowExchange::Counted;
-  fmt::print(stderr, "rows reach experts on other ranks: {}{}\n", name_of(mesh.exchange),
-             fell_back ? ", since not all of them reach each other's memory (parallel.exchange)" : "");
+  fmt::print(stderr, "rows reach experts on other ranks: {}{}{}\n", name_of(mesh.exchange),
+             fell_back ? ", since not all of them reach each other's memory (parallel.exchange)" : "",
+             fell_back && mesh.exchange_sms > 0 ? "; comm.exchange_sms has no effect" : "");
 }
 
 // Rows of asked / used / why. Short: only what is used otherwise than it was asked.

@@ -93,7 +93,7 @@ class OneChain final : public comm::Endpoint {
     return threads_->why_no_windows(ranks, buffers);
   }
   std::unique_ptr<comm::SharedWindows> share_windows(std::span<const int> ranks, comm::Buffers buffers,
-                                                     std::byte* memory) override {
+                                                     const std::shared_ptr<std::byte>& memory) override {
     return threads_->share_windows(ranks, buffers, memory);
   }
   std::unique_ptr<comm::Communicator> window_group(const std::string& name, std::span<const int> ranks,

@@ -1,6 +1,7 @@
 // Thread ranks: every collective against brute force, bits that do not depend on timing, ranks that fail.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "comm/comm_support.h"
 #include "comm/local/local_world.h"
+#include "comm/windows/windows.h"
 #include "tensor/bf16.h"
 
 namespace pleat {
@@ -233,6 +235,57 @@ TEST(Local, ExceptionOfOneRankWakesTheOthersAndIsNamed) {
                    {"rank 2 failed (loss is not finite)", "rank " + std::to_string(rank), "group 'dp'",
                     in_message ? "receive #0 of stage 'pull'" : "all_reduce #0 of stage 'norm'"});
   }
+}
+
+TEST(Local, AWindowStaysUnderTheOthersWhenItsRankFails) {
+  LocalWorld world(2, quick());
+  std::weak_ptr<std::byte> window[2];
+  std::atomic<bool> gone = false;
+  const std::string what = error_of(
+      [&] {
+        comm::run_ranks(world, [&](int rank) {
+          const auto endpoint = world.endpoint(rank);
+          std::unique_ptr<comm::SharedWindows> shared;
+          {
+            const auto words = std::make_shared<std::vector<std::byte>>(64, std::byte{0});
+            const std::shared_ptr<std::byte> memory(words, words->data());
+            window[rank] = memory;
+            shared = endpoint->share_windows(all_of(2), comm::Buffers::Host, memory);
+          }
+          ASSERT_EQ(shared->begin.size(), 2u);
+          EXPECT_EQ(shared->own, rank);
+          if (rank == 1) {
+            shared.reset();
+            gone = true, gone.notify_all();
+            base::fail_with(base::ExitCode::Numerical, "loss is not finite");
+          }
+          gone.wait(false);
+          EXPECT_EQ(window[1].lock().get(), shared->begin[1]);
+          shared->begin[1][63] = std::byte{1};
+          shared.reset();
+          EXPECT_TRUE(window[0].expired() && window[1].expired()) << "nobody stores any more";
+        });
+      },
+      base::ExitCode::Numerical);
+  EXPECT_EQ(what, "rank 1: loss is not finite");
+}
+
+// The call that passes windows round gets through on all ranks or on none.
+TEST(Local, WindowsThatWereNotSharedAreGone) {
+  LocalWorld world(2, quick());
+  std::weak_ptr<std::byte> window;
+  const std::string what = error_of(
+      [&] {
+        comm::run_ranks(world, [&](int rank) {
+          if (rank == 1) base::fail("no window here");
+          const auto memory = std::make_shared<std::byte>();
+          window = memory;
+          world.endpoint(rank)->share_windows(all_of(2), comm::Buffers::Host, memory);
+        });
+      },
+      base::ExitCode::BadInput);
+  EXPECT_EQ(what, "rank 1: no window here");
+  EXPECT_TRUE(window.expired());
 }
 
 TEST(Local, ForeignExceptionIsInternal) {

@@ -70,6 +70,21 @@ TEST(ConfigRankEffect, AGraphOfSeveralRanksNeedsNoCounts) {
   EXPECT_NE(refusal(kMoe, {"device.graph=false"}), "") << "the CPU has no graphs";
 }
 
+TEST(ConfigRankEffect, TheBoundOfStoresNamesAllThatDecidesIt) {
+  const auto said = [&](const char* set) {
+    return refusal(kMoe, {"comm.exchange_sms=8", "device.kind=cuda", "parallel.ep=2", set});
+  };
+  EXPECT_EQ(said("parallel.exchange=auto"), "");
+  EXPECT_EQ(said("parallel.exchange=windows"), "");
+  for (const char* set :
+       {"parallel.dispatcher=allgather", "parallel.exchange=counted", "parallel.ep=1", "device.kind=cpu"}) {
+    EXPECT_TRUE(holds(said(set), "comm.exchange_sms = 8 has no effect here")) << set << ": " << said(set);
+    EXPECT_TRUE(holds(said(set), "parallel.dispatcher = \"alltoall\"")) << said(set);
+    const std::string key = std::string(set).substr(0, std::string(set).find('='));
+    EXPECT_TRUE(holds(said(set).substr(said(set).find("(now")), key)) << said(set);
+  }
+}
+
 TEST(ConfigRankEffect, RanksOfAMachineAreDeclaredForSeveral) {
   const char* set = "parallel.ranks_per_node=8";
   EXPECT_EQ(

@@ -217,6 +217,10 @@ TEST(Windows, RowsArriveInOrderAndSumsComeBack) {
     g.of[0].values["met"].set(0, 0);
     g.call(0, KernelKind::add_sums, Phase::Forward, {"w_sums", "token_slot", "token_offsets", "met", "+y"});
     EXPECT_TRUE(std::isnan(g.of[0].values["y"].at(0)));
+    g.call(0, KernelKind::place_rows, Phase::Forward,
+           {"w_rows", "w_probs", "w_source", "w_lists", "met", "own_offsets", "+rows", "+row_probs",
+            "+source_row", "+token_rows"});
+    for (int64_t i = 0; i < R * g.width; ++i) EXPECT_TRUE(std::isnan(g.of[0].values["rows"].at(i)));
   }
 }
 

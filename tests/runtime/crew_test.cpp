@@ -21,6 +21,10 @@ class SilentGroup final : public comm::Communicator {
   program::Meeting meeting_;
 };
 
+struct SilentWindows final : comm::SharedWindows {
+  SilentWindows() = default;
+};
+
 // Two ranks of which one is here; device buffers meet as `on_device` says.
 class SilentEndpoint final : public comm::Endpoint {
  public:
@@ -36,6 +40,15 @@ class SilentEndpoint final : public comm::Endpoint {
                                                           comm::Buffers buffers) override {
     opened.push_back(wanted.size());
     return Endpoint::groups(wanted, buffers);
+  }
+  std::unique_ptr<comm::SharedWindows> share_windows(std::span<const int>, comm::Buffers,
+                                                     const std::shared_ptr<std::byte>&) override {
+    return std::make_unique<SilentWindows>();
+  }
+  std::unique_ptr<comm::Communicator> window_group(const std::string& name, std::span<const int> ranks,
+                                                   comm::SharedWindows&, comm::Buffers buffers,
+                                                   void*) override {
+    return std::make_unique<SilentGroup>(name, ranks, flight_, meeting(buffers));
   }
   int64_t device_bytes() const override { return on_device_ == program::Meeting::OnDevice ? 7 : 0; }
   program::Meeting meeting(comm::Buffers buffers) const override {
@@ -111,6 +124,22 @@ TEST(Crew, TellsWhatItsGroupsTookOfTheGpu) {
   EXPECT_EQ(all, 7 + 4 * 100);
   EXPECT_TRUE(threads.device_memory_of_groups().empty());
   EXPECT_TRUE(Crew(two_replicas()).device_memory_of_groups().empty());
+}
+
+// Meetings about windows are no calls of the carrier's, and take nothing but the windows a program has planned.
+TEST(Crew, GroupsOfWindowsTakeNothingOfTheCarrier) {
+  const auto stream = [](const std::string&) -> void* { return nullptr; };
+  SilentEndpoint endpoint(program::Meeting::OnDevice);
+  Crew crew(two_replicas(), endpoint, 1);
+  const auto memory = std::make_shared<std::byte>();
+  const auto groups = [&] { return crew.device_memory_of_groups().size(); };
+  for (int opened = 1; opened <= 2; ++opened) {  // those of before are no other
+    crew.share_windows(program::Group::World, comm::Buffers::Device, memory);
+    crew.open_groups({{program::Group::World, "reduce"}, {program::Group::World, "windows@compute"}},
+                     comm::Buffers::Device, stream);
+    ASSERT_NE(crew.group(program::Group::World, "windows@compute"), nullptr);
+    EXPECT_EQ(groups(), static_cast<size_t>(1 + opened)) << "all ranks, and each lane that reduces";
+  }
 }
 
 }  // namespace

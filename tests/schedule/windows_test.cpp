@@ -7,6 +7,7 @@
 #include "schedule/pass/pass.h"
 #include "schedule/pass/windows.h"
 #include "schedule/schedule_support.h"
+#include "support/refusal.h"
 
 namespace pleat::schedule {
 namespace {
@@ -98,6 +99,69 @@ TEST(Windows, AMeetingIsPutBeforeAnEarlyStore) {
   EXPECT_TRUE(stages_of(step_of({"parallel.ep=4"}, 4), Op::window_meet).empty());
 }
 
+// The meeting put before a store is for all windows it stores into: it waits for what uses any of them, on any lane.
+TEST(Windows, AMeetingThatIsPutInWaitsForReadersOfAllWindows) {
+  using program::Phase;
+  using program::r;
+  using program::w;
+  using tensor::Dtype;
+  program::Builder b("two windows");
+  b.lane("compute", "compute");
+  b.lane("side", "compute");
+  const program::ValueId counts = b.value("counts", Dtype::I32, {3}, program::Owner::Routing,
+                                          program::Life::Input),
+                         all = b.value("all", Dtype::I32, {2, 3}, program::Owner::Routing);
+  b.exchange(Op::dispatch_gather, Phase::Forward, program::Group::Dispatch, {r(counts), w(all)});
+  for (int layer = 0; layer < 2; ++layer) {
+    const program::Place place{0, layer};
+    const auto at = [&](const char* what) { return program::tagged(what, 0, layer); };
+    const auto window = [&](const char* what) {
+      return b.routed(at(what), Dtype::F32, {8, 8}, program::Owner::Activations, 8, 8,
+                      program::Space::Window);
+    };
+    const auto result = [&](const char* what) {
+      return b.value(at(what), Dtype::F32, {8, 8}, program::Owner::Results, program::Life::Result);
+    };
+    const program::ValueId sums = window("sums"), probs = window("probs"),
+                           met = b.value(at("met"), Dtype::U8, {1}, program::Owner::Routing);
+    b.at(place, 0);
+    b.exchange(Op::combine_push, Phase::BackwardInput, program::Group::Dispatch,
+               {r(counts), r(counts), r(counts), r(all), r(counts), w(sums), w(probs)});
+    b.exchange(Op::combine_meet, Phase::BackwardInput, program::Group::Dispatch, {r(sums), w(met)});
+    b.dgrad(Op::dispatch_place, {r(sums), r(counts), r(met), r(counts), w(result("of_sums"))});
+    b.at(place, 1);
+    b.dgrad(Op::dispatch_place, {r(probs), r(counts), r(met), r(counts), w(result("of_probs"))});
+  }
+  const Program p = place_windows(b.take());
+  ASSERT_EQ(stages_of(p, Op::window_meet).size(), 1u);
+  EXPECT_EQ(interpret::check_windows(p).faults, std::vector<std::string>());
+}
+
+// Of collectives only a meeting names a window without looking at it.
+TEST(Windows, ACollectiveThatReadsOneWaitsForItsMeetingToo) {
+  program::Builder b("sum of a window");
+  b.lane("compute", "compute");
+  b.at({0, 0});
+  using program::Phase;
+  const auto value = [&](const char* name, program::Space space) {
+    return b.routed(program::tagged(name, 0, 0), tensor::Dtype::F32, {8, 8}, program::Owner::Results, 8, 8,
+                    space);
+  };
+  const program::ValueId all = value("all", program::Space::Device),
+                         sent = value("sent", program::Space::Window),
+                         sum = value("sum", program::Space::Device);
+  b.exchange(Op::dispatch_gather, Phase::Forward, program::Group::Dispatch,
+             {program::r(all), program::w(sum)});
+  b.exchange(Op::dispatch_push, Phase::BackwardInput, program::Group::Dispatch,
+             {program::r(all), program::r(all), program::r(all), program::r(all), program::w(sent)});
+  b.exchange(Op::dispatch_gather, Phase::Forward, program::Group::Dispatch,
+             {program::r(sent), program::w(sum)});
+  const auto faults = interpret::check_windows(b.take()).faults;
+  ASSERT_EQ(faults.size(), 1u);
+  EXPECT_NE(faults[0].find("may not have written: no meeting of group etp-ep"), std::string::npos)
+      << faults[0];
+}
+
 // A planted early reuse, and a meeting less that tells of arrival.
 TEST(Windows, EveryMeetingThatIsTakenOutIsMissed) {
   const Program two = place_windows(two_exchanges());
@@ -123,6 +187,18 @@ TEST(Windows, EveryMeetingThatIsTakenOutIsMissed) {
           << faults[0];
     }
   }
+}
+
+TEST(Windows, ABoundOfStoresIsRefusedWhereTheLayoutHasNone) {
+  const auto said = [](const char* here) {
+    const config::Config c = make_config(
+        {"device.kind=\"cuda\"", "parallel.ep=4", "train.num_microbatches=4", "comm.exchange_sms=8", here});
+    return testing::message_of([&] { ranks_as_built(c, 4); });
+  };
+  EXPECT_EQ(said("parallel.ranks_per_node=4"), "");
+  EXPECT_EQ(said("parallel.ranks_per_node=2"),
+            "comm.exchange_sms = 8 has no effect here: ranks that share experts lie on several machines of 2 "
+            "ranks, so that parallel.exchange = \"auto\" is counted; remove comm.exchange_sms");
 }
 
 TEST(Windows, OnlyStoresWriteThem) {

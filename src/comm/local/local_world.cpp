@@ -136,7 +136,7 @@ class LocalEndpoint : public Endpoint {
   }
   std::string why_no_windows(std::span<const int>, Buffers) override { return ""; }
   std::unique_ptr<SharedWindows> share_windows(std::span<const int> ranks, Buffers,
-                                               std::byte* memory) override {
+                                               const std::shared_ptr<std::byte>& memory) override {
     return share_among_threads(*world_.group(fmt::format("sharing windows:{}", ranks.front()), ranks, rank_),
                                memory);
   }

@@ -98,10 +98,10 @@ std::string ProcessEndpoint::why_no_windows(std::span<const int> ranks, Buffers 
 }
 
 std::unique_ptr<SharedWindows> ProcessEndpoint::share_windows(std::span<const int> ranks, Buffers buffers,
-                                                              std::byte* memory) {
+                                                              const std::shared_ptr<std::byte>& memory) {
   if (buffers == Buffers::Host) base::fail("ranks are processes, which share no memory of the host");
   return share_among_gpus(
-      *group(fmt::format("sharing windows:{}", ranks.front()), ranks, Buffers::Host, nullptr), memory);
+      *group(fmt::format("sharing windows:{}", ranks.front()), ranks, Buffers::Host, nullptr), memory.get());
 }
 
 std::unique_ptr<Communicator> ProcessEndpoint::window_group(const std::string& name,

@@ -21,7 +21,7 @@ class ProcessEndpoint : public Endpoint {
                                       void* stream) final;
   std::string why_no_windows(std::span<const int> ranks, Buffers buffers) final;
   std::unique_ptr<SharedWindows> share_windows(std::span<const int> ranks, Buffers buffers,
-                                               std::byte* memory) final;
+                                               const std::shared_ptr<std::byte>& memory) final;
   std::unique_ptr<Communicator> window_group(const std::string& name, std::span<const int> ranks,
                                              SharedWindows& windows, Buffers buffers, void* stream) final;
   std::vector<std::unique_ptr<Communicator>> groups(std::span<const WantedGroup> wanted,

@@ -25,6 +25,8 @@ constexpr int kMaxWindowRanks = 128;
 // The windows of a group's ranks, as this rank reaches them.
 class SharedWindows {
  public:
+  using Memory = std::shared_ptr<std::byte>;  // owns all of it
+
   virtual ~SharedWindows() = default;
   SharedWindows(const SharedWindows&) = delete;
   SharedWindows& operator=(const SharedWindows&) = delete;
@@ -37,8 +39,9 @@ class SharedWindows {
   SharedWindows() = default;
 };
 
-// Where ranks are threads: `host` is their group, `memory` begins with a header.
-std::unique_ptr<SharedWindows> share_among_threads(Communicator& host, std::byte* memory);
+// Where ranks are threads: `host` is their group, `memory` begins with a header. It stays as long as one of the ranks has
+// what this returned: a rank that fails takes nothing away from under the others.
+std::unique_ptr<SharedWindows> share_among_threads(Communicator& host, const SharedWindows::Memory& memory);
 
 // Where ranks are processes with a GPU each, or one together. `memory` is an allocation of its own of the current
 // device. Every rank of `host` calls it, and it returns when all have opened all.

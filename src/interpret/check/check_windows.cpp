@@ -38,7 +38,8 @@ class WindowWalk {
     for (size_t s = 0; s < p_.stages.size(); ++s) {
       const StageId id = static_cast<StageId>(s);
       const Stage& at = p_.stages[s];
-      const bool meets = class_of(at.op) == OpClass::Collective;
+      const bool meets = class_of(at.op) == OpClass::Collective,
+                 only_meets = kernel_of(at.op) == KernelKind::meet;
       if (class_of(at.op) == OpClass::Host) continue;  // it waits for what is there, and looks at nothing
       for (const Use& use : at.uses) {
         if (use.value == kNoValue || p_.values[static_cast<size_t>(use.value)].space != Space::Window)
@@ -47,7 +48,7 @@ class WindowWalk {
         if (class_of(at.op) == OpClass::Store && use.access != Access::Read) {
           found(id, use.value, bytes);
           bytes = {id, {id}, use.value};
-        } else if (!meets) {  // a meeting names what it is about, and touches nothing
+        } else if (!only_meets) {  // a meeting names what it is about, and touches nothing
           read(id, use.value, bytes);
           bytes.uses.push_back(id);
           bytes.used_as = use.value;
@@ -88,11 +89,13 @@ std::vector<UnmetStore> unmet_stores(const Program& program, const Order& order)
   walk.run(
       [&](StageId store, ValueId, const WindowUses& bytes) {
         const Group group = walk.stage(store).group;
-        // One meeting put before a stage does for all it stores.
-        if (!out.empty() && out.back().store == store) return;
-        if (std::any_of(bytes.uses.begin(), bytes.uses.end(),
-                        [&](StageId use) { return !walk.divides(use, store, group); }))
-          out.push_back({store, bytes.used_as, bytes.uses});
+        if (std::none_of(bytes.uses.begin(), bytes.uses.end(),
+                         [&](StageId use) { return !walk.divides(use, store, group); }))
+          return;
+        // One meeting put before a stage does for all it stores, behind the uses of all of these.
+        if (out.empty() || out.back().store != store) out.push_back({store, bytes.used_as, {}});
+        std::vector<StageId>& uses = out.back().uses;
+        uses.insert(uses.end(), bytes.uses.begin(), bytes.uses.end());
       },
       [](StageId, ValueId, const WindowUses&) {});
   return out;

@@ -11,11 +11,11 @@
 
 namespace pleat::interpret {
 
-// A store that no meeting divides from earlier uses of its bytes.
+// A store of which no meeting divides earlier uses of the same bytes.
 struct UnmetStore {
   program::StageId store = -1;
   program::ValueId value = program::kNoValue;  // as one of those uses knows the bytes
-  std::vector<program::StageId> uses;          // all of them since the store before
+  std::vector<program::StageId> uses;  // all of them, of every window it stores into, since the store before
 };
 // Those that could be overwritten too early. A store that is the first of its bytes in a program needs a meeting as well,
 // since the program before may still be read elsewhere; where it has none it is a fault, not here.

@@ -211,20 +211,39 @@ struct Executor::State {
 
   // Messages that are one call wait for nobody but their peers.
   void run_together(StageId first, StageId end, const RunOptions& options) {
-    std::vector<std::future<void>> others;
-    for (StageId s = first + 1; s < end; ++s)
-      others.push_back(std::async(std::launch::async, [&, s] { run_stage(s, options); }));
     std::exception_ptr failure;
+    const auto failed = [&](const char* why) {
+      {
+        std::lock_guard lock(mutex);
+        if (failure) return;
+        failure = std::current_exception();
+      }
+      abort(why);  // the other messages may wait for a peer that waits for this one
+    };
     const auto keep_first = [&](const auto& work) {
       try {
         work();
+      } catch (const std::exception& e) {
+        failed(e.what());
       } catch (...) {
-        if (!failure) failure = std::current_exception();
+        failed("an error of unknown kind");
       }
     };
-    keep_first([&] { run_stage(first, options); });
-    for (std::future<void>& other : others) keep_first([&] { other.get(); });
+    std::vector<std::future<void>> others;
+    keep_first([&] {
+      for (StageId s = first + 1; s < end; ++s)
+        others.push_back(
+            std::async(std::launch::async, [&, s] { keep_first([&] { run_stage(s, options); }); }));
+      run_stage(first, options);
+    });
+    for (const std::future<void>& other : others) other.wait();
     if (failure) std::rethrow_exception(failure);
+  }
+
+  // This rank has failed: its calls on other threads end, and the other ranks are told.
+  void abort(const std::string& why) {
+    for (const BoundStage& stage : stages)
+      if (stage.collective.run) return stage.collective.group->abort(why);
   }
 
   void run_in_order(const RunOptions& options) {
@@ -273,10 +292,7 @@ void Executor::run(const RunOptions& options) {
   }
   s.lanes.run(
       options.delay_seed, [&](StageId id) { s.run_stage(id, options); },
-      [&](const std::string& why) {
-        for (const BoundStage& stage : s.stages)
-          if (stage.collective.run) return stage.collective.group->abort(why);
-      });
+      [&](const std::string& why) { s.abort(why); });
 }
 
 void* Executor::data(ValueId value) const { return state_->address(value); }
