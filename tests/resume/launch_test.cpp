@@ -187,10 +187,11 @@ class OwnRanks : public Launch {
   std::vector<Ended> start(const std::string& run, const std::vector<std::vector<std::string>>& own,
                            const std::vector<std::vector<std::string>>& before = {{}, {}}) {
     const std::string port = std::to_string(comm::tcp::port_of(comm::tcp::listen_at(0)));
+    std::vector<std::string> of_all = words(run, {});  // writes the file they all read
+    of_all.erase(of_all.begin(), of_all.begin() + 5);
     std::vector<std::unique_ptr<PleatProcess>> ranks;
     for (size_t r = 0; r < 2; ++r) {
-      std::vector<std::string> all = words(run, {});
-      all.erase(all.begin(), all.begin() + 5);
+      std::vector<std::string> all = of_all;
       all.insert(all.end(), own[r].begin(), own[r].end());
       const std::string rank = std::to_string(r);
       all.insert(all.begin(), {"RANK=" + rank, "WORLD_SIZE=2", "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=2",
