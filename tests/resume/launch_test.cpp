@@ -156,7 +156,7 @@ TEST_F(Launch, AHangUpThatIsIgnoredStopsNobody) {
   PleatProcess process(folder_.path(), all, "/usr/bin/env");
   wait_for_step(process, "nohup", 5);
   process.send(SIGHUP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  wait_for_step(process, "nohup", 15);
   const std::vector<int> ranks = children_of(process.id());
   ASSERT_EQ(ranks.size(), 2u);
   ::kill(ranks[1], SIGKILL);
