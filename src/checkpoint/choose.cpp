@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "checkpoint/best.h"
+#include "checkpoint/damage.h"
 #include "checkpoint/directory.h"
 
 namespace pleat::checkpoint {
@@ -55,6 +56,7 @@ struct Tried {
 
 Tried try_step(base::Vfs& vfs, const std::string& directory, int64_t step, const Verify& verify,
                std::vector<Skipped>& skipped) {
+  const auto is_gone = [&] { return !vfs.stat(base::join_path(directory, step_name(step))); };
   const std::string manifest =
       base::join_path(base::join_path(directory, step_name(step)), std::string(kManifestName));
   const base::Lock lock = vfs.try_lock(manifest, base::LockKind::Shared);
@@ -65,11 +67,14 @@ Tried try_step(base::Vfs& vfs, const std::string& directory, int64_t step, const
     verify(loaded);
     return {Chosen{std::move(loaded), {}, std::move(hold)}, false};
   } catch (const base::VfsError& error) {
-    if (error.error_number() == ENOENT && !vfs.stat(base::join_path(directory, step_name(step))))
-      return {std::nullopt, true};
+    if (error.error_number() == ENOENT && is_gone()) return {std::nullopt, true};
     if (error.error_number() != EIO && error.error_number() != ENOENT) throw;
     skipped.push_back({step_name(step), error.what()});
+  } catch (const NotForUs&) {
+    if (is_gone()) return {std::nullopt, true};
+    throw;
   } catch (const base::Error& error) {
+    if (!is_damage(error)) throw;
     skipped.push_back({step_name(step), error.what()});
   }
   return {};

@@ -47,7 +47,8 @@ struct Chosen {
 };
 
 // Nothing when there is no checkpoint at all (and Newest is asked). Where checkpoints are there and the one
-// asked for does not verify, or none does, throws and says what is wrong with each. Changes nothing.
+// asked for does not verify, or none does, throws and says what is wrong with each. What is no damage (damage.h)
+// stops the choice: going on from an older one would lose steps. Changes nothing.
 std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory, const Which& which = {},
                                     const Verify& verify = verify_alone);
 // The same; that there is none is an error.

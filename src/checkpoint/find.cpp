@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "checkpoint/damage.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/load.h"
 
@@ -51,6 +52,7 @@ Found find_newest(base::Vfs& vfs, const std::string& directory) {
       if (error.error_number() != EIO) throw;
       found.skipped.push_back({name, error.what()});
     } catch (const base::Error& error) {
+      if (!is_damage(error)) throw;
       found.skipped.push_back({name, error.what()});
     }
   }

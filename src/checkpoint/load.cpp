@@ -1,7 +1,10 @@
 #include "checkpoint/load.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+
+#include "checkpoint/damage.h"
 
 namespace pleat::checkpoint {
 
@@ -65,7 +68,7 @@ void PartReader::read(const std::string& name, std::span<const Part> parts, std:
                  part.count, name, part.tensor_begin, part.out_begin, entry.length, out.size());
     for (int64_t done = 0; done < part.count;) {
       const TensorWalk::Piece piece = walk_->at(part.tensor_begin + done);
-      blocks_.read_in_turn(walk_->num_side_by_side());
+      blocks_.read_in_turn(walk_->num_read_in_turn());
       const std::span<const std::byte> bytes = blocks_.at(piece.stored);
       const int64_t count = std::min({part.count - done, piece.count, static_cast<int64_t>(bytes.size())});
       std::memcpy(out.data() + part.out_begin + done, bytes.data(), static_cast<size_t>(count));
@@ -118,6 +121,23 @@ Loaded open(base::Vfs& vfs, const std::string& path) {
                         base::join_path(path, name));
     }
   return loaded;
+}
+
+Loaded open_same(base::Vfs& vfs, const std::string& path, const base::Sha256Digest& manifest_sha256) {
+  std::string why = "its manifest is another";
+  try {
+    Loaded loaded = open(vfs, path);
+    if (loaded.manifest_sha256() == manifest_sha256) return loaded;
+  } catch (const base::VfsError& error) {
+    if (error.error_number() != ENOENT && error.error_number() != EIO) throw;
+    why = error.what();
+  } catch (const base::Error& error) {
+    if (!is_damage(error)) throw;
+    why = error.what();
+  }
+  throw NotForUs(fmt::format(
+      "does not see '{}' as rank 0 does: {}; needed is one folder of checkpoints that all hosts share", path,
+      why));
 }
 
 void require_fits(const Loaded& loaded, std::span<const Expected> tensors) {

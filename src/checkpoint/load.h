@@ -2,7 +2,8 @@
 // from a validated manifest and are compared with the real files before anything is allocated or read.
 //
 // Damage is a storage error that names file, block and tensor; a well-formed file that breaks the format, or
-// a request that does not fit the checkpoint, is bad input; a failing disk is base::VfsError.
+// a request that does not fit the checkpoint, is bad input; a failing disk is base::VfsError; NotForUs and is_damage are
+// in damage.h.
 #pragma once
 
 #include <functional>
@@ -68,6 +69,10 @@ class PartReader {
 // Parses and validates the manifest and compares the directory with it: exactly the listed files, with
 // exactly the listed lengths. Reads no shard. `vfs` must outlive the result.
 Loaded open(base::Vfs& vfs, const std::string& path);
+
+// On another rank than the leader: what the leader has opened, whose manifest has this digest. What this rank sees
+// otherwise is NotForUs: it says nothing against the checkpoint.
+Loaded open_same(base::Vfs& vfs, const std::string& path, const base::Sha256Digest& manifest_sha256);
 
 // As open, for step-N under `directory`; the manifest must be of that step.
 Loaded open_step(base::Vfs& vfs, const std::string& directory, int64_t step);

@@ -108,7 +108,7 @@ std::string print_manifest(const Manifest& manifest);
 base::Sha256Digest digest_of_manifest(std::string_view text);
 
 // Treats `text` as hostile. `path` is for messages. A text that does not match its own digest is a storage
-// error; one that matches but breaks the format is bad input.
+// error; one that matches but breaks the format is bad input; of a newer version, NotForUs (damage.h).
 Manifest parse_manifest(std::string_view text, const std::string& path);
 // The part before the digest line; all checks but the digest.
 Manifest parse_manifest_body(std::string_view body, const std::string& path);

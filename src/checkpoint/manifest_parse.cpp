@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/checked.h"
+#include "checkpoint/damage.h"
 #include "checkpoint/manifest.h"
 
 namespace pleat::checkpoint {
@@ -195,9 +196,11 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     switch (at_) {
       case At::Root:
         if (key_ == "version") {
-          if (value < kOldestVersion || value > kFormatVersion)
-            fail_here("format version {} is not known; this program reads {} to {}", value, kOldestVersion,
-                      kFormatVersion);
+          if (value < kOldestVersion) fail_here("there is no format version {}", value);
+          if (value > kFormatVersion)
+            throw NotForUs(
+                fmt::format("{}: written by a newer Pleat, in format version {}; this one reads {} to {}",
+                            path_, value, kOldestVersion, kFormatVersion));
           return manifest_.version = value, true;
         }
         if (key_ == "step") return manifest_.step = size(), true;
@@ -311,8 +314,8 @@ Manifest parse_manifest_body(std::string_view body, const std::string& path) {
   Manifest manifest = reader.finish();
   complete(manifest, path);
   check_contents(manifest, path);
-  check_slices(manifest, path);
   check_shards(manifest, path);
+  check_slices(manifest, path);  // names shards
   // One spelling only: what the writer would not have written is not ours, however well it parses.
   const std::string again = print_manifest(manifest);
   if (!std::string_view(again).starts_with(body) || again.size() != body.size() + 72)

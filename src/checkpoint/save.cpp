@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "checkpoint/best.h"
+#include "checkpoint/damage.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/load.h"
 #include "checkpoint/manifest.h"
@@ -68,7 +69,7 @@ class Saver {
       write_shards(temporary);
       read_back();
       write_manifest(temporary);
-    } catch (const base::Error&) {
+    } catch (...) {
       discard(temporary);
       throw;
     }
@@ -87,7 +88,7 @@ class Saver {
 
   void verify(const Loaded& loaded) {
     if (team_.size() == 1) return loaded.verify();
-    team_.all(order::verify(loaded.path()));
+    team_.all(order::verify(loaded));
   }
 
   // The whole table of contents but for the digests of tensors.
@@ -168,9 +169,8 @@ class Saver {
         result_.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
         return true;
       }
-    } catch (const base::VfsError&) {
-      throw;
     } catch (const base::Error& error) {
+      if (!is_damage(error)) throw;
       result_.warnings.push_back(fmt::format("damaged checkpoint replaced: {}", error.what()));
       return false;
     }
@@ -187,7 +187,7 @@ class Saver {
     if (!same_table || there.integers != manifest_.integers || there.texts != manifest_.texts ||
         !same_reals(there.reals, manifest_.reals))
       return false;
-    const std::vector<std::string> answers = team_.all(order::compare(loaded.path()));
+    const std::vector<std::string> answers = team_.all(order::compare(loaded));
     return std::all_of(answers.begin(), answers.end(), order::is_same);
   }
 
@@ -224,8 +224,9 @@ class Saver {
   }
 
   void write_shards(const std::string& temporary) {
+    const std::string order = order::write(temporary, manifest_, starts_);
     vfs_.mkdir(temporary);
-    team_.all(order::write(temporary, manifest_, starts_));
+    team_.all(order);
     for (const ShardEntry& shard : manifest_.shards) result_.num_bytes += shard.file_length;
   }
 
@@ -268,7 +269,7 @@ class Saver {
   void discard(const std::string& temporary) {
     try {
       vfs_.remove_all(temporary);
-    } catch (const base::Error&) {
+    } catch (const std::exception&) {
       // The error that led here is the one to report.
     }
   }

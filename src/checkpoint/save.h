@@ -49,7 +49,7 @@ struct SaveResult {
 
 // All ranks call it, with the same tensors and options, and their disk, which holds the same files for all. The memory
 // must not change until save returns; a change is found by the read-back and throws. Saving a step that exists with
-// another state is bad input. A damaged step-N is replaced, with a warning. All ranks get the result.
+// another state is bad input. A damaged step-N (damage.h) is replaced, with a warning. All ranks get the result.
 SaveResult save(base::Vfs& vfs, const std::string& directory, const Share& share, const SaveOptions& options,
                 Peers& peers);
 // The same of one rank that has everything.

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/load.h"
 #include "checkpoint/shard_writer.h"
 
 namespace pleat::checkpoint {
@@ -19,6 +18,16 @@ base::Sha256Digest digest_from(const Json& json) {
   base::Sha256Digest out;
   PLEAT_CHECK(base::from_hex(json.get<std::string>(), out));
   return out;
+}
+
+std::string about(const char* what, const Loaded& checkpoint) {
+  return Json{{"do", what}, {"in", checkpoint.path()}, {"sha256", base::to_hex(checkpoint.manifest_sha256())}}
+      .dump();
+}
+
+Loaded open_named(base::Vfs& vfs, const Json& order, int rank) {
+  const std::string path = order.at("in");
+  return rank == 0 ? open(vfs, path) : open_same(vfs, path, digest_from(order.at("sha256")));
 }
 
 std::string table_sha256(int64_t step, const std::vector<const ShareTensor*>& tensors) {
@@ -58,35 +67,31 @@ std::vector<base::Sha256Digest> digests(const std::string& answer) {
   return out;
 }
 
-std::string verify(const std::string& checkpoint) {
-  return Json{{"do", "verify"}, {"in", checkpoint}}.dump();
-}
+std::string verify(const Loaded& checkpoint) { return about("verify", checkpoint); }
 
-std::string compare(const std::string& checkpoint) {
-  return Json{{"do", "compare"}, {"in", checkpoint}}.dump();
-}
+std::string compare(const Loaded& checkpoint) { return about("compare", checkpoint); }
 
 bool is_same(const std::string& answer) { return answer == kSame; }
 
 }  // namespace order
+
+void verify_as_ordered(base::Vfs& vfs, const std::string& order, int rank, int size) {
+  const Loaded loaded = open_named(vfs, Json::parse(order), rank);
+  loaded.verify(range_for(loaded.manifest(), rank, size));
+}
 
 std::string SaveWork::carry_out(const std::string& order) {
   const Json json = Json::parse(order);
   const std::string what = json.at("do");
   if (what == "describe") return describe();
   if (what == "read back") return read_back();
-  const std::string in = json.at("in");
   if (what == "write") {
-    write(in, json.at("manifest"), json.at("starts").at(static_cast<size_t>(rank_)));
+    write(json.at("in"), json.at("manifest"), json.at("starts").at(static_cast<size_t>(rank_)));
     return {};
   }
-  if (what == "verify") {
-    const Loaded loaded = open(vfs_, in);
-    loaded.verify(range_for(loaded.manifest(), rank_, size_));
-    return {};
-  }
+  if (what == "verify") return verify_as_ordered(vfs_, order, rank_, size_), std::string();
   PLEAT_CHECK(what == "compare", "order '{}'", what);
-  return holds_share(in) ? kSame : kOther;
+  return holds_share(open_named(vfs_, json, rank_)) ? kSame : kOther;
 }
 
 std::string SaveWork::describe() {
@@ -114,10 +119,9 @@ std::string SaveWork::read_back() {
   return out.dump();
 }
 
-bool SaveWork::holds_share(const std::string& checkpoint) {
+bool SaveWork::holds_share(const Loaded& checkpoint) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;
-  const Loaded loaded = open(vfs_, checkpoint);
-  PartReader reader(loaded);
+  PartReader reader(checkpoint);
   std::vector<std::byte> there;
   for (const ShareTensor* t : stream_->tensors())
     for (const Part& part : t->parts())

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/vfs.h"
+#include "checkpoint/load.h"
 #include "checkpoint/save.h"
 #include "checkpoint/share.h"
 
@@ -28,13 +29,16 @@ std::string write(const std::string& directory, const Manifest& manifest, const 
 // Each rank reads some tensors of what was written, whoever wrote it, and says their digests, in order.
 std::string read_back();
 std::vector<base::Sha256Digest> digests(const std::string& answer);
-// Each rank verifies some tensors of a checkpoint.
-std::string verify(const std::string& checkpoint);
-// Each rank says whether the checkpoint holds the bytes it owns.
-std::string compare(const std::string& checkpoint);
+// Each rank verifies some tensors of the checkpoint the leader has opened.
+std::string verify(const Loaded& checkpoint);
+// Each rank says whether that checkpoint holds the bytes it owns.
+std::string compare(const Loaded& checkpoint);
 bool is_same(const std::string& answer);
 
 }  // namespace order
+
+// Carries out order::verify, on its own or in a save.
+void verify_as_ordered(base::Vfs& vfs, const std::string& order, int rank, int size);
 
 class SaveWork {
  public:
@@ -47,7 +51,7 @@ class SaveWork {
   std::string describe();
   void write(const std::string& directory, const std::string& manifest, int64_t start);
   std::string read_back();
-  bool holds_share(const std::string& checkpoint);
+  bool holds_share(const Loaded& checkpoint);
 
   base::Vfs& vfs_;
   const Share& share_;

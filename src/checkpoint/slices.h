@@ -58,8 +58,9 @@ class TensorWalk {
     int64_t count = 0;   // bytes that follow each other in the tensor and in the stream
   };
   Piece at(int64_t tensor_begin);  // 0 to length - 1
-  // Slices side by side here: as many places of the stream are read at a time.
-  size_t num_side_by_side() const { return active_.size(); }
+  // As many places of the stream are read in turn: slices that lie side by side, for every row a part of each. One row
+  // is read slice after slice, however many ranks own a part of it.
+  size_t num_read_in_turn() const { return tensor_.num_rows() == 1 ? 1 : active_.size(); }
   // To the last row, for the checks alone.
   void check();
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/vfs.h"
+#include "checkpoint/damage.h"
 
 namespace pleat::checkpoint {
 
@@ -21,6 +22,7 @@ std::string packed(const std::exception& error) {
     json["code"] = static_cast<int>(known->code());
   if (const auto* disk = dynamic_cast<const base::VfsError*>(&error))
     json["op"] = static_cast<int>(disk->op()), json["errno"] = disk->error_number();
+  json["not_for_us"] = dynamic_cast<const NotForUs*>(&error) != nullptr;
   return kFailed + json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -30,6 +32,7 @@ std::string packed(const std::exception& error) {
   if (json.contains("op"))
     throw base::VfsError(static_cast<base::VfsOp>(json.at("op").get<int>()), json.at("errno").get<int>(),
                          base::VfsError::Said{std::move(message)});
+  if (json.at("not_for_us").get<bool>()) throw NotForUs(std::move(message));
   throw base::Error(static_cast<base::ExitCode>(json.at("code").get<int>()), std::move(message));
 }
 

@@ -36,7 +36,7 @@ std::vector<base::Sha256Digest> digest_tensors(base::Vfs& vfs, const std::string
     base::Sha256Digest last{};
     for (int64_t at = 0; at < tensor.length;) {
       TensorWalk::Piece piece = walk.at(at);
-      reader.read_in_turn(walk.num_side_by_side());
+      reader.read_in_turn(walk.num_read_in_turn());
       const SliceEntry& slice = manifest.slices[piece.slice_idx];
       base::Sha256& hash = open[piece.slice_idx];
       for (; piece.count > 0;) {

@@ -16,13 +16,15 @@ struct Names {
   const char *launcher, *rank, *size, *local_rank, *local_size;
 };
 
+constexpr char kTorchrun[] = "torchrun-style variables";
+
 constexpr Names kLaunchers[] = {
     {"OpenMPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
      "MV2_COMM_WORLD_LOCAL_SIZE"},
     {"Hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"torchrun-style variables", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {kTorchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", nullptr},
 };
 
@@ -105,6 +107,14 @@ World read_world(const Environment& environment) {
     }
   }
   return found.value_or(World{});
+}
+
+std::vector<std::string> variables_of_other_launchers() {
+  std::vector<std::string> out;
+  for (const Names& names : kLaunchers)
+    for (const char* name : {names.rank, names.size, names.local_rank, names.local_size})
+      if (name != nullptr && names.launcher != kTorchrun) out.emplace_back(name);
+  return out;
 }
 
 World read_world() {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace pleat::comm {
 
@@ -23,6 +24,9 @@ using Environment = std::function<const char*(const char* name)>;
 // that was not started by srun (an sbatch script: one task of a larger allocation) give way to another
 // launcher's.
 World read_world(const Environment& environment);
+
+// The variables read_world reads of launchers that are not torchrun's way: who starts ranks that way takes them out.
+std::vector<std::string> variables_of_other_launchers();
 World read_world();  // of this process
 
 }  // namespace pleat::comm

@@ -1,7 +1,6 @@
 #include "exchange/start_state.h"
 
-#include <filesystem>
-
+#include "base/make_folders.h"
 #include "base/posix_vfs.h"
 #include "config/run_files.h"
 #include "model/state.h"
@@ -40,7 +39,7 @@ StartState::StartState(const config::Config& config, const std::vector<model::Pa
 }
 
 checkpoint::SaveResult StartState::save() const {
-  std::filesystem::create_directories(config_.checkpoint.dir);
+  base::make_folders(config_.checkpoint.dir);
   base::PosixVfs vfs;
   return checkpoint::save(vfs, config_.checkpoint.dir, view_, {});
 }

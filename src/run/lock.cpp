@@ -13,6 +13,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/make_folders.h"
+#include "base/vfs.h"
 
 namespace pleat::run {
 
@@ -106,11 +108,12 @@ bool make_folder(const std::string& folder, const std::string& key) {
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error))
     base::fail("{} = \"{}\" is a file; needed is a folder, one of a run or a new one", key, folder);
-  const bool made = fs::create_directories(folder, error);
-  if (error)
-    base::fail_with(base::ExitCode::Storage, "{} = \"{}\" cannot be made: {}{}", key, folder, error.message(),
-                    error == std::errc::not_a_directory ? "; a part of it is a file" : "");
-  return made;
+  try {
+    return base::make_folders(folder);
+  } catch (const base::VfsError& failed) {
+    base::fail_with(base::ExitCode::Storage, "{} = \"{}\" cannot be made: {}{}", key, folder, failed.what(),
+                    failed.error_number() == ENOTDIR ? "; a part of it is a file" : "");
+  }
 }
 
 void require_lock_is_file(const std::string& folder) {

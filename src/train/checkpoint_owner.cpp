@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/make_folders.h"
 #include "base/regular_file.h"
 #include "base/replace_file.h"
 #include "config/run_files.h"
@@ -72,7 +73,7 @@ void require_own_checkpoints(const config::Config& used) {
 
 void own_checkpoints(const config::Config& used) {
   if (!checkpoints_lie_outside(used)) return;
-  fs::create_directories(used.checkpoint.dir);
+  base::make_folders(used.checkpoint.dir);
   base::replace_file((fs::path(used.checkpoint.dir) / kOwnerName).string(),
                      real_place(used.log.run_dir).string() + "\n");
 }

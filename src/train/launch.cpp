@@ -64,7 +64,7 @@ std::string carrier_fault(int64_t num_ranks) {
 }
 
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
-            const comm::Inject& inject) {
+            const comm::Inject& inject, const std::string& beside) {
   const config::Config resolved = config::resolve(config);
   const comm::World world = comm::read_world();
   if (num_ranks > 0 && world.size > 1)
@@ -104,7 +104,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
   }
   if (config.device.kind == "cuda") require_one_chain(resolved, size);
   comm::run_process_rank(world, comm_options(config, inject), [&](comm::Endpoint& endpoint, int num_here) {
-    require_same_configuration(endpoint, config);
+    require_same_configuration(endpoint, config, beside);
     require_declared_nodes(config, {world.rank, world.size, world.local_rank, num_here});
     if (config.device.kind == "cuda") comm::require_own_gpu(endpoint, device::cuda::device_bus());
     runtime::Crew crew(resolved, endpoint, static_cast<int>(config::threads_of_rank(resolved, num_here)));

@@ -25,8 +25,9 @@ std::string carrier_fault(int64_t num_ranks);
 // takes the GPU of its local rank (comm/gpu_choice.h), and a launcher's rank binds its threads near it
 // (device/near_cpus.h). Throws, before any rank
 // starts work, when the layout does not fit the ranks, the launcher's world is not whole, or there is no GPU to run on.
-// `inject`: faults for tests.
+// `inject`: faults for tests. `beside`: what processes must have been asked alike beside their configurations
+// (same_configuration.h).
 void launch(const config::Config& config, int num_ranks, const RankMain& rank_main,
-            const comm::Inject& inject = {});
+            const comm::Inject& inject = {}, const std::string& beside = "");
 
 }  // namespace pleat::train

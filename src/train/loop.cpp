@@ -2,13 +2,14 @@
 
 #include <chrono>
 #include <exception>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
+#include "base/make_folders.h"
 #include "base/replace_file.h"
 #include "checkpoint/save.h"
 #include "comm/inject.h"
+#include "config/schema.h"
 #include "report/console.h"
 #include "report/time_shares.h"
 #include "train/announce.h"
@@ -22,8 +23,6 @@
 
 namespace pleat::train {
 namespace {
-
-namespace fs = std::filesystem;
 
 double steady_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -178,7 +177,7 @@ class Loop {
     open_.start().require_places();
     // A checkpoint must never be more durable than the log of the steps that led to it.
     history_.sync();
-    if (crew_.leads()) fs::create_directories(config_.checkpoint.dir);
+    if (crew_.leads()) base::make_folders(config_.checkpoint.dir);
     checkpoint::SaveResult result;
     try {
       result = trainer().save(open_.vfs(), config_.checkpoint.dir, o);
@@ -231,6 +230,13 @@ class Loop {
   std::optional<EvalOutcome> final_eval_;
 };
 
+// What decides which calls a rank makes, and is no setting.
+std::string asked_beside(const LoopOptions& options) {
+  const auto yes_no = [](bool yes) { return yes ? "yes" : "no"; };
+  return fmt::format("{} = {}\n--init = {}\nstop after step = {}\n", config::kAllowChange,
+                     yes_no(options.allow_change), yes_no(bool(options.write_start)), options.stop_after);
+}
+
 void say_done(const LoopResult& done, const std::string& folder) {
   fmt::print(stderr,
              "already done: {} has trained its {}; nothing was changed. More train.steps go on from there\n"
@@ -257,7 +263,8 @@ LoopResult run_training(const config::Config& config, const LoopOptions& options
     if (crew.leads() || options.ranks == 0) result = std::move(mine);
   };
   launch(config, options.ranks, one_rank,
-         options.inject.empty() ? comm::Inject() : comm::inject(comm::parse_fault(options.inject)));
+         options.inject.empty() ? comm::Inject() : comm::inject(comm::parse_fault(options.inject)),
+         asked_beside(options));
   return result;
 }
 

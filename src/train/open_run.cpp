@@ -3,12 +3,15 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/make_folders.h"
 #include "checkpoint/retain.h"
+#include "checkpoint/shared_folder.h"
 #include "config/run_files.h"
 #include "run/leftovers.h"
 #include "run/origin.h"
 #include "train/announce.h"
 #include "train/checkpoint_owner.h"
+#include "train/crew_peers.h"
 #include "train/run_choices.h"
 #include "train/run_tokenizer.h"
 #include "train/verify_together.h"
@@ -35,6 +38,7 @@ OpenRun::OpenRun(const config::Config& asked, const LoopOptions& options, runtim
   if (!quiet_ && !choices_line_.empty()) fmt::print(stderr, "gpu: {}\n", choices_line_);
   if (start_.from) resume();
   accept();
+  if (!start_.from) require_shared();
   if (!start_.from && options_.write_start) begin_from_weights();
   if (crew_.leads()) {
     start_.require_places();
@@ -93,6 +97,14 @@ void OpenRun::accept() {
   else if (!start_.from)  // of a start that was stopped before this
     fs::remove(path(run::kOriginName));
   config::write_run_files(named_, asked_, config_);
+}
+
+// Ranks that have verified a checkpoint together have shown it.
+void OpenRun::require_shared() {
+  if (crew_.alone()) return;
+  if (crew_.leads()) base::make_folders(config_.checkpoint.dir);
+  CrewPeers peers(crew_, "start.folder");
+  checkpoint::require_shared(vfs(), config_.checkpoint.dir, peers);
 }
 
 void OpenRun::begin_from_weights() {

@@ -32,6 +32,7 @@ class OpenRun {
   config::Config prepared();
   void sign();
   void accept();
+  void require_shared();
   void begin_from_weights();
   TrainerHooks hooks() const;
   runtime::ProgramChoice choice() const;

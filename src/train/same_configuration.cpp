@@ -45,24 +45,38 @@ std::string difference(const std::string& first, const std::string& mine, int ra
 
 }  // namespace
 
-void require_same_configuration(comm::Endpoint& endpoint, const config::Config& config) {
+void require_same_configuration(comm::Endpoint& endpoint, const config::Config& config,
+                                const std::string& beside) {
   std::vector<int> ranks(static_cast<size_t>(endpoint.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   const std::unique_ptr<comm::Communicator> all = endpoint.group("configuration", ranks);
-  const std::string mine = text_of(config);
-  int64_t length = static_cast<int64_t>(mine.size());
-  all->broadcast("start.configuration", std::as_writable_bytes(std::span(&length, 1)), 0);
-  std::string first = mine;
-  first.resize(static_cast<size_t>(length));
-  all->broadcast("start.configuration", std::as_writable_bytes(std::span(first)), 0);
+  const int me = endpoint.rank(), size = endpoint.size();
+  constexpr const char* kStage = "start.configuration";
+  const std::string mine = text_of(config) + beside;
   Words words{};
-  const std::string differs = difference(first, mine, endpoint.rank());
-  std::memcpy(words.data(), differs.data(), std::min(differs.size(), words.size() - 1));
-  std::vector<Words> of_all(ranks.size());
-  all->all_gather("start.configuration", std::as_bytes(std::span(&words, 1)),
-                  std::as_writable_bytes(std::span(of_all)));
-  for (const Words& w : of_all)
-    if (w[0] != 0) base::fail("all ranks of a run need the same configuration: {}", w.data());
+  if (me != 0) {
+    int64_t length = 0;
+    all->receive(kStage, 0, 0, std::as_writable_bytes(std::span(&length, 1)));
+    std::string first(static_cast<size_t>(length), '\0');
+    all->receive(kStage, 0, 0, std::as_writable_bytes(std::span(first)));
+    const std::string differs = difference(first, mine, me);
+    std::memcpy(words.data(), differs.data(), std::min(differs.size(), words.size() - 1));
+    all->send(kStage, 0, 0, std::as_bytes(std::span(words)));
+    all->receive(kStage, 0, 0, std::as_writable_bytes(std::span(words)));
+  } else {
+    const auto length = static_cast<int64_t>(mine.size());
+    for (int r = 1; r < size; ++r) {
+      all->send(kStage, r, 0, std::as_bytes(std::span(&length, 1)));
+      all->send(kStage, r, 0, std::as_bytes(std::span(mine)));
+    }
+    for (int r = 1; r < size; ++r) {
+      Words said{};
+      all->receive(kStage, r, 0, std::as_writable_bytes(std::span(said)));
+      if (words[0] == 0) words = said;
+    }
+    for (int r = 1; r < size; ++r) all->send(kStage, r, 0, std::as_bytes(std::span(words)));
+  }
+  if (words[0] != 0) base::fail("all ranks of a run need the same configuration: {}", words.data());
 }
 
 }  // namespace pleat::train

@@ -196,8 +196,15 @@ Start begin(const config::Config& asked, const LoopOptions& options, const runti
   }
   crew.tell("start.resume", std::span(found));
   if (!crew.leads() && found[1]) out.done.emplace().step = found[0];
-  if (!crew.leads() && found[0] >= 0)
-    out.from = checkpoint::open_step(*out.vfs, used.checkpoint.dir, found[0]);
+  if (found[0] >= 0) {
+    const std::string digest =
+        crew.tell("start.resume", crew.leads() ? base::to_hex(out.from->manifest_sha256()) : "");
+    base::Sha256Digest manifest{};
+    PLEAT_CHECK(base::from_hex(digest, manifest));
+    if (!crew.leads())
+      out.from = checkpoint::open_same(
+          *out.vfs, base::join_path(used.checkpoint.dir, checkpoint::step_name(found[0])), manifest);
+  }
   return out;
 }
 

@@ -18,6 +18,7 @@
 #include "model/overflow.h"
 #include "train/crew_peers.h"
 #include "train/data_identity.h"
+#include "train/leader_work.h"
 #include "train/learning_rate.h"
 #include "train/matmul_choices.h"
 
@@ -357,6 +358,10 @@ const std::string& Trainer::data_identity() const {
   return identity_;
 }
 
+void Trainer::settle_identity() {
+  work_on_leader(crew_, "data.identity", [this] { data_identity(); });
+}
+
 std::vector<Trainer::SourceUse> Trainer::source_uses() const {
   std::vector<SourceUse> out;
   for (size_t i = 0; i < train_data_.num_sources(); ++i) {
@@ -397,6 +402,7 @@ checkpoint::StateView Trainer::state() const {
 }
 
 void Trainer::with_state(const std::function<void(const checkpoint::StateView&)>& use) {
+  settle_identity();
   sharded_->gather([&](std::vector<checkpoint::TensorRef> tensors) {
     checkpoint::StateView view = scalars();
     view.tensors = std::move(tensors);
@@ -407,6 +413,7 @@ void Trainer::with_state(const std::function<void(const checkpoint::StateView&)>
 checkpoint::SaveResult Trainer::save(base::Vfs& vfs, const std::string& directory,
                                      const checkpoint::SaveOptions& options) {
   if (crew_.alone()) return checkpoint::save(vfs, directory, state(), options);
+  settle_identity();
   checkpoint::Share share;
   if (crew_.leads()) {
     checkpoint::StateView view = scalars();
@@ -465,6 +472,7 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
         "from these weights",
         loaded.path(), fmt::join(refused, "\n  "));
   // The leader reads it all; the others take its word.
+  if (!imported) settle_identity();
   if (!imported) identity_ = crew_.tell("data.identity", crew_.leads() ? data_identity() : std::string());
   bool same_data = !imported;
   if (const std::string& now = identity_; !imported && !is_same_data(loaded.text("data"), now, train_data_)) {

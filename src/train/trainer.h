@@ -127,8 +127,10 @@ class Trainer {
   // After a refused step: runs it once more and says what was wrong.
   void look_again(interpret::Executor& executor, StepOutcome& out);
   checkpoint::StateView scalars() const;
-  // What the data is, one line per source; compared on resume.
+  // What the data is, one line per source; compared on resume. Reads all of it when it is first asked for.
   const std::string& data_identity() const;
+  // All ranks call it, before the leader asks for that.
+  void settle_identity();
   data::MixturePosition saved_position(const checkpoint::Loaded& loaded) const;
 
   base::Laps laps_;

@@ -9,6 +9,7 @@
 #include "checkpoint/best.h"
 #include "checkpoint/checkpoint_support.h"
 #include "checkpoint/choose.h"
+#include "checkpoint/damage.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/retain.h"
 #include "support/process.h"
@@ -29,6 +30,15 @@ class Choose : public ::testing::Test {
   std::vector<int64_t> kept() { return list_checkpoints(vfs_, at()).steps; }
   void damage(int64_t step) {
     std::filesystem::resize_file(fmt::format("{}/step-{}/MANIFEST", at(), step), 20);
+  }
+  // With its digest made right.
+  void write_as_newer(int64_t step) {
+    const std::string path = fmt::format("{}/step-{}/MANIFEST", at(), step);
+    std::string text = testing::read_file(path);
+    text.resize(text.rfind("sha256 "));
+    const std::string from = "\"version\": 2";
+    text.replace(text.find(from), from.size(), "\"version\": 9");
+    testing::write_file(path, text + "sha256 " + base::to_hex(base::sha256(text)) + "\n");
   }
   int64_t chosen(const std::string& which) { return choose(vfs_, at(), parse_which(which)).loaded.step(); }
 
@@ -68,6 +78,28 @@ TEST_F(Choose, AnOlderOneIsUsedAndSaidSo) {
   for (const char* word : {"step-2 passed over", "using step 1"})
     EXPECT_NE(remarks.find(word), std::string::npos) << remarks;
   EXPECT_EQ(thrown_by([&] { chosen("2"); }).code, base::ExitCode::Storage) << "one asked for is not replaced";
+}
+
+TEST_F(Choose, WhatIsNoDamageStopsTheChoice) {
+  save_step(1), save_step(2);
+  const auto choose_failing = [&](const auto& error) {
+    return thrown_by([&] { choose_if_any(vfs_, at(), {}, [&](const Loaded&) { throw error; }); });
+  };
+  for (const base::ExitCode code :
+       {base::ExitCode::Internal, base::ExitCode::Retry, base::ExitCode::Hardware})
+    EXPECT_EQ(choose_failing(base::Error(code, "rank 3: std::bad_alloc")).message, "rank 3: std::bad_alloc");
+  EXPECT_EQ(choose_failing(NotForUs("rank 3: does not see it")).message, "rank 3: does not see it");
+  for (const base::ExitCode code : {base::ExitCode::Storage, base::ExitCode::BadInput})
+    EXPECT_NE(choose_failing(base::Error(code, "damaged")).message.find("none that verifies"),
+              std::string::npos);
+}
+
+TEST_F(Choose, OneOfANewerVersionIsNotPassedOver) {
+  save_step(1), save_step(2);
+  write_as_newer(2);
+  EXPECT_NE(thrown_by([&] { choose(vfs_, at()); }).message.find("written by a newer Pleat"),
+            std::string::npos);
+  EXPECT_EQ(chosen("1"), 1) << "asked for by its number";
 }
 
 TEST_F(Choose, AllDamagedIsAnErrorThatNamesEach) {

@@ -9,6 +9,7 @@
 #include "base/posix_vfs.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/ranks_support.h"
+#include "checkpoint/shared_folder.h"
 
 namespace pleat::checkpoint {
 namespace {
@@ -349,6 +350,83 @@ TEST_F(RanksDamage, DigestsAreCompared) {
               std::string::npos)
         << thrown.message;
   }
+}
+
+TEST_F(RanksDamage, OneOfANewerVersionIsNotReplaced) {
+  edit_manifest("\"version\": 2", "\"version\": 3");
+  const auto before = vfs_.contents("run/step-2/MANIFEST");
+  const Thrown thrown = thrown_by([&] { save_together(vfs_, kRanksRun, state_, 3); });
+  EXPECT_NE(thrown.message.find("written by a newer Pleat"), std::string::npos) << thrown.message;
+  EXPECT_EQ(vfs_.contents("run/step-2/MANIFEST"), before);
+}
+
+// It says nothing about the checkpoint, which another save must not replace.
+TEST(RanksSave, AFaultOfOneRankIsNoDamage) {
+  class PoorVfs : public SimVfs {
+   public:
+    size_t pread(int file, const std::string& path, std::span<std::byte> out, int64_t offset) override {
+      if (poor && running_rank() == 1) throw std::bad_alloc();
+      return SimVfs::pread(file, path, out, offset);
+    }
+    bool poor = false;
+  };
+  PoorVfs vfs;
+  const TestState state(2);
+  const SaveResult first = save_together(vfs, kRanksRun, state, 3);
+  vfs.poor = true;
+  const Thrown thrown = thrown_by([&] { save_together(vfs, kRanksRun, state, 3); });
+  EXPECT_EQ(thrown.code, base::ExitCode::Internal);
+  EXPECT_NE(thrown.message.find("rank 1: "), std::string::npos) << thrown.message;
+  vfs.poor = false;
+  EXPECT_TRUE(save_together(vfs, kRanksRun, state, 3).already_there);
+  EXPECT_EQ(base::to_hex(open(vfs, first.path).manifest_sha256()), first.manifest_sha256);
+}
+
+// A disk of its own for one of three ranks; the first two share theirs.
+class Disks {
+ public:
+  base::Vfs& of(int rank) { return rank == 2 ? other : shared; }
+  std::vector<std::exception_ptr> save_all(const TestState& state) {
+    const SplitState split(state, 3);
+    return run_ranks(3, [&](Peers& peers) {
+      save(of(peers.rank()), kRanksRun, split.share(peers.rank()), small_options(), peers);
+    });
+  }
+  SimVfs shared, other;
+};
+
+void expect_all_say(const std::vector<std::exception_ptr>& thrown, const std::string& part) {
+  for (const std::exception_ptr& error : thrown) {
+    ASSERT_TRUE(error);
+    const Thrown said = thrown_by([&] { std::rethrow_exception(error); });
+    EXPECT_NE(said.message.find(part), std::string::npos) << said.message;
+  }
+}
+
+TEST(RanksVerify, ARankThatSeesOtherFilesIsNamedAndNothingIsReplaced) {
+  const TestState state(2);
+  Disks disks;
+  const SaveResult first = save_together(disks.shared, kRanksRun, state, 3);
+  expect_all_say(disks.save_all(state), "rank 2: does not see 'run/step-2' as rank 0 does");
+  // Another checkpoint of the same name.
+  SaveOptions options = small_options();
+  options.block_bytes += 1;
+  save_together(disks.other, kRanksRun, state, 3, options);
+  expect_all_say(disks.save_all(state), "its manifest is another");
+  EXPECT_EQ(base::to_hex(open(disks.shared, first.path).manifest_sha256()), first.manifest_sha256);
+}
+
+TEST(SharedFolder, IsSeenByAllOrTheRankIsNamed) {
+  const auto ask = [](Disks& disks, int size) {
+    return run_ranks(size, [&](Peers& peers) {
+      require_shared(disks.of(peers.rank()), kRanksRun, peers, std::chrono::milliseconds(0));
+    });
+  };
+  Disks disks;
+  disks.shared.mkdir(kRanksRun), disks.other.mkdir(kRanksRun);
+  for (const std::exception_ptr& error : ask(disks, 2)) EXPECT_FALSE(error);
+  expect_all_say(ask(disks, 3), "rank 2: does not see what rank 0 has put into 'run'");
+  EXPECT_TRUE(disks.shared.list(kRanksRun).empty()) << "the word is removed";
 }
 
 TEST(RanksVerify, RangesCoverTheTensorsInTurn) {

@@ -78,6 +78,24 @@ TEST(Slices, TheWalkFindsEveryByte) {
   }
 }
 
+// What a reader keeps follows from it.
+TEST(Slices, OneRowIsReadSliceAfterSliceHoweverManyOwnIt) {
+  const auto read_in_turn = [](int64_t num_rows) {
+    Manifest manifest;
+    manifest.tensors = {{"t", tensor::Dtype::U8, {num_rows * 128}, 0, num_rows * 128, 128, {}}};
+    for (int64_t owner = 0; owner < 128; ++owner)
+      manifest.slices.push_back({0, {0, num_rows, owner, owner + 1}});
+    complete(manifest, "M");
+    const SliceIndex index(manifest);
+    const std::string path = "M";
+    TensorWalk walk(manifest, index, 0, path);
+    walk.at(0);
+    return walk.num_read_in_turn();
+  };
+  EXPECT_EQ(read_in_turn(1), 1u);
+  EXPECT_EQ(read_in_turn(2), 128u);
+}
+
 TEST(Slices, GapsAndOverlapsAreNamed) {
   const auto refusal = [](std::vector<Rectangle> rectangles) {
     Manifest manifest;

@@ -110,6 +110,16 @@ TEST(World, LauncherInsideABatchScript) {
   EXPECT_EQ(read({{"SLURM_NTASKS", "16"}}).size, 1);
 }
 
+TEST(World, WithoutTheVariablesOfOtherLaunchersNobodyDisagrees) {
+  Variables shell = {{"SLURM_PROCID", "0"},    {"SLURM_NTASKS", "1"}, {"SLURM_LOCALID", "0"},
+                     {"SLURM_STEP_ID", "3"},   {"PMI_RANK", "0"},     {"PMI_SIZE", "1"},
+                     {"MPI_LOCALRANKID", "0"}, {"RANK", "1"},         {"WORLD_SIZE", "2"},
+                     {"LOCAL_RANK", "1"}};
+  expect_refused(shell, {"disagree"});
+  for (const std::string& name : comm::variables_of_other_launchers()) shell.erase(name);
+  EXPECT_EQ(read(shell).rank, 1);
+}
+
 TEST(World, InconsistentIsRefusedByName) {
   expect_refused({{"RANK", "1"}}, {"RANK=1", "not WORLD_SIZE"});
   expect_refused({{"WORLD_SIZE", "4"}}, {"WORLD_SIZE=4", "not RANK"});

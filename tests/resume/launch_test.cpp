@@ -11,6 +11,7 @@
 
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
+#include "comm/tcp/socket.h"
 #include "resume/resume_support.h"
 #include "support/process.h"
 
@@ -146,6 +147,94 @@ TEST_F(Launch, ASignalEndsTheWaitForOtherRanks) {
   EXPECT_LT(seconds, 1.5) << ended.err;
   EXPECT_NE(ended.err.find("rank 1 of 2 was asked to stop while it waited at 127.0.0.1:1"), std::string::npos)
       << ended.err;
+}
+
+// `env` and its words stand before the command.
+TEST_F(Launch, AHangUpThatIsIgnoredStopsNobody) {
+  std::vector<std::string> all = words("nohup", {"--restarts", "1"});
+  all.insert(all.begin(), {"--ignore-signal=HUP", PLEAT_BINARY});
+  PleatProcess process(folder_.path(), all, "/usr/bin/env");
+  wait_for_step(process, "nohup", 5);
+  process.send(SIGHUP);
+  wait_for_step(process, "nohup", 15);
+  const std::vector<int> ranks = children_of(process.id());
+  ASSERT_EQ(ranks.size(), 2u);
+  ::kill(ranks[1], SIGKILL);
+  const Ended ended = process.wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.err.find("starting all ranks again"), std::string::npos) << ended.err;
+}
+
+TEST_F(Launch, EndsWhereTheSignalOfEndedChildrenIsIgnored) {
+  std::vector<std::string> all = words("children", {});
+  all.insert(all.begin(), {"--ignore-signal=CHLD", PLEAT_BINARY});
+  const Ended ended = PleatProcess(folder_.path(), all, "/usr/bin/env").wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+}
+
+// As in a shell that `srun --pty bash` has started.
+TEST_F(Launch, RanksAreItsOwnAndNotThoseOfTheShellsLauncher) {
+  std::vector<std::string> all = words("slurm", {});
+  all.insert(all.begin(),
+             {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_LOCALID=0", "SLURM_STEP_ID=3", PLEAT_BINARY});
+  const Ended ended = PleatProcess(folder_.path(), all, "/usr/bin/env").wait();
+  EXPECT_EQ(ended.code, 0) << ended.err;
+}
+
+// Two ranks that some launcher has started by itself, each with words of its own after those of all.
+class OwnRanks : public Launch {
+ protected:
+  std::vector<Ended> start(const std::string& run, const std::vector<std::vector<std::string>>& own,
+                           const std::vector<std::vector<std::string>>& before = {{}, {}}) {
+    const std::string port = std::to_string(comm::tcp::port_of(comm::tcp::listen_at(0)));
+    std::vector<std::string> of_all = words(run, {});  // writes the file they all read
+    of_all.erase(of_all.begin(), of_all.begin() + 5);
+    std::vector<std::unique_ptr<PleatProcess>> ranks;
+    for (size_t r = 0; r < 2; ++r) {
+      std::vector<std::string> all = of_all;
+      all.insert(all.end(), own[r].begin(), own[r].end());
+      const std::string rank = std::to_string(r);
+      all.insert(all.begin(), {"RANK=" + rank, "WORLD_SIZE=2", "LOCAL_RANK=" + rank, "LOCAL_WORLD_SIZE=2",
+                               "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port, PLEAT_BINARY});
+      all.insert(all.begin(), before[r].begin(), before[r].end());
+      const std::string folder = folder_.at("rank_" + rank);
+      std::filesystem::create_directories(folder);
+      ranks.push_back(std::make_unique<PleatProcess>(folder, all, "/usr/bin/env"));
+    }
+    return {ranks[0]->wait(), ranks[1]->wait()};
+  }
+};
+
+TEST_F(OwnRanks, ThatDoNotAllCheckTheirCallsAreNamed) {
+  for (const Ended& ended : start("check", {{}, {"--set", "comm.check=true"}})) {
+    EXPECT_EQ(ended.code, 65) << ended.err;
+    EXPECT_NE(ended.err.find("rank 1 has comm.check = true, rank 0 has comm.check = false"),
+              std::string::npos)
+        << ended.err;
+  }
+}
+
+TEST_F(OwnRanks, ThatDoNotAllAllowChangesAreNamed) {
+  for (const Ended& ended : start("change", {{"--allow-change"}, {}})) {
+    EXPECT_EQ(ended.code, 65) << ended.err;
+    EXPECT_NE(ended.err.find("rank 1 has --allow-change = no, rank 0 has --allow-change = yes"),
+              std::string::npos)
+        << ended.err;
+  }
+}
+
+// The same name in another place, as where a disk is not mounted on one host.
+TEST_F(OwnRanks, OneThatDoesNotSeeTheCheckpointIsNamedAndNoneIsPassedOver) {
+  const std::vector<std::string> here = {"--set", "log.run_dir=apart", "--set", "train.steps=20"};
+  const std::vector<std::string> first = {"-C", folder_.path()};
+  for (const Ended& ended : start("apart", {here, here}, {first, first}))
+    EXPECT_EQ(ended.code, 0) << ended.err;
+  const std::vector<std::string> more = {"--set", "log.run_dir=apart", "--set", "train.steps=30"};
+  std::filesystem::create_directories(folder_.at("elsewhere/apart"));
+  const std::vector<Ended> ended = start("apart", {more, more}, {first, {"-C", folder_.at("elsewhere")}});
+  EXPECT_EQ(ended[0].code, 74) << ended[0].err;
+  EXPECT_NE(ended[0].err.find("rank 1: does not see 'apart/"), std::string::npos) << ended[0].err;
+  EXPECT_EQ(ended[0].err.find("passed over"), std::string::npos) << ended[0].err;
 }
 
 // What one rank is asked all do: nobody is left waiting for it.

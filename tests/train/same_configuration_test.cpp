@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "comm/local/local_world.h"
+#include "support/refusal.h"
 #include "support/small_models.h"
 
 namespace pleat::train {
@@ -38,6 +39,18 @@ TEST(SameConfiguration, ADifferenceIsNamedByAllRanks) {
     EXPECT_NE(words.find("rank 2 has optimizer.lr = 0.005"), std::string::npos) << words;
     EXPECT_NE(words.find("rank 0 has optimizer.lr = 0.001"), std::string::npos) << words;
   }
+}
+
+TEST(SameConfiguration, WhatWasAskedBesideIsComparedToo) {
+  comm::LocalWorld world(2);
+  comm::run_ranks(world, [&](int rank) {
+    const auto endpoint = world.endpoint(rank);
+    const auto compare = [&] {
+      require_same_configuration(*endpoint, with({}), rank == 0 ? "--init = yes\n" : "--init = no\n");
+    };
+    const std::string words = ::pleat::testing::refusal(compare);
+    EXPECT_NE(words.find("rank 1 has --init = no, rank 0 has --init = yes"), std::string::npos) << words;
+  });
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "comm/door.h"
 #include "comm/process/said.h"
 #include "comm/tcp/handshake.h"
+#include "comm/world.h"
 
 extern char** environ;
 
@@ -26,13 +27,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kHandedOn[] = {SIGINT, SIGTERM, SIGHUP};
 
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  sigaction(signal, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 std::string random_token() {
   std::string text;
   for (const std::byte b : tcp::make_nonce()) text += fmt::format("{:02x}", static_cast<unsigned>(b));
   return text;
 }
 
-// The environment of this process with other values for some names.
+// The environment of this process with other values for some names; those with none are left out.
 std::vector<std::string> environment_with(const std::vector<std::pair<std::string, std::string>>& values) {
   std::vector<std::string> out;
   for (char** e = environ; *e != nullptr; ++e) {
@@ -65,10 +72,19 @@ class Launch {
       : options_(options), command_(command) {
     sigemptyset(&waited_);
     sigaddset(&waited_, SIGCHLD);
-    for (const int signal : kHandedOn) sigaddset(&waited_, signal);
+    // Under nohup a run is to outlive its terminal: the signal stays ignored.
+    for (const int signal : kHandedOn)
+      if (signal != SIGHUP || !is_ignored(signal)) sigaddset(&waited_, signal);
+    // Where it was ignored, children would leave no status to wait for.
+    struct sigaction kept {};
+    kept.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &kept, &on_child_before_);
     sigprocmask(SIG_BLOCK, &waited_, &before_);
   }
-  ~Launch() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  ~Launch() {
+    sigprocmask(SIG_SETMASK, &before_, nullptr);
+    sigaction(SIGCHLD, &on_child_before_, nullptr);
+  }
   Launch(const Launch&) = delete;
   Launch& operator=(const Launch&) = delete;
 
@@ -114,16 +130,19 @@ class Launch {
     const std::string size = std::to_string(options_.num_ranks);
     for (int r = 0; r < options_.num_ranks; ++r) {
       const std::string rank = std::to_string(r);
-      std::vector<std::string> environment =
-          environment_with({{"RANK", rank},
-                            {"WORLD_SIZE", size},
-                            {"LOCAL_RANK", rank},
-                            {"LOCAL_WORLD_SIZE", size},
-                            {"MASTER_ADDR", "127.0.0.1"},
-                            {"MASTER_PORT", port},
-                            {kTokenVariable, token},
-                            {kSaidVariable, said.descriptor() < 0 ? "" : std::to_string(said.descriptor())},
-                            {kListeningVariable, r == 0 ? std::to_string(listening.descriptor()) : ""}});
+      std::vector<std::pair<std::string, std::string>> values = {
+          {"RANK", rank},
+          {"WORLD_SIZE", size},
+          {"LOCAL_RANK", rank},
+          {"LOCAL_WORLD_SIZE", size},
+          {"MASTER_ADDR", "127.0.0.1"},
+          {"MASTER_PORT", port},
+          {kTokenVariable, token},
+          {kSaidVariable, said.descriptor() < 0 ? "" : std::to_string(said.descriptor())},
+          {kListeningVariable, r == 0 ? std::to_string(listening.descriptor()) : ""}};
+      // Of the launcher that may have started this process: its ranks are others.
+      for (const std::string& name : variables_of_other_launchers()) values.emplace_back(name, "");
+      std::vector<std::string> environment = environment_with(values);
       std::vector<std::string> words = command_;
       const std::vector<char*> arguments = pointers(words), variables = pointers(environment);
       const pid_t process = fork();
@@ -192,6 +211,7 @@ class Launch {
   const LaunchOptions& options_;
   std::vector<std::string> command_;
   sigset_t waited_, before_;
+  struct sigaction on_child_before_;
   std::vector<Rank> ranks_;
   int num_running_ = 0, first_failed_ = -1;
   bool was_asked_ = false, hard_ = false;

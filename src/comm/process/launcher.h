@@ -14,7 +14,8 @@ struct LaunchOptions {
 };
 
 // Runs `command` once per rank, with torchrun's variables (world.h, door.h) in its environment: rank 0 meets the
-// others on this machine's loopback address. SIGINT, SIGTERM and SIGHUP are handed on to all of them. Returns when all
+// others on this machine's loopback address; variables of a launcher that started this process are taken out. SIGINT,
+// SIGTERM and, unless it is ignored (nohup), SIGHUP are handed on to all of them. Returns when all
 // have ended: 0, or the code of the first that failed (75 where a signal killed it), which is said on standard error.
 // None outlives this process.
 int launch_ranks(const std::vector<std::string>& command, const LaunchOptions& options);
