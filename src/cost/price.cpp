@@ -51,8 +51,8 @@ uint64_t hash_of(const AttrSet& set) {
   return hash.h;
 }
 
-bool is_floating(tensor::Dtype d) {
-  return d == tensor::Dtype::BF16 || d == tensor::Dtype::F32 || d == tensor::Dtype::F64;
+bool has_rate(tensor::Dtype d) {
+  return tensor::is_float(d) || d == tensor::Dtype::E4M3 || d == tensor::Dtype::E2M1;
 }
 
 int64_t whole(double ns) { return static_cast<int64_t>(std::ceil(ns - 1e-9)); }
@@ -74,7 +74,7 @@ tensor::Dtype rate_dtype(const Program& program, const Stage& stage) {
   for (const Use& use : stage.uses)
     if (use.value != kNoValue) {
       const tensor::Dtype d = program.values[static_cast<size_t>(use.value)].dtype;
-      if (is_floating(d)) return d;
+      if (has_rate(d)) return d;
     }
   return tensor::Dtype::F32;
 }
@@ -86,7 +86,9 @@ double Pricer::rows_of(const Stage& stage) const {
 Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, double rows) const {
   const kernels::Work work = stage_work(program, stage, RoutedRows::Balanced);
   const CurveClass of = curve_class(kernel_of(stage.op), stage.phase, work);
-  const tensor::Dtype dtype = rate_dtype(program, stage);
+  tensor::Dtype dtype = rate_dtype(program, stage);
+  // A CPU decodes codes and multiplies floats.
+  if (p_.machine.kind == MachineKind::Cpu && !tensor::is_float(dtype)) dtype = tensor::Dtype::F32;
   const Curve& curve = p_.curves[of];
   const auto formula = [&](const kernels::Work& w) { return curve_ns(p_.machine, curve, dtype, w); };
   Priced out;
@@ -212,9 +214,11 @@ CurvePoint curve_point(const CostEntry& entry) {
   out.dtype = tensor::Dtype::F32;
   while (words >> word) {
     const std::string type = word.substr(0, word.find_first_of("+@"));
-    if (type == "bf16") out.dtype = tensor::Dtype::BF16;
-    if (type == "f64") out.dtype = tensor::Dtype::F64;
-    if (type == "bf16" || type == "f32" || type == "f64") break;
+    if (type == "-") continue;
+    const tensor::Dtype d = tensor::dtype_named(type);
+    if (!has_rate(d)) continue;
+    out.dtype = d;
+    break;
   }
   return out;
 }
