@@ -25,7 +25,7 @@ TEST(RequireMemory, WhatCannotFitIsRefusedWithItsOwners) {
   EXPECT_EQ(said({"the GPU", -1, -1}, 8), "") << "nobody knows";
   // Threads of one process: all of them together.
   EXPECT_NE(said({"the GPU", many, many}, 3)
-                .find("3 ranks of this process need 50.0 GiB each, the GPU is 120.0 GiB in all"),
+                .find("3 ranks of this process need 50.0 GiB each, the GPU is 120 GiB in all"),
             std::string::npos);
   plan.at_peak[size_t(program::Owner::Activations)] = 0;
   EXPECT_EQ(said({"the GPU", few, many}, 1).find("recompute"), std::string::npos)
