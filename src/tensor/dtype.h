@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace pleat::tensor {
@@ -35,7 +36,9 @@ constexpr bool is_float(Dtype dtype) {
   return dtype == Dtype::F32 || dtype == Dtype::F64 || dtype == Dtype::BF16;
 }
 
+constexpr Dtype kLastDtype = Dtype::E2M1;
 std::string_view name_of(Dtype dtype);     // "f32"
+std::string known_dtypes();                // "u8 i32 ...", for messages
 Dtype dtype_named(std::string_view name);  // throws base::Error on an unknown name
 
 template <class T>

@@ -41,7 +41,7 @@ Trained trained(const config::Config& c, int steps) {
   for (int step = 1; step <= steps; ++step) {
     write_random_batch(programs.train(), c, 1);
     programs.train().run();
-    const double* loss = programs.train().at(program::step::loss);
+    const auto loss = programs.train().at(program::step::loss);
     out.losses.push_back(loss[0] / loss[1]);
     EXPECT_NE(programs.train().at(program::step::commit)[0], 0) << step;
   }
