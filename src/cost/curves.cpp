@@ -80,6 +80,8 @@ Curves shipped_curves(MachineKind kind) {
 namespace {
 
 std::array<double, 3> terms(const Machine& m, tensor::Dtype dtype, const kernels::Work& w) {
+  // A CPU decodes codes and multiplies floats.
+  if (m.kind == MachineKind::Cpu && !tensor::is_float(dtype)) dtype = tensor::Dtype::F32;
   return {m.processor.launch_us * 1e3 * std::max(w.launches, 1),
           w.flops > 0 ? w.flops / m.processor.flops_per_ns(dtype) : 0, w.bytes / m.processor.memory_gb_s};
 }

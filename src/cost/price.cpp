@@ -86,9 +86,7 @@ double Pricer::rows_of(const Stage& stage) const {
 Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, double rows) const {
   const kernels::Work work = stage_work(program, stage, RoutedRows::Balanced);
   const CurveClass of = curve_class(kernel_of(stage.op), stage.phase, work);
-  tensor::Dtype dtype = rate_dtype(program, stage);
-  // A CPU decodes codes and multiplies floats.
-  if (p_.machine.kind == MachineKind::Cpu && !tensor::is_float(dtype)) dtype = tensor::Dtype::F32;
+  const tensor::Dtype dtype = rate_dtype(program, stage);
   const Curve& curve = p_.curves[of];
   const auto formula = [&](const kernels::Work& w) { return curve_ns(p_.machine, curve, dtype, w); };
   Priced out;

@@ -109,5 +109,21 @@ TEST(Load, TheFullestRankSetsThePace) {
   EXPECT_THROW(recorded_load({{0, {1, 2}}}, 4, 2), base::Error);
 }
 
+// Codes of few bits have rates of their own on a GPU; a CPU multiplies the floats they stand for.
+TEST(Curves, CodesTakeTheRateOfTheirFormat) {
+  const kernels::Work work{1e12, 1e6, 1};
+  const Machine gpu = find_machine("b200"), cpu = find_machine("cpu");
+  const Curve all{0, 1, 0};
+  EXPECT_NEAR(curve_ns(gpu, all, tensor::Dtype::BF16, work) / curve_ns(gpu, all, tensor::Dtype::E4M3, work),
+              2, 1e-9);
+  EXPECT_LT(curve_ns(gpu, all, tensor::Dtype::E2M1, work), curve_ns(gpu, all, tensor::Dtype::E4M3, work));
+  EXPECT_EQ(curve_ns(cpu, all, tensor::Dtype::E4M3, work), curve_ns(cpu, all, tensor::Dtype::F32, work));
+  EXPECT_THROW(curve_ns(find_machine("a100"), all, tensor::Dtype::E4M3, work), base::Error);
+  EXPECT_EQ(curve_class(program::KernelKind::scaled_linear, program::Phase::Forward, work),
+            CurveClass::Scaled);
+  EXPECT_EQ(curve_class(program::KernelKind::scaled_grouped_linear, program::Phase::BackwardWeight, work),
+            CurveClass::ScaledGrouped);
+}
+
 }  // namespace
 }  // namespace pleat::cost
