@@ -98,10 +98,10 @@ void add_bench_costs(CLI::App& command, Action& chosen) {
   CLI::App* c = &command;
   add_config_argument(*c, a->config);
   c->add_option("--out", a->out, "The file of costs to write (docs/formats.md)")->required();
-  c->add_option("--ranks", a->options.ranks,
-                "Measure the ranks of a layout of so many, one after the other, each by itself; "
-                "device.threads are the "
-                "workers of one")
+  c->add_option(
+       "--ranks", a->options.ranks,
+       "Measure the ranks of a layout of so many, one after the other, each by itself, with its part "
+       "of device.threads")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   c->add_option("--steps", a->options.steps, "Timed steps; the median counts")

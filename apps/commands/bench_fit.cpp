@@ -6,6 +6,7 @@
 #include "command.h"
 #include "cost/cost_file.h"
 #include "cost/machine_file.h"
+#include "cost/measured_on.h"
 #include "cost/price.h"
 #include "report/table.h"
 
@@ -22,11 +23,11 @@ int run_fit(const FitArguments& a) {
   std::vector<cost::CostFile> files;
   for (const std::string& path : a.costs) files.push_back(cost::read_costs(path));
   const cost::CostFile all = cost::join(files);
-  std::string name = a.machine;
-  if (name.empty()) name = all.machine.kind == "cpu" ? cost::kDefaultCpu : cost::kDefaultGpu;
-  const cost::Machine machine = cost::find_machine(name);
-  if ((machine.kind == cost::MachineKind::Cpu) != (all.machine.kind == "cpu"))
-    base::fail("the costs are of a machine of kind {}, machine '{}' is another", all.machine.kind, name);
+  const cost::Machine machine = cost::measured_on(
+      all.machine, a.machine.empty() ? cost::default_machine(all.machine) : cost::find_machine(a.machine));
+  if (!a.machine.empty() && machine.name != cost::find_machine(a.machine).name)
+    base::fail("the costs were measured on {}, which is a machine '{}' and no '{}'", describe(all.machine),
+               machine.name, a.machine);
   std::vector<cost::CurvePoint> points;
   for (const cost::CostEntry& entry : all.entries) points.push_back(cost::curve_point(entry));
   std::string source = fmt::format("{}; ", describe(all.machine));
@@ -82,8 +83,10 @@ void add_bench_fit(CLI::App& command, Action& chosen) {
       ->required();
   command.add_option(
       "--machine", a->machine,
-      fmt::format("Whose rates the costs are compared with (default {}; {} for costs of a CPU)",
-                  cost::kDefaultGpu, cost::kDefaultCpu));
+      fmt::format(
+          "Whose rates the costs are compared with (default: the one with the GPU of the costs; {} for "
+          "costs of a CPU)",
+          cost::kDefaultCpu));
   command.add_flag("--json", a->json, "Print JSON instead of the table");
   add_example(command, "pleat bench fit costs-qwen3.json costs-mixtral.json --out curves.toml");
   command.callback([a, &chosen] { chosen = [a] { return run_fit(*a); }; });

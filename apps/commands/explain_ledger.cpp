@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "cost/machine_file.h"
 #include "report/table.h"
+#include "schedule/node_reach.h"
 #include "schedule/pass/ledger.h"
 
 namespace pleat::apps {
@@ -92,7 +93,8 @@ void explain_ledger(const config::Config& config, int64_t num_ranks, int64_t sta
     base::fail("--stage {}: the pipeline has stages 0 to {}", stage, config.parallel.pp - 1);
   const schedule::Ground ground = schedule::make_ground(cost::find_machine(cost::kDefaultGpu));
   const cost::Machine& machine = ground.machine;
-  const std::vector<LedgerRow> rows = schedule::ledger(config, num_ranks, static_cast<size_t>(stage), ground);
+  const std::vector<LedgerRow> rows = schedule::ledger(schedule::placed_on(config, machine, num_ranks),
+                                                       num_ranks, static_cast<size_t>(stage), ground);
   if (!as_json) {
     fmt::print("bytes of one rank of pipeline stage {} of {}; step simulated on machine '{}' ({})\n\n{}",
                stage, base::counted(num_ranks, "rank"), machine.name, machine.description,

@@ -6,6 +6,7 @@
 
 #include "config/flat_toml.h"
 #include "cost/machine_file.h"
+#include "cost/measured_on.h"
 
 namespace pleat::apps {
 
@@ -16,12 +17,12 @@ schedule::Ground MachineArgument::ground() const {
     for (const std::string& path : costs) files.push_back(cost::read_costs(path));
     joined = cost::join(files);
   }
-  std::string name = machine;
-  if (name.empty()) name = joined && joined->machine.kind == "cpu" ? cost::kDefaultCpu : cost::kDefaultGpu;
+  const cost::Machine on = !machine.empty() ? cost::find_machine(machine)
+                           : joined         ? cost::default_machine(joined->machine)
+                                            : cost::find_machine(cost::kDefaultGpu);
   std::optional<cost::Curves> own;
   if (!curves.empty()) own = cost::curves_from_toml(config::toml_file_text(curves), curves);
-  schedule::Ground ground =
-      schedule::make_ground(cost::find_machine(name), std::move(joined), std::move(own));
+  schedule::Ground ground = schedule::make_ground(on, std::move(joined), std::move(own));
   ground.contention = !alone;
   return ground;
 }
@@ -29,11 +30,13 @@ schedule::Ground MachineArgument::ground() const {
 void add_machine_argument(CLI::App& command, MachineArgument& a) {
   command.add_option("--machine", a.machine,
                      fmt::format("Machine to simulate: a name (`pleat machines` lists them) or a .toml file "
-                                 "(default {}; {} with --costs of a CPU)",
+                                 "(default {}; with --costs the one with their GPU, or {})",
                                  cost::kDefaultGpu, cost::kDefaultCpu));
   command
-      .add_option("--costs", a.costs,
-                  "Measured stages of that machine, as `pleat bench costs` writes them (repeatable)")
+      .add_option(
+          "--costs", a.costs,
+          "Measured stages of that machine, as `pleat bench costs` writes them; those of another GPU are "
+          "carried over by formula (repeatable)")
       ->allow_extra_args(false);
   command.add_option(
       "--curves", a.curves,

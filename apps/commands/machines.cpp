@@ -51,6 +51,10 @@ int print_keys() {
   table.add_row({"machine.description", "", "", "A few words for people"});
   table.add_row({"machine.kind", "", "", "\"gpu\", or \"cpu\": ranks are threads that share its cores"});
   table.add_row(
+      {"processor.gpu", "", "",
+       "Of a GPU: a word of the name its driver gives it, by which costs measured on one are known; of a "
+       "CPU not there"});
+  table.add_row(
       {"network.rails", "", "",
        "true: an adapter reaches only its like on other nodes; what is for another goes over the node's "
        "links first"});

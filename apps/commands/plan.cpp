@@ -11,6 +11,7 @@
 #include "cost/flops.h"
 #include "cost/machine_file.h"
 #include "cost/nccl_memory.h"
+#include "fit_json.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/alive.h"
 #include "interpret/plan/pack.h"
@@ -328,13 +329,13 @@ struct Verdict {
     if (!name.empty()) machine = cost::find_machine(name);
   }
   cost::MachineKind kind() const { return machine ? machine->kind : cost::MachineKind::Cpu; }
-  void judge(const config::Config& config, int64_t num_ranks, const std::vector<train::StageMemory>& memory) {
+  void judge(const config::Config& config, const layout::Layout& layout,
+             const std::vector<train::StageMemory>& memory) {
     if (machine)
-      fit = train::memory_fit(*machine, schedule::ranks_per_node(config, *machine), num_ranks, memory);
+      fit = train::memory_fit(*machine, schedule::ranks_per_node(config, *machine), layout, memory);
   }
   void add_to(nlohmann::json& out) const {
-    if (machine)
-      out["fits"] = fit.fits(), out["memory"] = fit.text, out["memory_limit_bytes"] = fit.device_limit;
+    if (machine) add_fit(out, fit);
   }
   // Behind everything else: what does not fit is an error.
   int end(bool as_json) const {
@@ -346,14 +347,15 @@ struct Verdict {
   }
 };
 
-int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_of, bool as_json,
+int plan_ranks(const config::Config& asked, int64_t num_ranks, int64_t tensors_of, bool as_json,
                const std::string& machine) {
   note_carrier(num_ranks);
-  const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   Verdict verdict(machine);
+  const config::Config config =
+      verdict.machine ? schedule::placed_on(asked, *verdict.machine, num_ranks) : asked;
+  const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
   std::vector<train::StageMemory> memory;
   const RanksReport step = report_ranks(config, ranks, tensors_of, &memory, verdict.kind());
-  verdict.judge(config, num_ranks, memory);
   const auto routed = interpret::routed_rows(ranks.programs, config.model.num_layers);
   const program::Meeting meeting = schedule::meeting_of(config, num_ranks);
   nlohmann::json out = {{"ranks", num_ranks},
@@ -363,15 +365,17 @@ int plan_ranks(const config::Config& config, int64_t num_ranks, int64_t tensors_
                         {"pipeline", step.rows},
                         {"routed", routed_json(routed)}};
   std::string again;
-  const bool may_overflow = std::any_of(routed.begin(), routed.end(),
-                                        [](const interpret::RoutedRows& r) { return r.budget < r.maximum; });
-  if (config.moe.overflow == "rerun" && may_overflow) {
+  if (model::may_rerun(config, ranks.programs)) {
     // Both programs lie in one arena, as large as the larger.
     const config::Config wide = model::rerun_config(config);
-    const RanksReport rerun = report_ranks(wide, schedule::build_ranks(wide, num_ranks), -1);
+    std::vector<train::StageMemory> wide_memory;
+    const RanksReport rerun =
+        report_ranks(wide, schedule::build_ranks(wide, num_ranks), -1, &wide_memory, verdict.kind());
+    for (size_t i = 0; i < memory.size(); ++i) memory[i] = train::larger(memory[i], wide_memory[i]);
     out["pipeline_rerun"] = rerun.rows;
     again = "\na step past its budget, run again with experts recomputed\n\n" + rerun.table;
   }
+  verdict.judge(config, ranks.layout, memory);
   verdict.add_to(out);
   if (as_json) {
     fmt::print("{}\n", out.dump(1));
@@ -417,7 +421,7 @@ void add_plan(CLI::App& command, Action& chosen) {
       }
       const auto rows = rows_of(config);
       Verdict verdict(*machine);
-      verdict.judge(config, 1,
+      verdict.judge(config, schedule::layout_of(config, 1),
                     {train::stage_memory(verdict.kind(), {}, rows.back().program, rows.back().plan)});
       if (*json) {
         nlohmann::json out = to_json(config, rows);

@@ -7,12 +7,14 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
+#include "fit_json.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/step_parts.h"
 #include "layout/nodes.h"
 #include "machine_argument.h"
+#include "model/overflow.h"
 #include "program/turns.h"
 #include "report/format.h"
 #include "report/run_data.h"
@@ -73,11 +75,11 @@ struct Simulated {
   schedule::RankPrograms ranks;
   program::Meeting meeting = program::Meeting::OnHost;
   interpret::NetworkReport report = {};
-  std::vector<interpret::Plan> plans = {};
   std::vector<train::StageMemory> memory = {};
   train::MemoryFit fit = {};
   std::unique_ptr<schedule::SimulatedStep> step = {};
   interpret::Simulation times = {};
+  cost::PriceSources sources = {};  // of every stage of the step, each once
   schedule::StepFigures figures = {};
   double build_s = 0, check_s = 0, plan_s = 0, simulate_s = 0;
 
@@ -86,9 +88,22 @@ struct Simulated {
   }
 };
 
+// A step that may be run again has room for its other program too.
+void judge_memory(Simulated& s, int64_t num_ranks) {
+  if (model::may_rerun(s.config, s.ranks.programs)) {
+    const schedule::RankPrograms again = schedule::build_ranks(model::rerun_config(s.config), num_ranks);
+    for (size_t i = 0; i < s.memory.size(); ++i)
+      s.memory[i] =
+          train::larger(s.memory[i], train::stage_memory(s.ground.machine.kind, again.mesh, again.programs[i],
+                                                         interpret::plan(again.programs[i])));
+  }
+  s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine),
+                            s.ranks.layout, s.memory);
+}
+
 std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
-  config::Config config = a.config.resolved();
   schedule::Ground ground = a.machine.ground();
+  config::Config config = schedule::placed_on(a.config.resolved(), ground.machine, a.ranks);
   note_carrier(a.ranks);
   if (ground.machine.kind == cost::MachineKind::Gpu && config.device.kind != "cuda")
     fmt::print(
@@ -108,19 +123,18 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   s.check_s = watch.lap();
   for (size_t i = 0; i < s.ranks.programs.size(); ++i) {
     const program::Order order(s.ranks.programs[i], *network.nodes[i].edges);
-    s.plans.push_back(interpret::plan(s.ranks.programs[i], order));
-    interpret::require_ok(interpret::check_plan(s.ranks.programs[i], s.plans.back(), order),
+    const interpret::Plan plan = interpret::plan(s.ranks.programs[i], order);
+    interpret::require_ok(interpret::check_plan(s.ranks.programs[i], plan, order),
                           fmt::format("plan of pipeline rank {}", i));
-    s.memory.push_back(
-        train::stage_memory(s.ground.machine.kind, s.ranks.mesh, s.ranks.programs[i], s.plans.back()));
+    s.memory.push_back(train::stage_memory(s.ground.machine.kind, s.ranks.mesh, s.ranks.programs[i], plan));
   }
-  s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine), a.ranks,
-                            s.memory);
   s.plan_s = watch.lap();
   s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground,
                                                      load_of(a, s.config, s.ranks.mesh), &network);
   s.times = s.step->run();
+  s.sources = s.step->pricer().sources();
   s.simulate_s = watch.lap();
+  judge_memory(s, a.ranks);
   s.figures = schedule::step_figures(s.config, a.ranks, s.ground.machine, s.times.step_ns);
   return made;
 }
@@ -164,7 +178,9 @@ interpret::StepParts parts_by_link(const Simulated& s, size_t stage) {
         if (class_of(st.op) == program::OpClass::Host) return "waits of the host";
         if (interpret::goes_to_others(st.op)) {
           const program::StageTime t = s.step->pricer()(p, st);
-          return t.of(program::Resource::Network) > t.of(program::Resource::Link)
+          using program::Resource;
+          return std::max(t.of(Resource::NetworkOut), t.of(Resource::NetworkIn)) >
+                         std::max(t.of(Resource::LinkOut), t.of(Resource::LinkIn))
                      ? "exchanges over the network"
                      : "exchanges over links of a node";
         }
@@ -249,7 +265,7 @@ interpret::Simulation simulate_on_lanes(const Simulated& s, int64_t num_ranks) {
 }
 
 nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
-  const cost::PriceSources& sources = s.step->pricer().sources();
+  const cost::PriceSources& sources = s.sources;
   nlohmann::json j = {
       {"ranks", a.ranks},
       {"machine", s.ground.machine.name},
@@ -257,9 +273,6 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
       {"tokens_per_s_per_gpu", s.figures.tokens_per_s_per_rank},
       {"model_tflops_per_gpu", s.figures.model_tflops_per_rank},
       {"mfu", s.figures.mfu},
-      {"fits", s.fit.fits()},
-      {"memory", s.fit.text},
-      {"memory_limit_bytes", s.fit.device_limit},
       {"nodes", num_nodes(s, a)},
       {"bound_by", bound_by(s, parts_by_link(s, busiest(s)), busiest(s))},
       {"busiest_stage", busiest(s)},
@@ -283,6 +296,7 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
       {"cpu_seconds",
        {{"build", s.build_s}, {"check", s.check_s}, {"plan", s.plan_s}, {"simulate", s.simulate_s}}},
       {"peak_rss_bytes", static_cast<double>(train::process_memory().peak_bytes)}};
+  add_fit(j, s.fit);
   if (s.meeting == program::Meeting::OnDevice) {
     const interpret::Simulation lanes = simulate_on_lanes(s, a.ranks);
     j["on_lanes"] = {{"step_ns", lanes.step_ns}, {"bubble", lanes.bubble()}};
@@ -292,7 +306,10 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
                              {"busy_ns", s.node(i).busy_ns},
                              {"exchange_ns", s.node(i).exchange_ns},
                              {"bubble", s.times.bubble(s.step->node_of(i))},
-                             {"arena_bytes", s.plans[i].arena_bytes},
+                             {"arena_bytes", s.memory[i].device.arena_bytes},
+                             {"window_bytes", s.memory[i].device.window_bytes},
+                             {"pinned_bytes", s.memory[i].host_bytes},
+                             {"exchange_bytes", s.memory[i].device.exchange_bytes},
                              {"memory_bytes", s.memory[i].device.total()},
                              {"over_bytes", s.fit.device_over[i]},
                              {"work_by_part", work_by_part(s, i)},
@@ -363,13 +380,16 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
                        {"bubble", kRight},
                        {"in flight", kRight},
                        {"arena", kRight},
+                       {"windows", kRight},
+                       {"pinned", kRight},
                        {"over the limit", kRight}});
   for (size_t i = 0; i < s.ranks.programs.size(); ++i) {
     const auto flight = program::in_flight(program::turns(s.ranks.programs[i]));
     table.add_row({fmt::format("{}", i), fmt::format("{}", s.ranks.programs[i].stages.size()),
                    ms(s.node(i).busy_ns), ms(s.node(i).exchange_ns),
                    fmt::format("{:.4f}", s.times.bubble(s.step->node_of(i))),
-                   fmt::format("{}", flight.most_chunks), bytes_text(s.plans[i].arena_bytes),
+                   fmt::format("{}", flight.most_chunks), bytes_text(s.memory[i].device.arena_bytes),
+                   bytes_text(s.memory[i].device.window_bytes), bytes_text(s.memory[i].host_bytes),
                    s.fit.device_over[i] > 0 ? bytes_text(s.fit.device_over[i]) : "-"});
   }
   fmt::print("{}\n", table.text());
@@ -391,13 +411,12 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
   }
   if (!s.report.single_lane_hang.empty())
     fmt::print("with a single lane for all communication it would hang: {}\n", s.report.single_lane_hang);
-  const cost::PriceSources& from = s.step->pricer().sources();
+  const cost::PriceSources& from = s.sources;
   const double kernels = from.measured_ns + from.carried_ns + from.by_curve_ns;
-  fmt::print(
-      "times of kernels: {:.0f} % measured, {:.0f} % carried over from other sizes, {:.0f} % by curves "
-      "({})\n",
-      100 * from.measured_ns / kernels, 100 * from.carried_ns / kernels, 100 * from.by_curve_ns / kernels,
-      s.ground.curves.source);
+  fmt::print("times of kernels: {:.0f} % measured, {:.0f} % carried over from {}, {:.0f} % by curves ({})\n",
+             100 * from.measured_ns / kernels, 100 * from.carried_ns / kernels,
+             s.ground.costs_are_carried ? fmt::format("'{}'", s.ground.costs->machine.gpu) : "other sizes",
+             100 * from.by_curve_ns / kernels, s.ground.curves.source);
   fmt::print("{} as {}, {}: built in {:.2f} s; check {:.2f} s, plan {:.2f} s, simulate {:.2f} s; peak {}\n",
              base::counted(a.ranks, "rank"),
              base::counted(static_cast<int64_t>(s.ranks.programs.size()), "role"),

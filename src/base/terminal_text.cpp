@@ -56,6 +56,10 @@ size_t append_shown(std::string_view text, std::string& out) {
 
 }  // namespace
 
+bool is_plain_line(std::string_view text) {
+  return text.find_first_of("\n\t") == text.npos && terminal_text(text) == text;
+}
+
 std::string TerminalFilter::push(std::string_view piece) {
   pending_ += piece;
   std::string out;

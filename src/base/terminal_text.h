@@ -13,6 +13,9 @@ namespace pleat::base {
 
 std::string terminal_text(std::string_view text);
 
+// Whether a text is one line of which nothing has to be escaped: a name that can be printed as it is.
+bool is_plain_line(std::string_view text);
+
 // The same for a text that comes in pieces: a character cut in two waits for its other half.
 class TerminalFilter {
  public:

@@ -215,7 +215,12 @@ cost::CostFile measure_costs(const config::Config& config, const CostBenchOption
         "device.kind = \"cpu\"",
         options.ranks);
   schedule::fitted_mesh(config, schedule::layout_of(config, options.ranks));
-  return CostBench(config, options).run();
+  // A rank is measured with the threads it would have beside the others of its machine.
+  config::Config rank = config;
+  const int64_t declared = config.parallel.ranks_per_node;
+  rank.device.threads =
+      config::threads_of_rank(config, declared > 0 ? std::min(declared, options.ranks) : options.ranks);
+  return CostBench(rank, options).run();
 }
 
 }  // namespace pleat::bench

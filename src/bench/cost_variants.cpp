@@ -68,14 +68,27 @@ Config short_single(const Config& config) {
 CostVariants cost_variants(const Config& config, int64_t ranks) {
   const auto always = [](const Config&) { return true; };
   const auto experts = [](const Config& c) { return c.moe.num_experts > 0; };
+  const auto latent = [](const Config& c) { return c.model.attention == "mla"; };
+  const auto grouped = [&](const Config& c) { return !latent(c); };
   const Size sizes[] = {
       {"train.micro_batch", [](Config& c) -> int64_t& { return c.train.micro_batch; }, always},
       {"train.seq_len", [](Config& c) -> int64_t& { return c.train.seq_len; }, always},
       {"model.hidden_size", [](Config& c) -> int64_t& { return c.model.hidden_size; }, always},
       {"model.num_heads", [](Config& c) -> int64_t& { return c.model.num_heads; }, always},
+      {"model.num_kv_heads", [](Config& c) -> int64_t& { return c.model.num_kv_heads; }, grouped},
+      {"model.head_dim", [](Config& c) -> int64_t& { return c.model.head_dim; }, grouped},
+      {"model.q_lora_rank", [](Config& c) -> int64_t& { return c.model.q_lora_rank; },
+       [&](const Config& c) { return latent(c) && c.model.q_lora_rank > 0; }},
+      {"model.kv_lora_rank", [](Config& c) -> int64_t& { return c.model.kv_lora_rank; }, latent},
+      {"model.qk_nope_head_dim", [](Config& c) -> int64_t& { return c.model.qk_nope_head_dim; }, latent},
+      {"model.qk_rope_head_dim", [](Config& c) -> int64_t& { return c.model.qk_rope_head_dim; }, latent},
+      {"model.v_head_dim", [](Config& c) -> int64_t& { return c.model.v_head_dim; }, latent},
       {"model.ffn_hidden_size", [](Config& c) -> int64_t& { return c.model.ffn_hidden_size; },
        [](const Config& c) { return config::num_moe_layers(c) < c.model.num_layers; }},
       {"moe.ffn_hidden_size", [](Config& c) -> int64_t& { return c.moe.ffn_hidden_size; }, experts},
+      {"moe.shared_ffn_hidden_size", [](Config& c) -> int64_t& { return c.moe.shared_ffn_hidden_size; },
+       [](const Config& c) { return c.moe.num_experts > 0 && c.moe.shared_ffn_hidden_size > 0; }},
+      {"moe.top_k", [](Config& c) -> int64_t& { return c.moe.top_k; }, experts},
       {"moe.num_experts", [](Config& c) -> int64_t& { return c.moe.num_experts; }, experts},
       {"model.vocab_size", [](Config& c) -> int64_t& { return c.model.vocab_size; }, always},
   };
@@ -98,6 +111,13 @@ CostVariants cost_variants(const Config& config, int64_t ranks) {
         // As many query heads for a key head as before.
         const int64_t kv = config.model.num_kv_heads;
         c.model.num_kv_heads = doubled ? 2 * kv : std::max<int64_t>(kv / 2, 1);
+      }
+      // Widths of heads that follow from others.
+      if (latent(c)) {
+        c.model.head_dim = c.model.qk_nope_head_dim + c.model.qk_rope_head_dim;
+        c.model.rotary_dim = c.model.qk_rope_head_dim;
+      } else if (config.model.rotary_dim == config.model.head_dim || c.model.rotary_dim > c.model.head_dim) {
+        c.model.rotary_dim = c.model.head_dim;
       }
       if (!c.asked.contains("train.loss_chunk")) c.train.loss_chunk = 0;  // follows the sizes
       const std::string name = fmt::format("{} -> {}", from, number);

@@ -97,6 +97,10 @@ std::string reason(const Key& key, const Config& config, const Reasons& why) {
 
 }  // namespace
 
+int64_t threads_of_rank(const Config& config, int64_t ranks_here) {
+  return std::max<int64_t>(1, config.device.threads / ranks_here);
+}
+
 int64_t usable_cores() {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);

@@ -23,7 +23,8 @@ using nlohmann::ordered_json;
 constexpr const char* kCostFormat = "pleat costs";
 constexpr int64_t kCostVersion = 1, kMaxDim = int64_t{1} << 48, kMaxCount = int64_t{1} << 40;
 constexpr size_t kMaxEntries = 200'000, kMaxDims = 256, kMaxKindBytes = 2000, kMaxNameBytes = 200;
-constexpr double kMaxNs = 1e18, kMaxWork = 1e24;  // thirty years; more than any machine computes in them
+constexpr double kMaxStepNs = 1e15, kMaxWork = 1e24;  // eleven days; more than any machine computes in them
+constexpr double kMaxCrowd = 1e3;
 
 // One object whose keys must all be known and there; every error says where.
 class CostFields {
@@ -49,6 +50,8 @@ class CostFields {
     const json& v = object_.at(key);
     if (!v.is_string() || v.get_ref<const std::string&>().size() > most)
       base::fail("{}: \"{}\" is {}, needs a text of at most {} bytes", where_, key, shown(v), most);
+    if (!base::is_plain_line(v.get_ref<const std::string&>()))
+      base::fail("{}: \"{}\" is {}, needs one line of printable text", where_, key, shown(v));
     return v.get<std::string>();
   }
   const json& list(const char* key, size_t most) const {
@@ -118,9 +121,9 @@ CostEntry entry_from(const json& object, std::string where) {
   e.key.dims = f.integers("dims", kMaxDims, 0, kMaxDim);
   e.work = {f.number("flops", 0, kMaxWork), f.number("bytes", 0, kMaxWork),
             static_cast<int>(f.integer("launches", 0, 1 << 30))};
-  e.ns = f.number("ns", 1, kMaxNs);
+  e.ns = f.number("ns", 1, kMaxStageNs);
   e.low_ns = f.number("low_ns", 0, e.ns);
-  e.high_ns = f.number("high_ns", e.ns, kMaxNs);
+  e.high_ns = f.number("high_ns", e.ns, kMaxStageNs);
   e.seen = f.integer("seen", 1, kMaxCount);
   return e;
 }
@@ -206,7 +209,7 @@ CostFile costs_from_json(std::string_view text, std::string_view where) {
   CostFile out;
   out.machine = machine_from(object.at("machine"), place);
   out.config = root.text("config", kMaxKindBytes);
-  out.crowd = root.numbers("crowd", 1 << 16, 1e-3, 1e6);
+  out.crowd = root.numbers("crowd", 1 << 16, 1e-3, kMaxCrowd);
   if (!out.crowd.empty() && out.crowd[0] != 1)
     base::fail("{}: \"crowd\" begins with {}, needs 1: one core at work is what the others are compared with",
                place, out.crowd[0]);
@@ -215,8 +218,8 @@ CostFile costs_from_json(std::string_view text, std::string_view where) {
     const CostFields f(element, fmt::format("{}: step {}", place, out.steps.size()),
                        {"config", "ranks", "pipeline_rank", "ns", "stages_ns"});
     const StepTime s{f.text("config", kMaxNameBytes), f.integer("ranks", 1, 1 << 30),
-                     f.integer("pipeline_rank", 0, 1 << 30), f.number("ns", 0, kMaxNs),
-                     f.number("stages_ns", 0, kMaxNs)};
+                     f.integer("pipeline_rank", 0, 1 << 30), f.number("ns", 0, kMaxStepNs),
+                     f.number("stages_ns", 0, kMaxStepNs)};
     if (!steps.insert(step_key(s)).second) base::fail("{}: is there twice", f.where());
     out.steps.push_back(s);
   }
@@ -224,7 +227,7 @@ CostFile costs_from_json(std::string_view text, std::string_view where) {
     const CostFields f(element, fmt::format("{}: link {}", place, out.links.size()),
                        {"operation", "ranks", "bytes", "ns"});
     const LinkTime l{f.text("operation", kMaxNameBytes), f.integer("ranks", 2, 1 << 30),
-                     f.integer("bytes", 0, kMaxDim), f.number("ns", 0, kMaxNs)};
+                     f.integer("bytes", 0, kMaxDim), f.number("ns", 0, kMaxStageNs)};
     if (!links.insert(link_key(l)).second) base::fail("{}: is there twice", f.where());
     out.links.push_back(l);
   }

@@ -64,6 +64,8 @@ struct CostFile {
   std::vector<StepTime> steps;
 };
 
+// A stage that takes longer than a quarter of an hour is an error; a sum of millions of shorter ones is a number.
+inline constexpr double kMaxStageNs = 1e12;
 inline constexpr int64_t kMaxCostFileBytes = int64_t{64} << 20;
 
 std::string to_json(const CostFile& file);

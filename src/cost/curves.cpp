@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/terminal_text.h"
 #include "config/flat_toml.h"
 #include "config/quote.h"
 
@@ -61,8 +62,8 @@ Curves shipped_curves(MachineKind kind) {
     at(CurveClass::Scaled) = at(CurveClass::ScaledGrouped) = {1, 6, 1};
     return c;
   }
-  // One H200 at its power limit (docs/measurements.md): dense products of the models' shapes at 700 of 989 TFLOP/s,
-  // grouped at 600, attention at 560 and 420, streams at 3.6 of 4.8 TB/s, the update at 4.0.
+  // One H200 at its power limit (docs/measurements.md): dense products of the models' shapes at 730 of 989 TFLOP/s,
+  // grouped at 680, attention at 570 and 430, streams at 3.6 of 4.8 TB/s, the update at 4.0.
   c.source = "rates seen on one H200, not a fit to its stages yet";
   at(CurveClass::Product) = {1, 989.0 / 730, 0.25};
   at(CurveClass::Grouped) = {1, 989.0 / 680, 0.5};
@@ -178,7 +179,8 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
     seen[entry.path] = true;
     if (entry.path == "curves.source") {
       const auto* words = std::get_if<std::string>(&entry.value);
-      if (!words) base::fail("{}: curves.source is no text", entry.where);
+      if (!words || !base::is_plain_line(*words))
+        base::fail("{}: curves.source must be one line of printable text", entry.where);
       out.source = *words;
       continue;
     }
@@ -202,6 +204,12 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
   if (!seen["curves.kind"]) base::fail("{}: curves.kind is missing", source);
   for (const auto& [path, field] : fields)
     if (!seen[path]) base::fail("{}: {} is missing", source, path);
+  for (size_t c = 0; c < kNumCurveClasses; ++c)
+    if (out.of[c] == Curve{0, 0, 0})
+      base::fail(
+          "{}: launch, flops and bytes of {} are all 0: its kernels would take no time; needed is one above "
+          "0",
+          source, name_of(static_cast<CurveClass>(c)));
   return out;
 }
 

@@ -11,11 +11,12 @@ using namespace program;
 
 namespace {
 
-// Routed values count with the rows of balanced routing.
+// Routed values count with the rows of balanced routing, `rows` times as many, and never more than there is room for.
 double bytes_of(const Value& v, double rows = 1) {
   const double bytes = static_cast<double>(num_bytes(v));
   if (v.expected_rows == 0 || v.shape.empty() || v.shape[0] == 0) return bytes;
-  return bytes * rows * (static_cast<double>(v.expected_rows) / static_cast<double>(v.shape[0]));
+  const double planned = static_cast<double>(v.shape[0]);
+  return bytes * std::min(rows * static_cast<double>(v.expected_rows), planned) / planned;
 }
 
 double largest_of(const Program& program, const Stage& stage, double rows = 1) {
@@ -145,8 +146,14 @@ ExchangeTime exchange_time(const Machine& m, const Reach& reach, const model::Me
     return message_time(m, far, largest_of(program, stage, rows));
   }
   if (mesh.size(stage.group) <= 1) return {};
-  if (class_of(stage.op) == OpClass::Store)
+  if (class_of(stage.op) == OpClass::Store) {
+    if (group.nodes > 1)
+      base::fail(
+          "{} stores into the memory of other ranks, and its group of {} lies on {} nodes; needed are groups "
+          "inside a node, or parallel.exchange = \"counted\" or \"padded\"",
+          stage_name(stage), group.ranks, group.nodes);
     return spread(m, group, stored_of(program, stage, rows) / static_cast<double>(group.ranks), 0, 0);
+  }
   const double largest = largest_of(program, stage, rows);
   switch (kernel_of(stage.op)) {
     case KernelKind::all_gather:

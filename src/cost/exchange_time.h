@@ -48,6 +48,7 @@ ExchangeTime meeting_time(const Machine& machine, const GroupReach& reach);
 double sent_bytes(const model::Mesh& mesh, const program::Program& program, const program::Stage& stage);
 
 // Of a stage that exchanges, messages and stores included. `rows`: routed rows over balanced ones.
+// Throws for a store into windows of ranks on other nodes.
 ExchangeTime exchange_time(const Machine& machine, const Reach& reach, const model::Mesh& mesh,
                            const program::Program& program, const program::Stage& stage, double rows = 1);
 

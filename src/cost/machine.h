@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tensor/dtype.h"
 
@@ -24,6 +25,8 @@ enum class MachineKind : uint8_t { Gpu, Cpu };
 // One GPU, or one core of a CPU. Rates are the makers', as papers count them: what is reached of them is the
 // business of curves (cost/curves.h).
 struct Processor {
+  std::string
+      gpu;  // words of the name its driver gives it, "H200": which costs were measured on one; "" of a CPU
   double bf16_tflops = 0, fp8_tflops = 0, fp4_tflops = 0, f32_tflops = 0, f64_tflops = 0;  // 0: cannot
   double memory_gib = 0;                           // of a GPU; a CPU's ranks share the node's
   double memory_gb_s = 0;                          // read and written together
@@ -69,5 +72,12 @@ struct Machine {
     return network.nic.gb_s * static_cast<double>(network.nics) / static_cast<double>(node.ranks);
   }
 };
+
+// Whether a GPU that its driver calls so is this machine's: processor.gpu stands in the name as a whole word.
+bool has_gpu(const Machine& machine, std::string_view driver_name);
+
+// As one rank has it of which `ranks_here` share a node. Of a CPU: `threads` cores and its part of the adapters, since a
+// CPU's node has as many ranks as are asked for. A GPU has its own of both, whoever else of its node is used.
+Machine machine_of_rank(Machine machine, int64_t ranks_here, int64_t threads);
 
 }  // namespace pleat::cost

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/terminal_text.h"
 #include "config/flat_toml.h"
 #include "config/nearest.h"
 #include "config/quote.h"
@@ -78,10 +79,11 @@ const std::vector<Row>& rows() {
 constexpr const char* kName = "machine.name";
 constexpr const char* kDescription = "machine.description";
 constexpr const char* kKind = "machine.kind";
+constexpr const char* kGpu = "processor.gpu";
 constexpr const char* kRails = "network.rails";
 
 [[noreturn]] void unknown(const config::FlatEntry& entry) {
-  std::vector<std::string> names = {kName, kDescription, kKind, kRails};
+  std::vector<std::string> names = {kName, kDescription, kKind, kGpu, kRails};
   for (const Row& row : rows()) names.push_back(row.key.path);
   base::fail("{}: unknown key {}; the nearest is \"{}\"", entry.where, config::quote(entry.path),
              config::nearest_word(entry.path, names));
@@ -106,6 +108,9 @@ double number_of(const config::FlatEntry& entry, const MachineKey& key) {
 std::string text_of(const config::FlatEntry& entry) {
   const auto* text = std::get_if<std::string>(&entry.value);
   if (!text) base::fail("{}: {} is no text", entry.where, entry.path);
+  if (!base::is_plain_line(*text))
+    base::fail("{}: {} = {}; needed is one line of printable text", entry.where, entry.path,
+               config::quote(base::terminal_text(*text)));
   return *text;
 }
 
@@ -115,6 +120,8 @@ void require_whole_machine(const Machine& m, std::string_view source) {
     if (!holds) base::fail("{}: {}", source, what);
   };
   if (m.kind == MachineKind::Gpu) {
+    need(!m.processor.gpu.empty(),
+         "processor.gpu is missing: the word of its driver's name for this GPU, as \"H200\"");
     need(m.processor.memory_gib > 0, "processor.memory_gib of a GPU must be above 0");
     need(m.processor.bf16_tflops > 0, "processor.bf16_tflops of a GPU must be above 0");
     need(m.node.host_link_gb_s > 0 && m.node.host_link_both_gb_s > 0,
@@ -122,6 +129,7 @@ void require_whole_machine(const Machine& m, std::string_view source) {
     need(m.node.host_link_both_gb_s <= m.node.host_link_gb_s,
          "node.host_link_both_gb_s is each way with both at once: at most node.host_link_gb_s");
   } else {
+    need(m.processor.gpu.empty(), "processor.gpu of a CPU must not be there");
     need(m.processor.f32_tflops > 0 && m.processor.f64_tflops > 0,
          "processor.f32_tflops and processor.f64_tflops of a CPU must be above 0");
     need(m.processor.memory_gib == 0, "processor.memory_gib of a CPU must be 0: ranks share the node's");
@@ -155,6 +163,8 @@ Machine machine_from_toml(std::string_view text, std::string_view source) {
       if (kind != "gpu" && kind != "cpu")
         base::fail("{}: machine.kind = {}; needed is \"gpu\" or \"cpu\"", entry.where, config::quote(kind));
       m.kind = kind == "gpu" ? MachineKind::Gpu : MachineKind::Cpu;
+    } else if (entry.path == kGpu) {
+      m.processor.gpu = text_of(entry);
     } else if (entry.path == kRails) {
       const bool* rails = std::get_if<bool>(&entry.value);
       if (!rails) base::fail("{}: network.rails must be true or false", entry.where);
@@ -174,6 +184,14 @@ Machine machine_from_toml(std::string_view text, std::string_view source) {
   if (m.name.empty()) base::fail("{}: machine.name is empty", source);
   require_whole_machine(m, source);
   return m;
+}
+
+std::optional<Machine> machine_of_gpu(std::string_view driver_name) {
+  for (const ShippedMachine& shipped : shipped_machines()) {
+    Machine m = find_machine(std::string(shipped.name));
+    if (has_gpu(m, driver_name)) return m;
+  }
+  return std::nullopt;
 }
 
 Machine find_machine(const std::string& name) {

@@ -3,6 +3,7 @@
 // missing. The files of machines/ are part of the binary.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,8 @@ Machine machine_from_toml(std::string_view text, std::string_view source);
 
 // The name of a machine of the binary ("h200"), or the path of a file (ends in .toml, or has a slash).
 Machine find_machine(const std::string& name_or_path);
+// The one of the binary that has a GPU of that name (has_gpu).
+std::optional<Machine> machine_of_gpu(std::string_view driver_name);
 inline constexpr const char* kDefaultGpu = "h200";
 inline constexpr const char* kDefaultCpu = "cpu";
 

@@ -55,7 +55,7 @@ bool has_rate(tensor::Dtype d) {
   return tensor::is_float(d) || d == tensor::Dtype::E4M3 || d == tensor::Dtype::E2M1;
 }
 
-int64_t whole(double ns) { return static_cast<int64_t>(std::ceil(ns - 1e-9)); }
+int64_t whole(double ns) { return static_cast<int64_t>(std::ceil(std::clamp(ns, 0.0, kMaxStageNs) - 1e-9)); }
 
 float part(double of, double all) { return all > 0 ? static_cast<float>(std::min(1.0, of / all)) : 0.0F; }
 
@@ -66,6 +66,13 @@ double largest_bytes(const Program& program, const Stage& stage) {
       largest =
           std::max(largest, static_cast<double>(num_bytes(program.values[static_cast<size_t>(use.value)])));
   return largest;
+}
+
+// Of the processor. Stores into windows take as many multiprocessors as comm.exchange_sms grants them.
+double exchange_share(const Machine& m, const model::Mesh& mesh, const Stage& stage) {
+  if (class_of(stage.op) == OpClass::Store && mesh.exchange_sms > 0 && m.kind == MachineKind::Gpu)
+    return std::min(1.0, static_cast<double>(mesh.exchange_sms) / static_cast<double>(m.processor.units));
+  return m.sharing.exchange;
 }
 
 }  // namespace
@@ -83,6 +90,36 @@ double Pricer::rows_of(const Stage& stage) const {
   return p_.load && stage.layer >= 0 ? p_.load(stage.layer, stage.microbatch) : 1;
 }
 
+std::optional<Pricer::Known> Pricer::look_up(
+    const Program& program, const Stage& stage, const kernels::Work& work,
+    const std::function<double(const kernels::Work&)>& formula) const {
+  if (!p_.table || !has_cost_key(stage)) return std::nullopt;
+  const StageKey key = stage_key(program, stage);
+  if (const CostEntry* entry = p_.table->find(key))
+    return Known{entry->ns, p_.table_is_carried ? Priced::Carried : Priced::Measured};
+  if (const auto ns =
+          p_.table->ns(key, work, [&](const kernels::Work& w, const std::string&) { return formula(w); }))
+    return Known{*ns, Priced::Carried};
+  return std::nullopt;
+}
+
+void Pricer::count(Priced::From from, double ns) const {
+  switch (from) {
+    case Priced::Measured:
+      ++sources_.measured, sources_.measured_ns += ns;
+      return;
+    case Priced::Carried:
+      ++sources_.carried, sources_.carried_ns += ns;
+      return;
+    case Priced::ByCurve:
+      ++sources_.by_curve, sources_.by_curve_ns += ns;
+      return;
+    case Priced::ByLink:
+      ++sources_.exchanges, sources_.exchange_ns += ns;
+      return;
+  }
+}
+
 Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, double rows) const {
   const kernels::Work work = stage_work(program, stage, RoutedRows::Balanced);
   const CurveClass of = curve_class(kernel_of(stage.op), stage.phase, work);
@@ -91,14 +128,7 @@ Pricer::Priced Pricer::price_kernel(const Program& program, const Stage& stage, 
   const auto formula = [&](const kernels::Work& w) { return curve_ns(p_.machine, curve, dtype, w); };
   Priced out;
   double ns = formula(work);
-  if (p_.table && has_cost_key(stage)) {
-    const StageKey key = stage_key(program, stage);
-    if (const CostEntry* entry = p_.table->find(key))
-      ns = entry->ns, out.from = Priced::Measured;
-    else if (const auto carried = p_.table->ns(
-                 key, work, [&](const kernels::Work& w, const std::string&) { return formula(w); }))
-      ns = *carried, out.from = Priced::Carried;
-  }
+  if (const auto known = look_up(program, stage, work, formula)) ns = known->ns, out.from = known->from;
   if (rows != 1) {
     const kernels::Work loaded = stage_work(program, stage, RoutedRows::Balanced, rows);
     ns *= formula(loaded) / std::max(1.0, formula(work));
@@ -119,15 +149,23 @@ StageTime Pricer::exchange(const Program& program, const Stage& stage) const {
   out.fixed_ns = whole(t.latency_ns + m.processor.launch_us * 1e3);
   out.flow_ns = whole(t.flow_ns());
   if (out.flow_ns > 0) {
-    out.of(Resource::Link) = part(t.link_ns, t.flow_ns());
-    out.of(Resource::Network) = part(t.network_ns, t.flow_ns());
-    out.of(Resource::Processor) = static_cast<float>(m.sharing.exchange);
+    // A message takes one way, everything else both.
+    const bool message = class_of(stage.op) == OpClass::Transfer,
+               sends = kernel_of(stage.op) == KernelKind::send;
+    if (!message || sends)
+      out.of(Resource::LinkOut) = part(t.link_ns, t.flow_ns()),
+      out.of(Resource::NetworkOut) = part(t.network_ns, t.flow_ns());
+    if (!message || !sends)
+      out.of(Resource::LinkIn) = part(t.link_ns, t.flow_ns()),
+      out.of(Resource::NetworkIn) = part(t.network_ns, t.flow_ns());
+    out.of(Resource::Processor) = static_cast<float>(exchange_share(m, p_.mesh, stage));
+    out.crowds = !p_.links_measured;
     // Bytes are read here and written there.
     const double moved = 2 * (t.link_ns * m.node.link.gb_s + t.network_ns * m.network_gb_s());
     out.of(Resource::Memory) = part(moved / m.processor.memory_gb_s, t.flow_ns());
   }
   if (!p_.graph) out.host_ns = whole(m.processor.host_launch_us * 1e3);
-  ++sources_.exchanges, sources_.exchange_ns += t.total_ns();
+  count(Priced::ByLink, t.total_ns());
   return out;
 }
 
@@ -137,7 +175,13 @@ StageTime Pricer::host_copy(const Program& program, const Stage& stage, bool to_
   StageTime out;
   out.fixed_ns = whole(m.processor.launch_us * 1e3);
   if (m.node.host_link_gb_s > 0) {
-    const double ns = bytes / m.node.host_link_gb_s;
+    const double launch_ns = m.processor.launch_us * 1e3;
+    double ns = bytes / m.node.host_link_gb_s;
+    Priced::From from = Priced::ByLink;
+    const auto formula = [&](const kernels::Work& w) { return launch_ns + w.bytes / m.node.host_link_gb_s; };
+    if (const auto known = look_up(program, stage, stage_work(program, stage, RoutedRows::Balanced), formula))
+      ns = std::max(0.0, known->ns - launch_ns), from = known->from;
+    count(from, launch_ns + ns);
     out.flow_ns = whole(ns);
     const float other = static_cast<float>(1 - m.node.host_link_both_gb_s / m.node.host_link_gb_s);
     out.of(Resource::HostOut) = to_host ? 1 : other;
@@ -176,16 +220,13 @@ StageTime Pricer::operator()(const Program& program, const Stage& stage) const {
   const auto [known, fresh] = known_.try_emplace(alike(program, stage, rows, attrs_of(program, stage)));
   if (fresh) known->second = price_kernel(program, stage, rows);
   const Priced& k = known->second;
-  out.fixed_ns = static_cast<int64_t>(k.fixed_ns);
+  out.fixed_ns = static_cast<int64_t>(std::min(k.fixed_ns, kMaxStageNs));
   out.flow_ns = whole(k.fixed_ns + k.flow_ns) - out.fixed_ns;
   out.of(Resource::Processor) = m.kind == MachineKind::Cpu ? static_cast<float>(p_.threads) : 1.0F;
   out.of(Resource::Memory) = part(k.bytes / m.processor.memory_gb_s, k.flow_ns);
   if (m.kind == MachineKind::Cpu) out.of(Resource::Memory) = 0;  // cores share it: crowding says by how much
   if (!p_.graph) out.host_ns = whole(m.processor.host_launch_us * 1e3 * k.launches);
-  const double ns = k.fixed_ns + k.flow_ns;
-  if (k.from == Priced::Measured) ++sources_.measured, sources_.measured_ns += ns;
-  if (k.from == Priced::Carried) ++sources_.carried, sources_.carried_ns += ns;
-  if (k.from == Priced::ByCurve) ++sources_.by_curve, sources_.by_curve_ns += ns;
+  count(k.from, k.fixed_ns + k.flow_ns);
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -21,17 +22,20 @@ namespace pleat::cost {
 using RankLoad = std::function<double(int layer, int microbatch)>;
 
 struct Prices {
-  Machine machine;
+  Machine machine;  // of one rank (machine_of_rank)
   Reach reach = {};
   model::Mesh mesh = {};
   Curves curves = ideal_curves();
-  const CostTable* table = nullptr;  // of this very machine; outlives whoever uses this
+  const CostTable* table = nullptr;  // in times of this machine; outlives whoever uses this
+  bool table_is_carried = false;     // it was measured on another one
   RankLoad load = {};                // none: balanced
   int64_t threads = 1;               // of a rank on a CPU
+  bool links_measured = false;       // among ranks that had their cores at work: crowding is in them
   bool graph = true;                 // a GPU's step is launched as one; else the host issues every stage
 };
 
-// Where the times of stages came from: how many, and their time alone.
+// Where the times of stages came from: how many, and their time alone. Exchanges: whatever links alone decide, copies to
+// and from the host included.
 struct PriceSources {
   int64_t measured = 0, carried = 0, by_curve = 0, exchanges = 0;
   double measured_ns = 0, carried_ns = 0, by_curve_ns = 0, exchange_ns = 0;
@@ -51,12 +55,21 @@ class Pricer {
   struct Priced {
     double fixed_ns = 0, flow_ns = 0, bytes = 0;
     int launches = 1;
-    enum : uint8_t { Measured, Carried, ByCurve } from = ByCurve;
+    enum From : uint8_t { Measured, Carried, ByCurve, ByLink } from = ByCurve;
   };
+  // What the table says of a stage, nothing where it knows none of its kind.
+  struct Known {
+    double ns = 0;
+    Priced::From from = Priced::Measured;
+  };
+  std::optional<Known> look_up(const program::Program& program, const program::Stage& stage,
+                               const kernels::Work& work,
+                               const std::function<double(const kernels::Work&)>& formula) const;
   Priced price_kernel(const program::Program& program, const program::Stage& stage, double rows) const;
   program::StageTime exchange(const program::Program& program, const program::Stage& stage) const;
   program::StageTime host_copy(const program::Program& program, const program::Stage& stage,
                                bool to_host) const;
+  void count(Priced::From from, double ns) const;
   double rows_of(const program::Stage& stage) const;
   uint64_t attrs_of(const program::Program& program, const program::Stage& stage) const;
 

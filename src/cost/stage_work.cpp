@@ -1,5 +1,6 @@
 #include "cost/stage_work.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -18,7 +19,8 @@ auto with_call(const program::Program& program, const program::Stage& stage, Rou
     const program::Value& value = program.values[static_cast<size_t>(use.value)];
     shapes[i] = value.shape;
     if (rows == RoutedRows::Balanced && value.expected_rows > 0)
-      shapes[i][0] = std::llround(static_cast<double>(value.expected_rows) * load);
+      shapes[i][0] =
+          std::min<int64_t>(std::llround(static_cast<double>(value.expected_rows) * load), value.shape[0]);
     args[i] = {nullptr, value.dtype, shapes[i], use.access, true};
   }
   kernels::name_arguments(args, program::kernel_of(stage.op), stage.phase);

@@ -10,7 +10,7 @@ namespace pleat::cost {
 // that computes on every row does. Balanced: those that even routing fills.
 enum class RoutedRows : uint8_t { Planned, Balanced };
 
-// `load`: with Balanced, so many times these rows.
+// `load`: with Balanced, so many times these rows, up to those that are planned.
 kernels::Work stage_work(const program::Program& program, const program::Stage& stage, RoutedRows rows,
                          double load = 1);
 

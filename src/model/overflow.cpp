@@ -50,6 +50,14 @@ std::string overflow_fault(std::span<const int64_t> overflow, const config::Conf
       factor);
 }
 
+bool may_rerun(const config::Config& config, std::span<const program::Program> programs) {
+  return config.moe.overflow == "rerun" &&
+         std::any_of(programs.begin(), programs.end(), [](const program::Program& p) {
+           return std::any_of(p.values.begin(), p.values.end(),
+                              [](const program::Value& v) { return v.name == "overflow"; });
+         });
+}
+
 config::Config rerun_config(config::Config c) {
   c.moe.token_budget = 0;
   auto& modules = c.recompute.modules;

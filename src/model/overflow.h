@@ -10,6 +10,7 @@
 
 #include "config/config.h"
 #include "model/mesh.h"
+#include "program/program.h"
 
 namespace pleat::model {
 
@@ -25,6 +26,9 @@ std::string overflow_fault(std::span<const int64_t> overflow, const config::Conf
 
 // The same step with room for every row, experts recomputed in backward so that only one layer's rows are
 // there at a time. Its state lies where that of the budgeted program lies.
+// Whether a step of these programs can ask for more rows than there are, and is then run again as rerun_config says.
+bool may_rerun(const config::Config& config, std::span<const program::Program> programs);
+
 config::Config rerun_config(config::Config config);
 
 }  // namespace pleat::model

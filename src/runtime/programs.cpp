@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cost/nccl_memory.h"
 #include "model/overflow.h"
 #include "runtime/constants.h"
 #include "runtime/initialize.h"
@@ -10,17 +11,6 @@
 #include "schedule/pass/pass.h"
 
 namespace pleat::runtime {
-namespace {
-
-// Whether a step can ask for more rows than there are, and is then to be run again.
-bool may_rerun(const config::Config& config, const program::Program& program) {
-  return config.moe.overflow == "rerun" &&
-         std::any_of(program.values.begin(), program.values.end(),
-                     [](const program::Value& v) { return v.name == "overflow"; });
-}
-
-}  // namespace
-
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                            const ProgramChoice& choice) {
   return planned(schedule::apply_passes(
@@ -76,7 +66,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   if (choice.train) {
     require_recipe(config);
     b.train = b.add(plan_training_step(config, b.table, choice));
-    if (may_rerun(config, b.programs[b.train].program))
+    if (model::may_rerun(config, {&b.programs[b.train].program, 1}))
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));
   }
   const auto passed = [&](program::Program p) {
@@ -86,6 +76,10 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   if (choice.evaluate) b.evaluate = b.add(passed(schedule::build_evaluation(config, b.table, choice.build)));
   if (choice.logits) b.logits = b.add(passed(schedule::build_logits(config, b.table)));
   if (choice.train && crew) b.gather = b.add(passed(schedule::build_gather(config, b.table, choice.build)));
+  if (crew && choice.meeting == program::Meeting::OnDevice)
+    for (const Planned& p : b.programs)
+      b.options.exchange_bytes =
+          std::max(b.options.exchange_bytes, cost::nccl_memory(b.setup.mesh, p.program).bytes);
   b.options.laps.done("programs and their plans");
   return b;
 }

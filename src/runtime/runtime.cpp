@@ -47,8 +47,10 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
       })->plan;
   if (options.device == Device::Cuda) {
     const device::cuda::Facts facts = device::cuda::facts();
-    require_memory(largest, bytes + interpret::allocated_windows(window),
+    require_memory(largest, bytes + interpret::allocated_windows(window) + options.exchange_bytes,
                    {"the GPU", facts.free_bytes, facts.memory_bytes}, options.alike_in_process);
+    const device::AvailableMemory host = device::available_host_memory();
+    require_memory(largest, pinned, {host.limit, host.bytes, host.all}, options.alike_in_process);
     machine_ = std::make_unique<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
     arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);

@@ -57,6 +57,7 @@ struct Options {
   bool nan_memory =
       false;  // memory begins as NaN, which nothing may read, instead of a pattern that shows changes
   Groups groups = {};
+  int64_t exchange_bytes = 0;    // of a GPU, that exchanges between ranks take when they first run
   int64_t alike_in_process = 1;  // ranks that are threads of this process and take as much memory as this one
   std::function<void(const std::function<void()>& bind)> bind_in_turn =
       {};  // when this rank binds; none: at once

@@ -44,4 +44,11 @@ int64_t ranks_per_node(const config::Config& config, const cost::Machine& machin
   return declared;
 }
 
+config::Config placed_on(config::Config config, const cost::Machine& machine, int64_t num_ranks) {
+  // One rank has no neighbours, and ranks of a CPU are threads of one process.
+  if (machine.kind == cost::MachineKind::Gpu && num_ranks > 1)
+    config.parallel.ranks_per_node = ranks_per_node(config, machine);
+  return config;
+}
+
 }  // namespace pleat::schedule

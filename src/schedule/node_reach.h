@@ -14,4 +14,8 @@ cost::Reach reach_of(const layout::Layout& layout, int64_t ranks_per_node);
 // more than that.
 int64_t ranks_per_node(const config::Config& config, const cost::Machine& machine);
 
+// The configuration as a run on that machine finds it: GPUs know who shares their node, so where parallel.ranks_per_node
+// declares nothing it is what the machine's nodes have. What programs are built from before there is a run.
+config::Config placed_on(config::Config config, const cost::Machine& machine, int64_t num_ranks);
+
 }  // namespace pleat::schedule

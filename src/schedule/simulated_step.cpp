@@ -4,7 +4,9 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/resolve.h"
 #include "cost/flops.h"
+#include "cost/measured_on.h"
 #include "schedule/node_reach.h"
 #include "schedule/run_together.h"
 
@@ -17,36 +19,58 @@ double median(std::vector<double> values) {
 }
 
 // Latency and rate of exchanges between threads: the median of the time of a hop of small ones, and of the bytes per
-// nanosecond behind it of large ones. Medians, because some are measured while their machine does something else.
-void fit_links(cost::Machine& machine, const std::vector<cost::LinkTime>& links) {
+// nanosecond behind it of large ones. Medians, because some are measured while their machine does something else. Of
+// ranks with a core each: others wait for cores too, and that is simulated.
+bool fit_links(cost::Machine& machine, const std::vector<cost::LinkTime>& links) {
   constexpr int64_t kSmall = 64 << 10, kLarge = 1 << 20;
   const auto hops = [](const cost::LinkTime& l) {
     const bool ring =
         l.operation == "all_gather" || l.operation == "reduce_scatter" || l.operation == "all_reduce";
     return (ring ? static_cast<double>(l.ranks - 1) : 1.0) * (l.operation == "all_reduce" ? 2 : 1);
   };
+  const auto counts = [&](const cost::LinkTime& l) {
+    return l.ranks >= 2 && l.ranks <= machine.processor.units;
+  };
   std::vector<double> latencies, rates;
   for (const cost::LinkTime& l : links)
-    if (l.ranks >= 2 && l.bytes <= kSmall) latencies.push_back(l.ns / hops(l));
-  if (latencies.empty()) return;
+    if (counts(l) && l.bytes <= kSmall) latencies.push_back(l.ns / hops(l));
+  if (latencies.empty()) return false;
   const double latency = median(std::move(latencies));
   for (const cost::LinkTime& l : links)
-    if (l.ranks >= 2 && l.bytes >= kLarge && l.ns > hops(l) * latency)
+    if (counts(l) && l.bytes >= kLarge && l.ns > hops(l) * latency)
       rates.push_back(static_cast<double>(l.bytes) / (l.ns - hops(l) * latency));
-  if (rates.empty()) return;
+  if (rates.empty()) return false;
   machine.node.link = {median(std::move(rates)), latency / 1e3, 0};
+  return true;
+}
+
+// Of a rank on a CPU. Costs of ranks with more or fewer threads say nothing of it.
+int64_t threads_of(const config::Config& config, const Ground& ground, int64_t ranks_here) {
+  const int64_t threads = config::threads_of_rank(config, ranks_here);
+  if (ground.machine.kind != cost::MachineKind::Cpu || !ground.costs ||
+      ground.costs->machine.threads == threads)
+    return threads;
+  base::fail(
+      "the costs are of a rank with {} threads, but {} ranks of a node share device.threads = {}: {} each; "
+      "needed is "
+      "--set device.threads={}, or costs measured with device.threads={}",
+      ground.costs->machine.threads, ranks_here, config.device.threads, threads,
+      ground.costs->machine.threads * ranks_here, threads);
 }
 
 cost::Prices prices_of(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
                        cost::RankLoad load, const cost::CostTable& table) {
+  const int64_t node = ranks_per_node(config, ground.machine), here = std::min(node, ranks.layout.world());
   cost::Prices p;
-  p.machine = ground.machine;
-  p.reach = reach_of(ranks.layout, ranks_per_node(config, ground.machine));
+  p.threads = threads_of(config, ground, here);
+  p.machine = cost::machine_of_rank(ground.machine, here, p.threads);
+  p.reach = reach_of(ranks.layout, node);
   p.mesh = ranks.mesh;
   p.curves = ground.curves;
   p.table = ground.costs ? &table : nullptr;
+  p.table_is_carried = ground.costs_are_carried;
+  p.links_measured = ground.links_measured;
   p.load = std::move(load);
-  p.threads = std::max<int64_t>(1, config.device.threads);
   // A host that must know a count first issues stage by stage.
   p.graph =
       ground.machine.kind == cost::MachineKind::Cpu || (config.device.graph && host_waits_of(ranks) == 0);
@@ -63,19 +87,19 @@ Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs,
     base::fail("the curves are of a {}, but machine '{}' is a {}",
                out.curves.kind == cost::MachineKind::Gpu ? "GPU" : "CPU", machine.name,
                machine.kind == cost::MachineKind::Gpu ? "GPU" : "CPU");
-  if (costs && !curves) {
-    std::vector<cost::CurvePoint> points;
-    for (const cost::CostEntry& entry : costs->entries) points.push_back(cost::curve_point(entry));
-    out.curves = cost::fit_curves(machine, points, out.curves, "fitted to the costs").curves;
-  }
   if (costs) {
-    const bool gpu = machine.kind == cost::MachineKind::Gpu;
-    if (gpu != (costs->machine.kind == "cuda"))
-      base::fail("the costs are of a machine of kind {} ({}), but machine '{}' is of kind {}",
-                 costs->machine.kind, costs->machine.name, machine.name, gpu ? "gpu" : "cpu");
-    if (!gpu) {
+    const cost::Machine source = cost::measured_on(costs->machine, machine);
+    if (!curves) {
+      std::vector<cost::CurvePoint> points;
+      for (const cost::CostEntry& entry : costs->entries) points.push_back(cost::curve_point(entry));
+      out.curves = cost::fit_curves(source, points, out.curves, "fitted to the costs").curves;
+    }
+    if (machine.kind == cost::MachineKind::Cpu) {
       machine.processor.units = costs->machine.cores;
-      fit_links(machine, costs->links);
+      out.links_measured = fit_links(machine, costs->links);
+    } else if (!cost::has_gpu(machine, costs->machine.gpu)) {
+      costs->entries = cost::carried(std::move(costs->entries), source, machine, out.curves);
+      out.costs_are_carried = true;
     }
   }
   out.machine = std::move(machine);
@@ -139,10 +163,11 @@ StepFigures step_figures(const config::Config& config, int64_t num_ranks, const 
                               : config.model.dtype == "float64" ? tensor::Dtype::F64
                                                                 : tensor::Dtype::F32;
   double peak = machine.processor.flops_per_ns(dtype) / 1e3;
-  if (machine.kind == cost::MachineKind::Cpu)
-    peak *= std::min(static_cast<double>(machine.processor.units),
-                     ranks * static_cast<double>(std::max<int64_t>(1, config.device.threads))) /
-            ranks;
+  if (machine.kind == cost::MachineKind::Cpu) {
+    const int64_t here = std::min(ranks_per_node(config, machine), num_ranks);
+    peak *= std::min(static_cast<double>(machine.processor.units) / static_cast<double>(here),
+                     static_cast<double>(config::threads_of_rank(config, here)));
+  }
   f.mfu = f.model_tflops_per_rank / peak;
   return f;
 }

@@ -21,10 +21,13 @@ struct Ground {
   cost::Machine machine;
   cost::Curves curves;
   std::optional<cost::CostFile> costs = {};
-  bool contention = true;  // stages that run at once slow each other
+  bool contention = true;          // stages that run at once slow each other
+  bool costs_are_carried = false;  // they were measured on another GPU, and are what this one would take
+  bool links_measured = false;     // the machine's links are those of the costs
 };
-// The machine as it is; with a costs file of a CPU, its cores, links and crowding are those of the file. Without curves
-// those that fit the costs best, and without costs those of the binary.
+// The machine as it is; with a costs file of a CPU, its cores, links and crowding are those of the file; times of another
+// GPU are carried over by formula (cost/measured_on.h). Without curves those that fit the costs best, and without costs
+// those of the binary.
 Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs = {},
                    std::optional<cost::Curves> curves = {});
 

@@ -1,12 +1,11 @@
 #include "train/launch.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "comm/gpu_choice.h"
 #include "comm/local/local_world.h"
 #include "comm/process/run_rank.h"
 #include "comm/world.h"
+#include "config/resolve.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
 #include "device/gpu_fault.h"
@@ -29,10 +28,6 @@ comm::Options comm_options(const config::Config& c, const comm::Inject& inject) 
   o.called_off = [] { return StopSignal::asked(); };
   o.inject = inject;
   return o;
-}
-
-int threads_for(const config::Config& resolved, int ranks_here) {
-  return static_cast<int>(std::max<int64_t>(1, resolved.device.threads / ranks_here));
 }
 
 // Enqueued exchanges of a rank run one after the other, and messages have no names: the order of the pipeline must allow
@@ -104,7 +99,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     comm::LocalWorld ranks(size, comm_options(config, inject));
     comm::run_ranks(ranks, [&](int rank) {
       const std::unique_ptr<comm::Endpoint> endpoint = ranks.endpoint(rank);
-      runtime::Crew crew(resolved, *endpoint, threads_for(resolved, size));
+      runtime::Crew crew(resolved, *endpoint, static_cast<int>(config::threads_of_rank(resolved, size)));
       rank_main(config, crew, "threads of one process");
     });
     return;
@@ -114,7 +109,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     require_same_configuration(endpoint, config);
     require_declared_nodes(config, {world.rank, world.size, world.local_rank, num_here});
     if (config.device.kind == "cuda") comm::require_own_gpu(endpoint, device::cuda::device_bus());
-    runtime::Crew crew(resolved, endpoint, threads_for(resolved, num_here));
+    runtime::Crew crew(resolved, endpoint, static_cast<int>(config::threads_of_rank(resolved, num_here)));
     const char* carrier = config.device.kind == "cuda" ? "NCCL" : name_of(comm::carrier_of(world));
     rank_main(config, crew, fmt::format("processes over {}, started by {}", carrier, world.launcher));
     // A group over NCCL ends at once: nobody may still be in a call of it.

@@ -19,10 +19,10 @@ StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const 
                          const interpret::Plan& plan) {
   StageMemory out;
   out.at_peak = plan.at_peak;
+  out.host_bytes = plan.pinned.arena_bytes;
   if (kind == cost::MachineKind::Gpu) {
     out.device = interpret::device_memory(plan);
     out.device.exchange_bytes = cost::nccl_memory(mesh, program).bytes;
-    out.host_bytes = plan.pinned.arena_bytes;
   } else {
     out.device.arena_bytes = plan.arena_bytes;
     out.device.window_bytes = plan.window.arena_bytes;
@@ -30,50 +30,75 @@ StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const 
   return out;
 }
 
-bool MemoryFit::fits() const {
-  const auto none = [](const std::vector<int64_t>& over) {
-    return std::all_of(over.begin(), over.end(), [](int64_t b) { return b == 0; });
-  };
-  return none(device_over) && none(host_over);
+StageMemory larger(const StageMemory& a, const StageMemory& b) {
+  StageMemory out = a.device.arena_bytes >= b.device.arena_bytes ? a : b;
+  out.device.window_bytes = std::max(a.device.window_bytes, b.device.window_bytes);
+  out.device.exchange_bytes = std::max(a.device.exchange_bytes, b.device.exchange_bytes);
+  out.host_bytes = std::max(a.host_bytes, b.host_bytes);
+  return out;
 }
 
-MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, int64_t num_ranks,
+bool MemoryFit::fits() const {
+  return host_over() == 0 &&
+         std::all_of(device_over.begin(), device_over.end(), [](int64_t b) { return b == 0; });
+}
+
+MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const layout::Layout& layout,
                      const std::vector<StageMemory>& stages) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
-  const int64_t here = std::min(ranks_per_node, num_ranks);
-  MemoryFit out;
-  out.host_limit = static_cast<int64_t>(machine.node.host_memory_gib * kGiB) / here;
   const bool cpu = machine.kind == cost::MachineKind::Cpu;
+  MemoryFit out;
+  out.host_limit = static_cast<int64_t>(machine.node.host_memory_gib * kGiB);
   out.device_limit = cpu ? out.host_limit : static_cast<int64_t>(machine.processor.memory_gib * kGiB);
+  // Of the node that takes most, how many ranks it has and which of their stages takes most.
+  int64_t here = 0;
+  size_t fullest_there = 0;
+  const auto on_host = [&](size_t i) { return stages[i].host_bytes + (cpu ? stages[i].device.total() : 0); };
+  for (int64_t first = 0; first < layout.world(); first += ranks_per_node) {
+    const int64_t end = std::min(first + ranks_per_node, layout.world());
+    int64_t bytes = 0;
+    size_t most = static_cast<size_t>(layout.attention(static_cast<int>(first)).pp);
+    for (int64_t rank = first; rank < end; ++rank) {
+      const size_t stage = static_cast<size_t>(layout.attention(static_cast<int>(rank)).pp);
+      bytes += on_host(stage);
+      if (on_host(stage) > on_host(most)) most = stage;
+    }
+    if (here == 0 || bytes > out.host_bytes) out.host_bytes = bytes, here = end - first, fullest_there = most;
+  }
   size_t fullest = 0, worst = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
-    out.device_over.push_back(std::max<int64_t>(0, stages[i].device.total() - out.device_limit));
-    out.host_over.push_back(cpu ? 0 : std::max<int64_t>(0, stages[i].host_bytes - out.host_limit));
+    out.device_over.push_back(cpu ? 0 : std::max<int64_t>(0, stages[i].device.total() - out.device_limit));
     if (stages[i].device.total() > stages[fullest].device.total()) fullest = i;
-    if (out.device_over[i] + out.host_over[i] > out.device_over[worst] + out.host_over[worst]) worst = i;
+    if (out.device_over[i] > out.device_over[worst]) worst = i;
   }
   const auto name = [&](size_t i) {
     return stages.size() == 1 ? std::string("a rank") : fmt::format("stage {}", i);
   };
+  const std::string node = here == 1 ? "a rank" : fmt::format("the {} ranks of a node", here);
+  const std::string takes = cpu ? (here == 1 ? "takes" : "take") : (here == 1 ? "pins" : "pin");
   if (out.fits()) {
-    out.text = fmt::format("fits: {} takes {} of {}", name(fullest),
-                           bytes_text(stages[fullest].device.total()), bytes_text(out.device_limit));
+    out.text = cpu ? fmt::format("fits: {} {} {} of {}", node, takes, bytes_text(out.host_bytes),
+                                 bytes_text(out.host_limit))
+                   : fmt::format("fits: {} takes {} of {}", name(fullest),
+                                 bytes_text(stages[fullest].device.total()), bytes_text(out.device_limit));
     return out;
   }
   out.text = "does not fit:";
   const char* separator = " ";
   for (size_t i = 0; i < stages.size(); ++i) {
-    if (out.device_over[i] > 0) {
-      out.text += fmt::format("{}{} by {}", separator, name(i), bytes_text(out.device_over[i]));
-      separator = ", ";
-    }
-    if (out.host_over[i] > 0) {
-      out.text += fmt::format("{}{} by {} of its host", separator, name(i), bytes_text(out.host_over[i]));
-      separator = ", ";
-    }
+    if (out.device_over[i] == 0) continue;
+    out.text += fmt::format("{}{} by {}", separator, name(i), bytes_text(out.device_over[i]));
+    separator = ", ";
   }
-  out.text += fmt::format(" (a rank has {}); largest owners of {}: {}", bytes_text(out.device_limit),
-                          name(worst), runtime::largest_owners(stages[worst].at_peak));
+  if (*separator == ',') out.text += fmt::format(" (a rank has {})", bytes_text(out.device_limit));
+  if (out.host_over() > 0) {
+    out.text +=
+        fmt::format("{}{} {} {} of host memory, {} more than the {} there are", separator, node, takes,
+                    bytes_text(out.host_bytes), bytes_text(out.host_over()), bytes_text(out.host_limit));
+    if (out.device_over[worst] == 0) worst = fullest_there;
+  }
+  out.text +=
+      fmt::format("; largest owners of {}: {}", name(worst), runtime::largest_owners(stages[worst].at_peak));
   return out;
 }
 

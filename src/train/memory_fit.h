@@ -14,23 +14,28 @@ namespace pleat::train {
 
 // Of one rank of a pipeline stage.
 struct StageMemory {
-  interpret::DeviceMemory device;  // of a CPU: the arena alone
-  int64_t host_bytes = 0;          // pinned memory of a GPU's host
+  interpret::DeviceMemory device;  // of a CPU: arena and windows alone
+  int64_t host_bytes = 0;          // pinned
   interpret::OwnerBytes at_peak{};
 };
 // On a GPU with what CUDA and NCCL take.
 StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const program::Program& program,
                          const interpret::Plan& plan);
+// Of a rank that has both programs in one arena, as large as the larger: a step, and its like that is run again.
+StageMemory larger(const StageMemory& a, const StageMemory& b);
 
 struct MemoryFit {
-  int64_t device_limit = 0, host_limit = 0;  // of one rank: a GPU's memory, its part of its host's
-  std::vector<int64_t> device_over;          // per stage, bytes beyond the limit; 0: it fits
-  std::vector<int64_t> host_over;
+  int64_t device_limit = 0;          // of a rank: a GPU's memory; ranks of a CPU have their node's
+  std::vector<int64_t> device_over;  // per stage, bytes beyond it; 0: it fits, or there is no GPU
+  // Of the node whose ranks take most of its host's memory: pinned on a GPU's host, all there is on a CPU.
+  int64_t host_limit = 0, host_bytes = 0;
+  int64_t host_over() const { return host_bytes > host_limit ? host_bytes - host_limit : 0; }
   bool fits() const;
   std::string
       text;  // "fits: stage 0 takes 61.2 of 79.1 GiB", or "does not fit: stage 3 by 12.0 GiB; largest owners ..."
 };
-MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, int64_t num_ranks,
+// `stages`: by pipeline stage of the layout.
+MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const layout::Layout& layout,
                      const std::vector<StageMemory>& stages);
 
 }  // namespace pleat::train

@@ -1,6 +1,7 @@
 // Costs of a tiny model: whatever its programs run is in the file, and what is near it too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "bench/cost_bench.h"
@@ -77,8 +78,10 @@ TEST(Costs, NeighboursAreInIt) {
   const cost::CostFile file = measure_costs(config, options);
   expect_all_stages(file, config, 1);
   const CostVariants near = cost_variants(config, 1);
-  EXPECT_EQ(near.fitting.size(), 14u);
-  EXPECT_EQ(near.skipped, std::vector<std::string>{});
+  EXPECT_EQ(near.fitting.size(), 21u);
+  // One expert for each token is another router.
+  ASSERT_EQ(near.skipped.size(), 1u);
+  EXPECT_TRUE(near.skipped[0].starts_with("moe.top_k 2 -> 1")) << near.skipped[0];
   for (const CostVariant& variant : near.fitting) {
     SCOPED_TRACE(variant.name);
     expect_all_stages(file, variant.config, variant.ranks);
@@ -165,8 +168,10 @@ TEST(CostVariants, AreShortAndHaveEveryKindOfLayer) {
     EXPECT_EQ(variant.ranks, 4);
   }
   // A key head cannot be cut over two ranks; that is said.
-  ASSERT_EQ(near.skipped.size(), 1u);
+  ASSERT_EQ(near.skipped.size(), 3u);
   EXPECT_TRUE(near.skipped[0].starts_with("model.num_heads 4 -> 2")) << near.skipped[0];
+  EXPECT_TRUE(near.skipped[1].starts_with("model.num_kv_heads 2 -> 1")) << near.skipped[1];
+  EXPECT_TRUE(near.skipped[2].starts_with("moe.top_k 2 -> 1")) << near.skipped[2];
   EXPECT_EQ(short_single(config).parallel.tp, 1);
   EXPECT_EQ(short_single(config).device.threads, 1);
 }
@@ -175,7 +180,14 @@ TEST(CostVariants, HeadsOfLatentAttentionAreOneNumber) {
   const config::Config config =
       tiny({"model.attention=\"mla\"", "model.num_kv_heads=", "model.kv_lora_rank=16",
             "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=8", "model.v_head_dim=16"});
-  EXPECT_EQ(cost_variants(config, 1).skipped, std::vector<std::string>{});
+  const CostVariants near = cost_variants(config, 1);
+  ASSERT_EQ(near.skipped.size(), 1u);
+  EXPECT_TRUE(near.skipped[0].starts_with("moe.top_k 2 -> 1")) << near.skipped[0];
+  for (const char* width : {"model.kv_lora_rank 16 -> 32", "model.qk_nope_head_dim 16 -> 8",
+                            "model.qk_rope_head_dim 8 -> 16", "model.v_head_dim 16 -> 32"})
+    EXPECT_TRUE(std::any_of(near.fitting.begin(), near.fitting.end(), [&](const CostVariant& v) {
+      return v.name == width;
+    })) << width;
 }
 
 TEST(Crowd, OneAloneIsTheMeasure) {

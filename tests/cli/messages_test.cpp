@@ -118,7 +118,7 @@ TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
                   folder_.path()));
   EXPECT_EQ(ended.code, 76) << ended.err;
   for (const char* word :
-       {"the step does not fit: a rank needs 8.", "the address space that ulimit -v allows has",
+       {"the step does not fit: a rank needs 8.13 GiB", "the address space that ulimit -v allows has",
         "largest owners: optimizer", "Nothing was allocated", "pleat plan"})
     EXPECT_NE(ended.err.find(word), std::string::npos) << ended.err;
 }

@@ -181,6 +181,22 @@ TEST_F(PlanCli, ExpertRecomputeAndRerunOverADenseStageAreTakenByEveryCommand) {
   EXPECT_EQ(trained.code, 0) << trained.err;
 }
 
+// Whether it fits is judged by the larger of the two programs of a step that may run again.
+TEST_F(PlanCli, RoomForBothProgramsOfARerunIsJudged) {
+  const auto bytes = [&](const char* overflow) {
+    const Ended ended =
+        run({"simulate", config_, "--ranks", "2", "--machine", "cpu", "--json", "--set", "parallel.ep=2",
+             "--set", "moe.token_budget=1.01", "--set", fmt::format("moe.overflow={}", overflow)});
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return nlohmann::json::parse(ended.out).at("host").at("bytes").get<int64_t>();
+  };
+  EXPECT_GT(bytes("rerun"), bytes("drop"));
+  const Ended plan = run({"plan", config_, "--ranks", "2", "--machine", "cpu", "--json", "--set",
+                          "parallel.ep=2", "--set", "moe.token_budget=1.01", "--set", "moe.overflow=rerun"});
+  ASSERT_EQ(plan.code, 0) << plan.err;
+  EXPECT_EQ(nlohmann::json::parse(plan.out).at("host").at("bytes"), bytes("rerun"));
+}
+
 TEST_F(PlanCli, ALayoutIsVerifiedInThePrecisionOfTheConfiguration) {
   const auto verify = [&](const Words& more) {
     Words words = {"verify-layout", config_,         "--ranks", "4",

@@ -93,11 +93,23 @@ TEST_F(RanksCli, LayoutSaysWhichGroupsCrossMachines) {
 }
 
 TEST_F(RanksCli, LinksFollowTheMachines) {
-  const auto step = [&](const char* per_node) {
-    return json("simulate", 8, {"parallel.pp=2", "parallel.tp=2", per_node}).at("step_ns").get<int64_t>();
-  };
-  EXPECT_LT(step("parallel.ranks_per_node=8"), step("parallel.ranks_per_node=4"));
-  EXPECT_LT(step("parallel.ranks_per_node=4"), step("parallel.ranks_per_node=1"));
+  for (const char* machine : {"h200", "h100", "a100", "b200", "gb200-nvl72", "cpu"}) {
+    SCOPED_TRACE(machine);
+    const auto step = [&](int per_node) {
+      const Ended ended = run("simulate", 8,
+                              {"parallel.pp=2", "parallel.tp=2", "device.threads=1",
+                               fmt::format("parallel.ranks_per_node={}", per_node)},
+                              {"--json", "--machine", machine});
+      EXPECT_EQ(ended.code, 0) << ended.err;
+      return nlohmann::json::parse(ended.out).at("step_ns").get<int64_t>();
+    };
+    if (std::string(machine) == "cpu") {
+      EXPECT_NE(step(4), step(1)) << "a node of its own brings cores too";
+      continue;
+    }
+    EXPECT_LT(step(8), step(4));
+    EXPECT_LT(step(4), step(1));
+  }
 }
 
 TEST_F(RanksCli, SimulateSaysWhatScriptsWant) {
@@ -107,12 +119,24 @@ TEST_F(RanksCli, SimulateSaysWhatScriptsWant) {
     EXPECT_GT(j.at(key).get<double>(), 0) << key;
   EXPECT_EQ(j.at("fits"), true);
   EXPECT_EQ(j.at("machine"), "h200");
+  for (const char* key : {"bytes", "limit_bytes", "over_bytes"})
+    EXPECT_TRUE(j.at("host").contains(key)) << key;
   for (const auto& stage : j.at("pipeline")) {
     int64_t sum =
         stage.at("by_link").at("work_ns").get<int64_t>() + stage.at("by_link").at("idle_ns").get<int64_t>();
     for (const auto& part : stage.at("by_link").at("parts")) sum += part.at("exposed_ns").get<int64_t>();
     EXPECT_EQ(sum, j.at("step_ns"));
   }
+}
+
+// Every stage of the step counts once, whatever is asked of it behind.
+TEST_F(RanksCli, TimesComeFromEveryExchangeOnce) {
+  const nlohmann::json j = json("simulate", 4, {"parallel.tp=2", "parallel.pp=2"});
+  double exchanges = 0;
+  for (const auto& stage : j.at("pipeline")) exchanges += stage.at("exchange_ns").get<double>();
+  // Of the stage's own clock: with launches, with waits for others, and slowed by what runs beside.
+  EXPECT_GT(j.at("times_from").at("links_ns").get<double>(), 0);
+  EXPECT_LE(j.at("times_from").at("links_ns").get<double>(), exchanges);
 }
 
 TEST_F(RanksCli, APictureOfAGpusStepIsDrawn) {

@@ -23,7 +23,7 @@ CostFile some_costs() {
   f.machine = {"some \"processor\"", "cpu", 4, 2, ""};
   f.config = "tiny";
   f.entries = {measured("linear fwd f32", {8, 16}, {256, 1024.5, 2}, 1.0 / 3 * 1000, 9),
-               measured("linear fwd f32", {8, 32}, {512, 2048, 2}, 1e17 / 7),
+               measured("linear fwd f32", {8, 32}, {512, 2048, 2}, 1e11 / 7),
                measured("zero fwd f32", {0}, {0, 0, 0}, 1)};
   f.links = {{"all_gather", 2, 1024, 1234.5678}, {"all_gather", 4, 1024, 0}};
   f.crowd = {1, 1.1000000000000001, 2.5};
@@ -98,6 +98,11 @@ TEST(CostFile, WhatNobodyWroteIsRefusedByName) {
       {changed("\"flops\":256.0", "\"flops\":null"), "entry 0: \"flops\" is null"},
       {changed("\"flops\":256.0", "\"flops\":1e999"), "here"},
       {changed("\"ns\":1.0", "\"ns\":0.0"), "\"ns\" is 0.0"},
+      {changed("\"high_ns\":1.25", "\"high_ns\":1e13"), "\"high_ns\" is 10000000000000.0"},
+      {changed("linear fwd", "linear\\u001b[2J fwd"), "entry 0: \"kind\""},
+      {changed("some \\\"processor", "some \\nprocessor"), "\"name\""},
+      {changed("\"config\": \"tiny", "\"config\": \"ti\\u202eny"), "\"config\""},
+      {changed("2.5]", "1e5]"), "\"crowd\""},
       {changed("\"seen\":9", "\"seen\":0"), "entry 0: \"seen\" is 0"},
       {changed("\"seen\":9", "\"seen\":true"), "entry 0: \"seen\" is true"},
       {changed("[8,32]", "[8,16]"), "entry 1: \"kind\" and \"dims\" must come after"},

@@ -78,6 +78,12 @@ TEST(Curves, FilesAreReadBackAndChecked) {
   std::string negative = to_toml(shipped);
   negative.replace(negative.find("launch = "), 10, "launch = -1\n#");
   EXPECT_NE(refused(negative).find("must be a number from 0"), std::string::npos);
+  Curves nothing = shipped;
+  nothing.of[static_cast<size_t>(CurveClass::Stream)] = {0, 0, 0};
+  EXPECT_NE(refused(to_toml(nothing)).find("launch, flops and bytes of stream are all 0"), std::string::npos);
+  std::string painted = to_toml(shipped);
+  painted.replace(painted.find("source = \""), 10, "source = \"\\u001b[31m");
+  EXPECT_NE(refused(painted).find("printable"), std::string::npos) << refused(painted);
 }
 
 TEST(Load, TheFullestRankSetsThePace) {

@@ -75,6 +75,18 @@ TEST(ExchangeTime, SmallMessagesReachLessOfALink) {
   EXPECT_DOUBLE_EQ(message_time(m, true, kBytes).network_ns, kBytes / 10);
 }
 
+// A CPU's node has as many ranks as are asked for: these share its cores' rates by threads, and its adapters.
+TEST(ExchangeTime, RanksOfACpuShareItsAdaptersAndHaveTheirThreads) {
+  const Machine cpu = find_machine("cpu"), rank = machine_of_rank(cpu, 2, 3);
+  EXPECT_DOUBLE_EQ(rank.network_gb_s(), cpu.network.nic.gb_s / 2);
+  EXPECT_DOUBLE_EQ(message_time(rank, true, 1e9).network_ns,
+                   1e9 / (cpu.network.nic.gb_s / 2) + cpu.network.nic.half_kib * 1024 / cpu.network.nic.gb_s);
+  EXPECT_DOUBLE_EQ(rank.processor.f32_tflops, 3 * cpu.processor.f32_tflops);
+  EXPECT_DOUBLE_EQ(rank.processor.memory_gb_s, 3 * cpu.processor.memory_gb_s);
+  const Machine h100 = find_machine("h100");
+  EXPECT_EQ(machine_of_rank(h100, 2, 3).network_gb_s(), h100.network_gb_s()) << "a GPU has its own adapter";
+}
+
 TEST(ExchangeTime, FasterLinksNeverTakeLonger) {
   const auto all = [](const Machine& m, const GroupReach& r, double bytes) {
     return std::vector<double>{ring_time(m, r, bytes).total_ns(), all_reduce_time(m, r, bytes).total_ns(),

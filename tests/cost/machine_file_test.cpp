@@ -84,9 +84,29 @@ TEST(MachineFile, WrongFilesAreRefusedByKey) {
   EXPECT_NE(said("kind", "kind = \"tpu\"").find("\"gpu\" or \"cpu\""), std::string::npos);
   EXPECT_NE(said("host_link_both_gb_s", "host_link_both_gb_s = 500").find("at most node.host_link_gb_s"),
             std::string::npos);
+  EXPECT_NE(said("name", "name = \"\\u001b[2J\"").find("machine.name"), std::string::npos);
+  EXPECT_NE(said("description", "description = \"two\\nlines\"").find("one line of printable text"),
+            std::string::npos);
+  EXPECT_NE(said("gpu", "").find("processor.gpu is missing"), std::string::npos);
   EXPECT_NE(said("name", "name = \"\"").find("machine.name is empty"), std::string::npos);
   EXPECT_NE(machine_fault("[machine").find("not valid TOML"), std::string::npos);
   EXPECT_NE(machine_fault("").find("machine.name is missing"), std::string::npos);
+}
+
+// By whole words of the driver's name, so that no GPU is taken for another whose name is a part of its own.
+TEST(MachineFile, GpusAreKnownByTheirDriversName) {
+  const auto of = [](const char* name) {
+    const std::optional<Machine> m = machine_of_gpu(name);
+    return m ? m->name : "none";
+  };
+  EXPECT_EQ(of("NVIDIA H200"), "h200");
+  EXPECT_EQ(of("NVIDIA H100 80GB HBM3"), "h100");
+  EXPECT_EQ(of("NVIDIA A100-SXM4-80GB"), "a100");
+  EXPECT_EQ(of("NVIDIA B200"), "b200");
+  EXPECT_EQ(of("NVIDIA GB200"), "gb200-nvl72");
+  EXPECT_EQ(of("NVIDIA GH200 480GB"), "none");
+  EXPECT_EQ(of(""), "none");
+  EXPECT_FALSE(has_gpu(find_machine("cpu"), "any"));
 }
 
 TEST(MachineFile, OwnFilesAreFoundByPath) {

@@ -1,5 +1,5 @@
-// Any bytes are either a file of costs that is written back as it was read and from which any stage can be priced, or
-// refused with base::Error.
+// Any bytes are either a file of costs that is written back as it was read and from which any stage can be priced and a
+// step simulated, or refused with base::Error.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,9 @@
 
 #include "base/error.h"
 #include "cost/cost_file.h"
+#include "cost/measured_on.h"
 #include "cost/price.h"
+#include "tiny_step.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace pleat::cost;
@@ -34,6 +36,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       curve_point(entry);  // a kernel of another build is refused
     } catch (const pleat::base::Error&) {
     }
+  }
+  try {
+    pleat::fuzz::simulate_tiny(pleat::schedule::make_ground(default_machine(file.machine), file));
+  } catch (const pleat::base::Error&) {
   }
   return 0;
 }

@@ -10,6 +10,7 @@
 #include "cost/curves.h"
 #include "cost/exchange_time.h"
 #include "cost/machine_file.h"
+#include "tiny_step.h"
 
 namespace {
 
@@ -35,12 +36,16 @@ void price(const Machine& m) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   try {
-    price(machine_from_toml(input, "fuzz"));
+    const Machine machine = machine_from_toml(input, "fuzz");
+    price(machine);
+    pleat::fuzz::simulate_tiny(pleat::schedule::make_ground(machine));
   } catch (const pleat::base::Error&) {
   }
   try {
     const Curves curves = curves_from_toml(input, "fuzz");
     if (!(curves_from_toml(to_toml(curves), "again") == curves)) std::abort();
+    const char* const machine = curves.kind == MachineKind::Gpu ? kDefaultGpu : kDefaultCpu;
+    pleat::fuzz::simulate_tiny(pleat::schedule::make_ground(find_machine(machine), {}, curves));
   } catch (const pleat::base::Error&) {
   }
   return 0;

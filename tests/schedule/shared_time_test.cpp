@@ -55,13 +55,13 @@ StageTime takes(int64_t flow, std::initializer_list<std::pair<Resource, float>> 
 using R = Resource;
 
 TEST(SharedTime, EqualStagesOnOneResourceTakeTurnsFairly) {
-  EXPECT_EQ(Lanes({takes(1000, {{R::Link, 1}}), takes(1000, {{R::Link, 1}})}).ends(),
+  EXPECT_EQ(Lanes({takes(1000, {{R::LinkOut, 1}}), takes(1000, {{R::LinkOut, 1}})}).ends(),
             (std::vector<int64_t>{2000, 2000}));
   // The shorter one is through at 1000; the longer then has the link alone.
-  EXPECT_EQ(Lanes({takes(500, {{R::Link, 1}}), takes(1500, {{R::Link, 1}})}).ends(),
+  EXPECT_EQ(Lanes({takes(500, {{R::LinkOut, 1}}), takes(1500, {{R::LinkOut, 1}})}).ends(),
             (std::vector<int64_t>{1000, 2000}));
   // Different resources, or one of which both need half: nobody waits.
-  EXPECT_EQ(Lanes({takes(1000, {{R::Link, 1}}), takes(1000, {{R::Network, 1}})}).ends(),
+  EXPECT_EQ(Lanes({takes(1000, {{R::LinkOut, 1}}), takes(1000, {{R::NetworkOut, 1}})}).ends(),
             (std::vector<int64_t>{1000, 1000}));
   EXPECT_EQ(Lanes({takes(1000, {{R::Memory, 0.5F}}), takes(1000, {{R::Memory, 0.5F}})}).ends(),
             (std::vector<int64_t>{1000, 1000}));
@@ -82,7 +82,7 @@ TEST(SharedTime, AProductBesideTwoCopiesTakesAThirdLonger) {
 
 TEST(SharedTime, LatencyTakesNothingOfAResource) {
   // Both links are free while the first waits for its latency.
-  EXPECT_EQ(Lanes({takes(1000, {{R::Link, 1}}, 1000), takes(1000, {{R::Link, 1}})}).ends(),
+  EXPECT_EQ(Lanes({takes(1000, {{R::LinkOut, 1}}, 1000), takes(1000, {{R::LinkOut, 1}})}).ends(),
             (std::vector<int64_t>{2000, 1000}));
 }
 
@@ -96,6 +96,40 @@ TEST(SharedTime, RanksOfACpuShareItsCores) {
   two.crowd = {1, 1.25};
   EXPECT_EQ(Lanes({core, core}).ends(two), (std::vector<int64_t>{1250, 1250}));
   EXPECT_EQ(Lanes({core}).ends(two), (std::vector<int64_t>{1000}));
+}
+
+// Four ranks on a node of four cores in one collective, each with its core: crowding slows it once, not once a member.
+TEST(SharedTime, AMeetingIsCrowdedOnce) {
+  const RankPrograms r = build_ranks(make_config({"parallel.tp=4", "model.num_kv_heads=4"}), 4);
+  const interpret::Network all = on_ranks(r);
+  SharedMachine node;
+  node.processor_of.assign(4, 0);
+  node.processors = 4;
+  const auto step = [&](bool crowds) {
+    return interpret::simulate_shared(
+               all,
+               [&](const Program&, const Stage& s) {
+                 StageTime t = takes(is_exchange(s.op) ? 1'000'000 : 0, {{R::Processor, 1}});
+                 t.crowds = crowds;
+                 return t;
+               },
+               node)
+        .step_ns;
+  };
+  const int64_t alone = step(true);
+  ASSERT_GT(alone, 0);
+  node.crowd = {1, 1.1, 1.2, 1.5};
+  EXPECT_NEAR(double(step(true)), 1.5 * double(alone), 1e-3 * double(alone));
+  EXPECT_EQ(step(false), alone) << "it was measured among others";
+}
+
+// Links carry as much one way as the other: who sends to a rank that sends to it does not wait.
+TEST(SharedTime, MessagesBothWaysKeepTheirPace) {
+  EXPECT_EQ(Lanes({takes(1000, {{R::LinkOut, 1}}), takes(1000, {{R::LinkIn, 1}})}).ends(),
+            (std::vector<int64_t>{1000, 1000}));
+  // A collective takes both ways, a message beside it one of them.
+  EXPECT_EQ(Lanes({takes(1000, {{R::LinkOut, 1}, {R::LinkIn, 1}}), takes(1000, {{R::LinkOut, 1}})}).ends(),
+            (std::vector<int64_t>{2000, 2000}));
 }
 
 // The host issues one stage after the other, and where it waits it goes on behind what it waits for.

@@ -18,28 +18,52 @@ StageMemory stage_of(int64_t device_gib, int64_t host_gib = 0) {
   return s;
 }
 
+layout::Layout laid_out(int64_t world, int64_t pp = 1) { return layout::Layout({.world = world, .pp = pp}); }
+
 TEST(MemoryFit, StagesThatDoNotFitAreNamed) {
   const cost::Machine h100 = cost::find_machine("h100");  // 79.1 GiB, eight to a host of 1900
-  const MemoryFit good = memory_fit(h100, 8, 64, {stage_of(60), stage_of(79)});
+  const MemoryFit good = memory_fit(h100, 8, laid_out(64, 2), {stage_of(60), stage_of(79)});
   EXPECT_TRUE(good.fits());
   EXPECT_EQ(good.text, "fits: stage 1 takes 79.0 GiB of 79.1 GiB");
-  const MemoryFit bad = memory_fit(h100, 8, 64, {stage_of(60), stage_of(91), stage_of(80)});
+  const MemoryFit bad = memory_fit(h100, 8, laid_out(48, 3), {stage_of(60), stage_of(91), stage_of(80)});
   EXPECT_FALSE(bad.fits());
   EXPECT_EQ(bad.device_over[0], 0);
   EXPECT_NEAR(double(bad.device_over[1]) / kGiB, 11.9, 0.01);
   for (const char* words :
        {"stage 1 by 11.9 GiB", "stage 2 by", "largest owners of stage 1: activations 91.0 GiB"})
     EXPECT_NE(bad.text.find(words), std::string::npos) << bad.text;
-  const MemoryFit host = memory_fit(h100, 8, 8, {stage_of(10, 300)});
+}
+
+TEST(MemoryFit, RanksOfANodeShareTheMemoryOfTheirHost) {
+  const cost::Machine h100 = cost::find_machine("h100");
+  const MemoryFit host = memory_fit(h100, 8, laid_out(8), {stage_of(10, 300)});
   EXPECT_FALSE(host.fits()) << "eight ranks with 300 GiB of pinned memory each";
-  EXPECT_NE(host.text.find("a rank by 62.5 GiB of its host"), std::string::npos) << host.text;
-  EXPECT_TRUE(memory_fit(h100, 8, 1, {stage_of(10, 300)}).fits()) << "one rank has the host for itself";
+  EXPECT_EQ(host.host_over(), 500 * kGiB);
+  EXPECT_NE(host.text.find("the 8 ranks of a node pin 2.34 TiB of host memory, 500 GiB more"),
+            std::string::npos)
+      << host.text;
+  EXPECT_TRUE(memory_fit(h100, 8, laid_out(1), {stage_of(10, 300)}).fits())
+      << "one rank has the host for itself";
+  // What one stage pins and another leaves adds up where both lie on one node, and does not where they do not.
+  EXPECT_TRUE(memory_fit(h100, 8, laid_out(8, 2), {stage_of(10, 400), stage_of(10, 70)}).fits());
+  EXPECT_FALSE(memory_fit(h100, 8, laid_out(16, 2), {stage_of(10, 400), stage_of(10, 70)}).fits());
 }
 
 TEST(MemoryFit, RanksOfACpuShareItsMemory) {
   const cost::Machine cpu = cost::find_machine("cpu");  // 24 GiB
-  EXPECT_TRUE(memory_fit(cpu, 1024, 2, {stage_of(12)}).fits());
-  EXPECT_FALSE(memory_fit(cpu, 1024, 4, {stage_of(12)}).fits());
+  const MemoryFit two = memory_fit(cpu, 1024, laid_out(2), {stage_of(12)});
+  EXPECT_TRUE(two.fits());
+  EXPECT_EQ(two.text, "fits: the 2 ranks of a node take 24.0 GiB of 24.0 GiB");
+  EXPECT_FALSE(memory_fit(cpu, 1024, laid_out(4), {stage_of(12)}).fits());
+  // Not an equal part for each: together they fit.
+  EXPECT_TRUE(memory_fit(cpu, 1024, laid_out(2, 2), {stage_of(20), stage_of(3)}).fits());
+}
+
+TEST(MemoryFit, BothProgramsOfAStepThatIsRunAgainHaveRoom) {
+  const StageMemory both = larger(stage_of(60, 1), stage_of(40, 5));
+  EXPECT_EQ(both.device.arena_bytes, 60 * kGiB);
+  EXPECT_EQ(both.host_bytes, 5 * kGiB);
+  EXPECT_EQ(both.at_peak[size_t(program::Owner::Activations)], 60 * kGiB);
 }
 
 }  // namespace

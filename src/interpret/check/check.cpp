@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <set>
-#include <unordered_set>
 
 #include "base/error.h"
 #include "program/message_calls.h"
@@ -48,15 +48,40 @@ class Written {
   std::map<int64_t, int64_t> more_;  // begin -> end, when there are several
 };
 
+// Which of many are equal. A table of places and parts of hashes, small enough to stay near the processor: a step has a
+// hundred thousand stages, and after every pass all of them are checked.
+class Seen {
+ public:
+  explicit Seen(size_t most) : slots_(std::bit_ceil(2 * most + 2)) {}
+  // False where an equal one is there; same(place) compares with the one that was added with it.
+  template <class Same>
+  bool add(uint64_t hash, size_t place, const Same& same) {
+    const uint32_t tag = static_cast<uint32_t>(hash >> 32);
+    for (size_t i = hash & (slots_.size() - 1);; i = (i + 1) & (slots_.size() - 1)) {
+      Slot& slot = slots_[i];
+      if (slot.place == kFree) {
+        slot = {tag, static_cast<uint32_t>(place)};
+        return true;
+      }
+      if (slot.tag == tag && same(slot.place)) return false;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kFree = UINT32_MAX;
+  struct Slot {
+    uint32_t tag = 0, place = kFree;
+  };
+  std::vector<Slot> slots_;
+};
+
 // The fields a stage's name is made of.
 using NameKey = std::array<int32_t, 8>;
-struct NameHash {
-  size_t operator()(const NameKey& key) const {
-    uint64_t h = 0;
-    for (const int32_t x : key) h = (h ^ static_cast<uint32_t>(x)) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
-    return static_cast<size_t>(h);
-  }
-};
+uint64_t hash_of(const NameKey& key) {
+  uint64_t h = 0;
+  for (const int32_t x : key) h = (h ^ static_cast<uint32_t>(x)) * 0x9e3779b97f4a7c15u, h ^= h >> 29;
+  return h;
+}
 NameKey name_key(const Stage& s) {
   return {static_cast<int32_t>(s.op),
           static_cast<int32_t>(s.phase),
@@ -68,12 +93,21 @@ NameKey name_key(const Stage& s) {
           s.replay};
 }
 
+void check_names(const Program& program, CheckReport& report) {
+  Seen names(program.stages.size());
+  for (size_t s = 0; s < program.stages.size(); ++s) {
+    const NameKey key = name_key(program.stages[s]);
+    if (!names.add(hash_of(key), s, [&](size_t other) { return name_key(program.stages[other]) == key; }))
+      report.faults.push_back(fmt::format("{}: stage name is used twice", stage_name(program.stages[s])));
+  }
+}
+
 void check_values(const Program& program, CheckReport& report) {
-  std::unordered_set<std::string_view> names;
-  names.reserve(program.values.size());
+  Seen names(program.values.size());
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
-    if (!names.insert(v.name).second)
+    if (!names.add(std::hash<std::string_view>{}(v.name), i,
+                   [&](size_t other) { return program.values[other].name == v.name; }))
       report.faults.push_back(fmt::format("value name '{}' is used twice", v.name));
     if (const NameParts said = read_name(v.name); said.microbatch != v.microbatch || said.layer != v.layer)
       report.faults.push_back(
@@ -215,6 +249,7 @@ CheckReport check(const Program& program) {
       report.faults.push_back(fmt::format("lane name '{}' is used twice", lane.name));
   // Everything below follows views to their bytes.
   if (!report.ok()) return report;
+  check_names(program, report);
   check_scratch(program, report);
   std::vector<Written> written(program.values.size());
   for (size_t i = 0; i < program.values.size(); ++i) {
@@ -222,13 +257,9 @@ CheckReport check(const Program& program) {
     if (v.view_of == kNoValue && (v.life == Life::Input || v.life == Life::Persistent))
       written[i].add(0, num_bytes(v));
   }
-  std::unordered_set<NameKey, NameHash> names;
-  names.reserve(program.stages.size());
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const Stage& stage = program.stages[s];
     const auto name = [&] { return stage_name(stage); };
-    if (!names.insert(name_key(stage)).second)
-      report.faults.push_back(fmt::format("{}: stage name is used twice", name()));
     if (stage.lane < 0 || stage.lane >= static_cast<int>(program.lanes.size()))
       report.faults.push_back(fmt::format("{}: lane {} is not declared", name(), stage.lane));
     if (stage.attrs < 0 || stage.attrs >= static_cast<int32_t>(program.attrs.size()))

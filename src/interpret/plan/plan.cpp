@@ -77,22 +77,23 @@ Plan plan(const Program& program, const Order& order) {
 
 namespace {
 
+// A value that is used and no view.
+struct Resident {
+  size_t value;
+  int64_t bytes;  // padded
+};
+
+// `here`: all of the space, in the order of the program.
 SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes& lives, Packing packing,
-                     Space space, std::vector<int64_t>& offset) {
-  const size_t n = program.values.size();
+                     Space space, const std::vector<Resident>& here, std::vector<int64_t>& offset) {
   SpacePlan out;
-  const auto lies_here = [&](size_t i) {
-    const Value& v = program.values[i];
-    return v.space == space && v.view_of == kNoValue && lives[i].used;
-  };
   std::vector<size_t> todo;
-  for (size_t i = 0; i < n; ++i) {
-    if (!lies_here(i)) continue;
+  for (const auto& [i, bytes] : here) {
     const Value& v = program.values[i];
-    out.total[static_cast<size_t>(v.owner)] += padded_bytes(v);
+    out.total[static_cast<size_t>(v.owner)] += bytes;
     if (v.life == Life::Persistent) {
       offset[i] = out.persistent_bytes;
-      out.persistent_bytes += padded_bytes(v);
+      out.persistent_bytes += bytes;
     } else {
       todo.push_back(i);
     }
@@ -106,10 +107,10 @@ SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes
   const auto end_of = [&](size_t i) {
     return lives[i].to_end ? static_cast<StageId>(program.stages.size()) - 1 : lives[i].last_in_list;
   };
-  for (size_t i : todo) {
-    if (end_of(i) < 0) continue;
-    change[static_cast<size_t>(begin_of(i))] += padded_bytes(program.values[i]);
-    change[static_cast<size_t>(end_of(i)) + 1] -= padded_bytes(program.values[i]);
+  for (const auto& [i, bytes] : here) {
+    if (program.values[i].life == Life::Persistent || end_of(i) < 0) continue;
+    change[static_cast<size_t>(begin_of(i))] += bytes;
+    change[static_cast<size_t>(end_of(i)) + 1] -= bytes;
   }
   int64_t now = out.persistent_bytes;
   out.live_peak_bytes = now;
@@ -119,11 +120,10 @@ SpacePlan plan_space(const Program& program, const Order& order, const Lifetimes
     out.live.push_back(now);
     if (now > out.live_peak_bytes) out.live_peak_bytes = now, out.peak_stage = static_cast<StageId>(s);
   }
-  for (size_t i = 0; i < n; ++i) {
-    if (!lies_here(i)) continue;
+  for (const auto& [i, bytes] : here) {
     const Value& v = program.values[i];
     if (v.life == Life::Persistent || (begin_of(i) <= out.peak_stage && out.peak_stage <= end_of(i)))
-      out.at_peak[static_cast<size_t>(v.owner)] += padded_bytes(v);
+      out.at_peak[static_cast<size_t>(v.owner)] += bytes;
   }
   if (space == Space::Window) {  // who writes there is on other ranks, which no order of this one binds
     out.arena_bytes = out.persistent_bytes;
@@ -157,9 +157,16 @@ Plan plan(const Program& program, const Order& order, Packing packing) {
   const Lifetimes lives(program, order);
   Plan out;
   out.offset.assign(program.values.size(), -1);
-  static_cast<SpacePlan&>(out) = plan_space(program, order, lives, packing, Space::Device, out.offset);
-  out.pinned = plan_space(program, order, lives, packing, Space::Pinned, out.offset);
-  out.window = plan_space(program, order, lives, packing, Space::Window, out.offset);
+  std::array<std::vector<Resident>, kNumSpaces> in;
+  for (size_t i = 0; i < program.values.size(); ++i)
+    if (const Value& v = program.values[i]; v.view_of == kNoValue && lives[i].used)
+      in[static_cast<size_t>(v.space)].push_back({i, padded_bytes(v)});
+  const auto planned = [&](Space space) {
+    return plan_space(program, order, lives, packing, space, in[static_cast<size_t>(space)], out.offset);
+  };
+  static_cast<SpacePlan&>(out) = planned(Space::Device);
+  out.pinned = planned(Space::Pinned);
+  out.window = planned(Space::Window);
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue && out.offset[static_cast<size_t>(v.view_of)] >= 0)

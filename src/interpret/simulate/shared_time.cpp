@@ -86,8 +86,9 @@ class SharedWalk {
         const size_t e = event(node, static_cast<StageId>(s));
         const StageTime t = times(program, program.stages[s]);
         waits_[e] += followers_[node]->num_waits[s];
-        // Those who meet are done when the last of them is.
+        // Those who meet are done when the last of them is; of resources each takes its own shares.
         if (t.alone_ns() >= time_[e].alone_ns()) time_[e] = t;
+        time_[own_event(node, static_cast<StageId>(s))] = t;
         if (t.host_ns > 0)
           issues_.resize(num_nodes), issues_[node].push_back({static_cast<StageId>(s), t.host_ns});
       }
@@ -156,6 +157,11 @@ class SharedWalk {
     double left_ns = 0, speed = 0;
     int64_t since = 0;
   };
+  // What of a flow a node runs.
+  struct Running {
+    uint32_t slot;
+    StageId stage;
+  };
   struct Due {
     int64_t at = 0;
     enum What : uint8_t { Flows, Ends, Issued } what = Flows;
@@ -170,6 +176,11 @@ class SharedWalk {
     const int meeting = m_.of[position];
     return meeting >= 0 ? static_cast<size_t>(meeting) : m_.meetings.size() + position;
   }
+  // As if it met nobody: there the shares of a stage are kept.
+  size_t own_event(size_t node, StageId s) const {
+    return m_.meetings.size() + n_.first[node] + static_cast<size_t>(s);
+  }
+  const StageTime& own(size_t node, StageId s) const { return time_[own_event(node, s)]; }
   bool exists(size_t e) const { return e < m_.meetings.size() || m_.of[e - m_.meetings.size()] < 0; }
   size_t processor(size_t node) const {
     return machine_.processor_of.empty() ? node : static_cast<size_t>(machine_.processor_of[node]);
@@ -219,8 +230,8 @@ class SharedWalk {
     }
     Flow& f = flows_[slot];
     f.event = e, f.left_ns = static_cast<double>(t.flow_ns), f.speed = 0, f.since = now_;
-    for_members(e, [&](size_t node, StageId) {
-      running_[node].push_back(slot);
+    for_members(e, [&](size_t node, StageId s) {
+      running_[node].push_back({slot, s});
       touch(node);
     });
   }
@@ -228,7 +239,7 @@ class SharedWalk {
   void leave(uint32_t slot) {
     for_members(flows_[slot].event, [&](size_t node, StageId) {
       auto& list = running_[node];
-      list.erase(std::find(list.begin(), list.end(), slot));
+      list.erase(std::find_if(list.begin(), list.end(), [&](const Running& r) { return r.slot == slot; }));
       touch(node);
     });
     ++flows_[slot].version;
@@ -290,8 +301,8 @@ class SharedWalk {
         if (r == kProcessor && of_processor_[processor(node)].front() != node) continue;
         wants_.clear();
         const auto collect = [&](size_t from) {
-          for (const uint32_t slot : running_[from])
-            if (const float w = time_[flows_[slot].event].share[r]; w > 0) wants_.push_back(w);
+          for (const Running& running : running_[from])
+            if (const float w = own(from, running.stage).share[r]; w > 0) wants_.push_back(w);
         };
         if (r != kProcessor) {
           collect(node);
@@ -307,7 +318,7 @@ class SharedWalk {
       }
     }
     for (const size_t node : touched_)
-      for (const uint32_t slot : running_[node]) set_speed(slot);
+      for (const Running& running : running_[node]) set_speed(running.slot);
     for (const size_t node : touched_) dirty_[node] = 0;
     touched_.clear();
   }
@@ -326,14 +337,15 @@ class SharedWalk {
 
   void set_speed(uint32_t slot) {
     Flow& f = flows_[slot];
-    const StageTime& t = time_[f.event];
-    double speed = 1;
-    for_members(f.event, [&](size_t node, StageId) {
+    double speed = 1, crowd = 1;
+    for_members(f.event, [&](size_t node, StageId s) {
+      const StageTime& t = own(node, s);
       for (size_t r = 0; r < kNumResources; ++r)
         if (t.share[r] > 0 && levels_[node][r] < t.share[r])
           speed = std::min(speed, levels_[node][r] / static_cast<double>(t.share[r]));
-      if (t.share[kProcessor] > 0 && !crowd_.empty()) speed = std::min(speed, speed / crowd_[node]);
+      if (t.crowds && t.share[kProcessor] > 0 && !crowd_.empty()) crowd = std::max(crowd, crowd_[node]);
     });
+    speed /= crowd;  // those who meet go at the pace of the slowest
     if (speed == f.speed) return;
     f.left_ns -= static_cast<double>(now_ - f.since) * f.speed;
     f.since = now_, f.speed = speed;
@@ -354,7 +366,7 @@ class SharedWalk {
   std::vector<std::vector<Issue>> issues_;
   std::vector<size_t> next_issue_;
   std::vector<StageId> waiting_host_;
-  std::vector<std::vector<uint32_t>> running_;  // per node, slots of flows
+  std::vector<std::vector<Running>> running_;  // per node
   std::vector<Levels> levels_;
   std::vector<double> crowd_;
   std::vector<char> dirty_;

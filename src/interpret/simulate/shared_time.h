@@ -23,7 +23,7 @@ struct SharedMachine {
   // Of each node, whose processor it computes with; empty: each has its own.
   std::vector<int> processor_of = {};
   double processors = 1;  // that one of them is: cores of a CPU
-  // Element k - 1: how many times as long work takes with k of these at work; beyond the end, the last. Empty: 1.
+  // Element k - 1: how many times as long work that crowds takes with k of these at work; beyond the end, the last. Empty: 1.
   std::vector<double> crowd = {};
   int64_t start_ns = 0;  // of a step: its graph is launched
 };
