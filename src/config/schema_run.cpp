@@ -164,9 +164,9 @@ void add_precision_keys(std::vector<Key>& keys) {
           "blocks of 32, E8M0 scales. nvfp4: E2M1, blocks of 16, of 16 x 16 for weights, E4M3 scales. "
           "Router, "
           "norms, attention core, embedding, head, loss, gradients and the optimizer stay wide, as do "
-          "evaluation and generation. `plan`, `explain` and `simulate` take every recipe on every device; "
-          "fp8 "
-          "also trains on a CPU, by exact rounding, slowly. No GPU runs one yet.")
+          "evaluation and generation. `plan` and `explain` take every recipe, `simulate` on every "
+          "machine that has a rate for it; fp8 also trains on a CPU, by exact rounding, slowly. No GPU runs "
+          "one yet.")
           .one_of({"none", "fp8", "mxfp8", "nvfp4"})
           .on_resume(OnResume::WithFlag)
           .see({"precision.modules", "model.dtype"}));

@@ -156,8 +156,8 @@ void check_precision(const Config& c) {
   const bool mla = c.model.attention == "mla";
   const Module modules[] = {
       {"experts", experts, "a layer with experts", c.moe.expert_bias, "moe.expert_bias"},
-      {"shared_experts", experts && c.moe.shared_ffn_hidden_size > 0, "moe.shared_ffn_hidden_size > 0", false,
-       ""},
+      {"shared_experts", experts && c.moe.shared_ffn_hidden_size > 0,
+       experts ? "moe.shared_ffn_hidden_size > 0" : "a layer with experts", false, ""},
       {"attention", true, "", c.model.attn_out_bias || (c.model.qkv_bias && !mla),
        c.model.attn_out_bias ? "model.attn_out_bias" : "model.qkv_bias"},
       {"latent", mla, "model.attention = \"mla\"", false, ""},

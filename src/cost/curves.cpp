@@ -202,6 +202,14 @@ Curves curves_from_toml(std::string_view text, std::string_view source) {
     *field->second = v;
   }
   if (!seen["curves.kind"]) base::fail("{}: curves.kind is missing", source);
+  // Written before there were products of codes.
+  const Curves shipped = shipped_curves(out.kind);
+  for (const CurveClass c : {CurveClass::Scaled, CurveClass::ScaledGrouped}) {
+    const std::string section(name_of(c));
+    if (seen[section + ".launch"] || seen[section + ".flops"] || seen[section + ".bytes"]) continue;
+    out.of[static_cast<size_t>(c)] = shipped[c];
+    seen[section + ".launch"] = seen[section + ".flops"] = seen[section + ".bytes"] = true;
+  }
   for (const auto& [path, field] : fields)
     if (!seen[path]) base::fail("{}: {} is missing", source, path);
   for (size_t c = 0; c < kNumCurveClasses; ++c)

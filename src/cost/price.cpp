@@ -253,10 +253,10 @@ CurvePoint curve_point(const CostEntry& entry) {
   out.dtype = tensor::Dtype::F32;
   while (words >> word) {
     const std::string type = word.substr(0, word.find_first_of("+@"));
-    if (type == "-") continue;
-    const tensor::Dtype d = tensor::dtype_named(type);
-    if (!has_rate(d)) continue;
-    out.dtype = d;
+    // Other words are attributes; types of lists stand in brackets.
+    const auto known = tensor::find_dtype(type);
+    if (!known || !has_rate(*known)) continue;
+    out.dtype = *known;
     break;
   }
   return out;

@@ -39,9 +39,14 @@ std::string known_dtypes() {
   return out;
 }
 
-Dtype dtype_named(std::string_view name) {
+std::optional<Dtype> find_dtype(std::string_view name) {
   for (int d = 0; d <= static_cast<int>(kLastDtype); ++d)
     if (name_of(static_cast<Dtype>(d)) == name) return static_cast<Dtype>(d);
+  return {};
+}
+
+Dtype dtype_named(std::string_view name) {
+  if (const auto known = find_dtype(name)) return *known;
   base::fail("unknown element type '{}'; known: {}", name, known_dtypes());
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -37,8 +38,9 @@ constexpr bool is_float(Dtype dtype) {
 }
 
 constexpr Dtype kLastDtype = Dtype::E2M1;
-std::string_view name_of(Dtype dtype);     // "f32"
-std::string known_dtypes();                // "u8 i32 ...", for messages
+std::string_view name_of(Dtype dtype);  // "f32"
+std::string known_dtypes();             // "u8 i32 ...", for messages
+std::optional<Dtype> find_dtype(std::string_view name);
 Dtype dtype_named(std::string_view name);  // throws base::Error on an unknown name
 
 template <class T>

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "cost/load.h"
 #include "cost/machine_file.h"
+#include "cost/price.h"
 
 namespace pleat::cost {
 namespace {
@@ -113,6 +114,19 @@ TEST(Load, TheFullestRankSetsThePace) {
   EXPECT_DOUBLE_EQ(recorded(2, 5), 2);
   EXPECT_DOUBLE_EQ(recorded(3, 0), 1);
   EXPECT_THROW(recorded_load({{0, {1, 2}}}, 4, 2), base::Error);
+}
+
+// Kinds of costs files name types of lists in brackets, and attributes.
+TEST(Curves, WordsOfAKindThatAreNoTypesArePassedOver) {
+  for (const auto& [kind, dtype] :
+       {std::pair{"pack_shares wgrad [bf16] f32", tensor::Dtype::F32},
+        std::pair{"linear fwd bf16 bf16 - - bf16", tensor::Dtype::BF16},
+        std::pair{"gather_plan fwd i32 pad=0", tensor::Dtype::F32},
+        std::pair{"scaled_linear fwd e4m3 f32 e4m3 f32 - - bf16 recipe=1", tensor::Dtype::E4M3}}) {
+    CostEntry entry;
+    entry.key.kind = kind;
+    EXPECT_EQ(curve_point(entry).dtype, dtype) << kind;
+  }
 }
 
 // Codes of few bits have rates of their own on a GPU; a CPU multiplies the floats they stand for.

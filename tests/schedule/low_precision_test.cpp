@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "interpret/print/print.h"
+#include "program/turns.h"
 #include "schedule/pass/pass.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
@@ -66,6 +68,38 @@ TEST(LowPrecision, EveryProductOfTheLayersTakesCodesAndNoOther) {
     }
 }
 
+// Projections of multi-token prediction belong to no module.
+TEST(LowPrecision, LayersOfMultiTokenPredictionHaveCodesTheirProjectionsNot) {
+  const Program p = coded(with_recipe("fp8", {"model.num_mtp_layers=1"}));
+  bool any = false;
+  for (const Stage& s : p.stages) {
+    EXPECT_TRUE(s.layer < 0 || !is_wide_product(s) || name_of(s.op).starts_with("mtp_")) << stage_name(s);
+    any = any || (s.layer == 3 && is_scaled(s));
+  }
+  EXPECT_TRUE(any);
+}
+
+// What makes codes belongs to the forward or the backward it is made for: turns of a pipeline stay whole.
+TEST(LowPrecision, TurnsStayWhole) {
+  for (const Words& sets : {Words{"parallel.pp=2"}, Words{"parallel.pp=2", "parallel.vpp=2"},
+                            Words{"parallel.pp=2", "parallel.vpp=2", "recompute.modules=[\"layer\"]"}})
+    for (const char* recipe : {"fp8", "mxfp8"}) {
+      Words all = sets;
+      all.insert(all.end(), {"train.num_microbatches=4", "model.num_layers=4", "device.kind=\"cuda\"",
+                             "model.dtype=\"bfloat16\""});
+      const RankPrograms wide = build_ranks(make_config(all), 2),
+                         few = build_ranks(with_recipe(recipe, all), 2);
+      for (size_t i = 0; i < wide.programs.size(); ++i) {
+        const auto list = [](const Program& p) {
+          std::vector<std::tuple<int, int, bool>> out;
+          for (const Turn& t : turns(p)) out.emplace_back(t.microbatch, t.chunk, t.forward);
+          return out;
+        };
+        EXPECT_EQ(list(few.programs[i]), list(wide.programs[i])) << joined(all);
+      }
+    }
+}
+
 TEST(LowPrecision, AWeightIsCodedOnceAStepHoweverManyMicrobatches) {
   for (const char* microbatches : {"train.num_microbatches=1", "train.num_microbatches=4"}) {
     const Program p = coded(with_recipe("fp8", {microbatches}));
@@ -99,8 +133,7 @@ TEST(LowPrecision, TheBackwardKeepsCodesInPlaceOfNumbers) {
   const Program wide = coded(make_config(sizes));
   for (const char* recipe : {"fp8", "mxfp8", "nvfp4"}) {
     const Program p = coded(with_recipe(recipe, sizes));
-    for (const char* name :
-         {"mb0.L1.attn_normed", "mb0.L1.expert_rows", "mb0.L1.expert_activated"}) {
+    for (const char* name : {"mb0.L1.attn_normed", "mb0.L1.expert_rows", "mb0.L1.expert_activated"}) {
       const ValueId v = value_named(p, name);
       for (const Stage& s : p.stages)
         for (const Use& use : s.uses)

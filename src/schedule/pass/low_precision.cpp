@@ -172,13 +172,14 @@ class Coder {
   }
 
   // A stage right ahead of a product, at its place.
-  Stage ahead_of(StageId s, Op op, Phase phase, bool of_step = false) {
+  Stage ahead_of(StageId s, Op op, Phase phase) {
     const Stage& product = edit_[s];
     Stage out;
     out.op = op, out.phase = phase;
     out.lane = product.lane, out.model = product.model, out.chunk = product.chunk, out.layer = product.layer;
-    out.microbatch = of_step ? -1 : product.microbatch;
-    out.replay = phase == Phase::Forward && product.phase != Phase::Forward ? 1 : 0;
+    out.microbatch = product.microbatch;
+    // What is coded for a backward, or for what is computed again, belongs to no forward.
+    out.replay = phase == Phase::Forward && (product.phase != Phase::Forward || product.replay > 0) ? 1 : 0;
     out.part = parts_[{op, phase, out.microbatch, out.layer, out.replay, out.chunk}]++;
     return out;
   }
@@ -275,8 +276,7 @@ class Coder {
     at->second = {
         make(use.value, turned ? ".turned" : ".codes", recipe_.codes, std::move(shape)),
         make(use.value, turned ? ".turned_scale" : ".codes_scale", recipe_.scale, std::move(scale))};
-    Stage stage = ahead_of(s, form.weight, turned ? Phase::BackwardInput : Phase::Forward, true);
-    stage.replay = 0;
+    Stage stage = ahead_of(s, form.weight, turned ? Phase::BackwardInput : Phase::Forward);
     stage.uses = {r(use.value), w(at->second.codes), w(at->second.scale)};
     stage.attrs = attrs({{"turned", turned ? 1.0 : 0.0}});
     edit_.insert_before(s, std::move(stage));
@@ -300,18 +300,22 @@ class Coder {
     };
     if (product.phase == Phase::Forward && !grouped) {
       const signature::linear::Forward<Use> a(product.uses);
-      set(rows_of(s, form, a.x, offsets, false), weight_of(s, form, a.w, false), {a.bias, a.residual, a.y});
+      const Codes rows = rows_of(s, form, a.x, offsets, false);
+      set(rows, weight_of(s, form, a.w, false), {a.bias, a.residual, a.y});
     } else if (product.phase == Phase::Forward) {
       const signature::grouped_linear::Forward<Use> a(product.uses);
       require_no_bias({a.bias, a.row_scale});
-      set(rows_of(s, form, a.x, offsets, false), weight_of(s, form, a.w, false), {a.y});
+      const Codes rows = rows_of(s, form, a.x, offsets, false);
+      set(rows, weight_of(s, form, a.w, false), {a.y});
     } else if (product.phase == Phase::BackwardInput && !grouped) {
       const signature::linear::BackwardInput<Use> a(product.uses);
-      set(rows_of(s, form, a.dy, offsets, true), weight_of(s, form, a.w, true), {a.dx});
+      const Codes rows = rows_of(s, form, a.dy, offsets, true);
+      set(rows, weight_of(s, form, a.w, true), {a.dx});
     } else if (product.phase == Phase::BackwardInput) {
       const signature::grouped_linear::BackwardInput<Use> a(product.uses);
       require_no_bias({a.bias, a.drow_scale});
-      set(rows_of(s, form, a.dy, offsets, true), weight_of(s, form, a.w, true), {a.dx});
+      const Codes rows = rows_of(s, form, a.dy, offsets, true);
+      set(rows, weight_of(s, form, a.w, true), {a.dx});
     } else if (!grouped) {
       const signature::linear::BackwardWeight<Use> a(product.uses);
       require_no_bias({a.dbias});
