@@ -16,13 +16,13 @@ using config::Config;
 
 // How many of the first layers have every kind of layer there is.
 int64_t layers_of_every_kind(const Config& c) {
-  std::set<std::tuple<bool, bool, bool>> kinds;
+  std::set<std::tuple<bool, bool, bool, bool>> kinds;
   int64_t enough = 1;
   const std::vector<bool> recompute = config::recompute_layers(c);
   for (int64_t i = 0; i < c.model.num_layers; ++i)
     if (kinds
             .insert({config::is_moe_layer(c, i), model::has_window(c.model, static_cast<int>(i)),
-                     recompute[static_cast<size_t>(i)]})
+                     recompute[static_cast<size_t>(i)], config::has_low_precision(c, i)})
             .second)
       enough = i + 1;
   return enough;
@@ -31,7 +31,10 @@ int64_t layers_of_every_kind(const Config& c) {
 void make_short(Config& c, int64_t dp) {
   const int64_t layers = layers_of_every_kind(c);
   c.asked.clear();  // it is not what was written any more
+  // Layers keep what they are: those at the end that stay wide are no longer at the end.
+  const int64_t wide_behind = config::num_all_layers(c) - c.precision.wide_last;
   c.model.num_layers = layers;
+  c.precision.wide_last = std::max<int64_t>(0, config::num_all_layers(c) - wide_behind);
   if (c.model.moe_layer_freq.size() > 1) c.model.moe_layer_freq.resize(static_cast<size_t>(layers));
   // The first gradient of a step is written, the others are added.
   c.train.num_microbatches = std::min(c.train.num_microbatches, 2 * dp);

@@ -80,7 +80,10 @@ struct PreparedKernel::State {
           put(static_cast<int16_t>(x));
           break;
         case tensor::Dtype::BF16:
-          base::fail("bf16 arguments of benchmarks are random");
+        case tensor::Dtype::E4M3:
+        case tensor::Dtype::E8M0:
+        case tensor::Dtype::E2M1:
+          base::fail("{} arguments of benchmarks are random", tensor::name_of(a.dtype));
       }
     }
     lane.copy_in(to, host.data(), bytes);

@@ -114,6 +114,9 @@ void reduce_in_order(std::span<const std::byte* const> ins, std::span<std::byte*
       return reduce_typed<Narrow>(ins, outs, count, reduce);
     case tensor::Dtype::U8:
     case tensor::Dtype::I16:
+    case tensor::Dtype::E4M3:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       break;
   }
   PLEAT_CHECK(false, "{} cannot be reduced", tensor::name_of(dtype));

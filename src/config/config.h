@@ -208,6 +208,15 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
+// Products in fewer bits than model.dtype (schedule/pass/low_precision.h).
+struct PrecisionConfig {
+  std::string recipe = "none";       // none | fp8 | mxfp8 | nvfp4
+  std::vector<std::string> modules;  // experts | shared_experts | attention | latent | mlp; empty: all there are
+  int64_t wide_first = 0, wide_last = 0;  // layers at either end that stay in model.dtype
+
+  bool operator==(const PrecisionConfig&) const = default;
+};
+
 // How the ranks of a run are divided; what is left over is data parallel (layout/layout.h).
 struct ParallelConfig {
   int64_t tp = 1;   // tensor
@@ -258,6 +267,7 @@ struct Config {
   ChatConfig chat;
   CheckpointConfig checkpoint;
   LogConfig log;
+  PrecisionConfig precision;
   RecomputeConfig recompute;
   ParallelConfig parallel;
   CommConfig comm;
@@ -271,8 +281,8 @@ struct Config {
   bool operator==(const Config& other) const {
     return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
            data == other.data && chat == other.chat && checkpoint == other.checkpoint && log == other.log &&
-           recompute == other.recompute && parallel == other.parallel && comm == other.comm &&
-           device == other.device;
+           precision == other.precision && recompute == other.recompute && parallel == other.parallel &&
+           comm == other.comm && device == other.device;
   }
 };
 
@@ -329,5 +339,8 @@ int64_t last_own_layer(const ModelConfig& model, int64_t layer);  // the layer i
 
 // Layers named by recompute.layers as one flag per layer.
 std::vector<bool> recompute_layers(const Config& config);
+
+// Whether products of that layer may be in few bits; layers of multi-token prediction come last.
+bool has_low_precision(const Config& config, int64_t layer);
 
 }  // namespace pleat::config

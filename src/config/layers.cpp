@@ -61,6 +61,11 @@ int64_t num_moe_layers(const Config& config) {
   return count;
 }
 
+bool has_low_precision(const Config& config, int64_t layer) {
+  return config.precision.recipe != "none" && layer >= config.precision.wide_first &&
+         layer < num_all_layers(config) - config.precision.wide_last;
+}
+
 std::vector<bool> recompute_layers(const Config& config) {
   const RecomputeConfig& recompute = config.recompute;
   const int64_t num_layers = num_all_layers(config);

@@ -1,4 +1,4 @@
-// Keys of [train], [checkpoint], [log], [recompute] and [device].
+// Keys of [train], [checkpoint], [log], [precision], [recompute] and [device].
 #include "config/schema.h"
 
 namespace pleat::config {
@@ -149,6 +149,49 @@ void add_log_keys(std::vector<Key>& keys) {
                      .see({"log.timeline_step"}));
 }
 
+void add_precision_keys(std::vector<Key>& keys) {
+  using P = PrecisionConfig;
+  const auto key = [](const char* name, auto P::*field, std::string meaning) {
+    return make_key(std::string("precision.") + name, &Config::precision, field, std::move(meaning));
+  };
+  const Condition has_recipe{"precision.recipe is not \"none\"", {"precision.recipe"}, [](const Config& c) {
+                               return c.precision.recipe != "none";
+                             }};
+  keys.push_back(
+      key("recipe", &P::recipe,
+          "Products of the layers in fewer bits than model.dtype: numbers become codes with a scale for each "
+          "block. fp8: E4M3, blocks of 128, of 128 x 128 for weights, scales are powers of two. mxfp8: E4M3, "
+          "blocks of 32, E8M0 scales. nvfp4: E2M1, blocks of 16, of 16 x 16 for weights, E4M3 scales. "
+          "Router, "
+          "norms, attention core, embedding, head, loss, gradients and the optimizer stay wide, as do "
+          "evaluation and generation. `plan` and `explain` take every recipe, `simulate` on every "
+          "machine that has a rate for it; fp8 also trains on a CPU, by exact rounding, slowly. No GPU runs "
+          "one yet.")
+          .one_of({"none", "fp8", "mxfp8", "nvfp4"})
+          .on_resume(OnResume::WithFlag)
+          .see({"precision.modules", "model.dtype"}));
+  keys.push_back(
+      key("modules", &P::modules,
+          "Whose products: those of experts, shared_experts, attention (query, key, value and "
+          "output), latent (the projections of latent attention but the output), mlp (dense layers). Empty: "
+          "of all the model has.")
+          .one_of({"experts", "shared_experts", "attention", "latent", "mlp"})
+          .on_resume(OnResume::WithFlag)
+          .when(has_recipe)
+          .see({"precision.recipe"}));
+  keys.push_back(key("wide_first", &P::wide_first, "First layers that stay in model.dtype.")
+                     .range(0, 1e6)
+                     .on_resume(OnResume::WithFlag)
+                     .when(has_recipe)
+                     .see({"precision.wide_last"}));
+  keys.push_back(key("wide_last", &P::wide_last,
+                     "Last layers that stay in model.dtype; layers of multi-token prediction come last.")
+                     .range(0, 1e6)
+                     .on_resume(OnResume::WithFlag)
+                     .when(has_recipe)
+                     .see({"precision.wide_first"}));
+}
+
 void add_recompute_keys(std::vector<Key>& keys) {
   using R = RecomputeConfig;
   const auto key = [](const char* name, auto R::*field, std::string meaning) {
@@ -224,6 +267,7 @@ std::vector<Key> run_keys() {
   for (Key& key : data_keys()) keys.push_back(std::move(key));
   add_checkpoint_keys(keys);
   add_log_keys(keys);
+  add_precision_keys(keys);
   add_recompute_keys(keys);
   add_device_keys(keys);
   return keys;

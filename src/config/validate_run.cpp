@@ -132,6 +132,52 @@ void check_recompute(const Config& c) {
   }
 }
 
+// What is named must be there, without a bias: the products of codes have none.
+void check_precision(const Config& c) {
+  if (c.precision.recipe == "none") return;
+  bool any = false, dense = false, experts = false;
+  for (int64_t layer = 0; layer < num_all_layers(c); ++layer) {
+    if (!has_low_precision(c, layer)) continue;
+    any = true;
+    (is_moe_layer(c, layer) ? experts : dense) = true;
+  }
+  if (!any)
+    base::fail(
+        "precision.wide_first = {} and precision.wide_last = {} leave no layer of {} to precision.recipe = "
+        "\"{}\"",
+        c.precision.wide_first, c.precision.wide_last, num_all_layers(c), c.precision.recipe);
+  struct Module {
+    const char* name;
+    bool is_there;
+    const char* what;  // has it
+    bool biased;
+    const char* bias;  // key
+  };
+  const bool mla = c.model.attention == "mla";
+  const Module modules[] = {
+      {"experts", experts, "a layer with experts", c.moe.expert_bias, "moe.expert_bias"},
+      {"shared_experts", experts && c.moe.shared_ffn_hidden_size > 0,
+       experts ? "moe.shared_ffn_hidden_size > 0" : "a layer with experts", false, ""},
+      {"attention", true, "", c.model.attn_out_bias || (c.model.qkv_bias && !mla),
+       c.model.attn_out_bias ? "model.attn_out_bias" : "model.qkv_bias"},
+      {"latent", mla, "model.attention = \"mla\"", false, ""},
+      {"mlp", dense, "a dense layer", c.model.mlp_bias, "model.mlp_bias"}};
+  for (const Module& m : modules) {
+    const auto& asked = c.precision.modules;
+    const bool named = std::find(asked.begin(), asked.end(), m.name) != asked.end();
+    if (named && !m.is_there)
+      base::fail(
+          "precision.modules holds \"{}\", but among the layers it is for none is such: needed {}; remove it",
+          m.name, m.what);
+    if ((named || asked.empty()) && m.is_there && m.biased)
+      base::fail(
+          "precision.recipe = \"{}\" has no products with a bias: {} = true; needed false, or "
+          "precision.modules "
+          "without \"{}\"",
+          c.precision.recipe, m.bias, m.name);
+  }
+}
+
 }  // namespace
 
 void validate_run(const Config& c) {
@@ -139,6 +185,7 @@ void validate_run(const Config& c) {
   check_sizes(c);
   check_data(c);
   check_recompute(c);
+  check_precision(c);
   check_freeze(c);
 }
 

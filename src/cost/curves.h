@@ -18,8 +18,17 @@
 namespace pleat::cost {
 
 // Kernels that behave alike.
-enum class CurveClass : uint8_t { Product, Grouped, Attention, AttentionBack, Stream, Update };
-constexpr size_t kNumCurveClasses = 6;
+enum class CurveClass : uint8_t {
+  Product,
+  Grouped,
+  Attention,
+  AttentionBack,
+  Stream,
+  Update,
+  Scaled,  // products of codes of few bits with scales of blocks
+  ScaledGrouped
+};
+constexpr size_t kNumCurveClasses = 8;
 std::string_view name_of(CurveClass c);
 CurveClass curve_class(program::KernelKind kind, program::Phase phase, const kernels::Work& work);
 

@@ -7,15 +7,27 @@
 namespace pleat::cost {
 
 double Processor::flops_per_ns(tensor::Dtype dtype) const {
-  const double tflops = dtype == tensor::Dtype::BF16  ? bf16_tflops
-                        : dtype == tensor::Dtype::F64 ? f64_tflops
-                                                      : f32_tflops;
+  struct Rate {
+    std::string_view key;
+    double tflops;
+  };
+  const auto [key, tflops] = [&]() -> Rate {
+    switch (dtype) {
+      case tensor::Dtype::BF16:
+        return {"bf16", bf16_tflops};
+      case tensor::Dtype::F64:
+        return {"f64", f64_tflops};
+      case tensor::Dtype::E4M3:
+        return {"fp8", fp8_tflops};
+      case tensor::Dtype::E2M1:
+        return {"fp4", fp4_tflops};
+      default:
+        return {"f32", f32_tflops};
+    }
+  }();
   if (tflops <= 0)
     base::fail("the machine has no rate for products of {}: its file needs processor.{}_tflops",
-               tensor::name_of(dtype),
-               dtype == tensor::Dtype::BF16  ? "bf16"
-               : dtype == tensor::Dtype::F64 ? "f64"
-                                             : "f32");
+               tensor::name_of(dtype), key);
   return tflops * 1e3;
 }
 

@@ -51,8 +51,8 @@ uint64_t hash_of(const AttrSet& set) {
   return hash.h;
 }
 
-bool is_floating(tensor::Dtype d) {
-  return d == tensor::Dtype::BF16 || d == tensor::Dtype::F32 || d == tensor::Dtype::F64;
+bool has_rate(tensor::Dtype d) {
+  return tensor::is_float(d) || d == tensor::Dtype::E4M3 || d == tensor::Dtype::E2M1;
 }
 
 int64_t whole(double ns) { return static_cast<int64_t>(std::ceil(std::clamp(ns, 0.0, kMaxStageNs) - 1e-9)); }
@@ -81,7 +81,7 @@ tensor::Dtype rate_dtype(const Program& program, const Stage& stage) {
   for (const Use& use : stage.uses)
     if (use.value != kNoValue) {
       const tensor::Dtype d = program.values[static_cast<size_t>(use.value)].dtype;
-      if (is_floating(d)) return d;
+      if (has_rate(d)) return d;
     }
   return tensor::Dtype::F32;
 }
@@ -253,9 +253,11 @@ CurvePoint curve_point(const CostEntry& entry) {
   out.dtype = tensor::Dtype::F32;
   while (words >> word) {
     const std::string type = word.substr(0, word.find_first_of("+@"));
-    if (type == "bf16") out.dtype = tensor::Dtype::BF16;
-    if (type == "f64") out.dtype = tensor::Dtype::F64;
-    if (type == "bf16" || type == "f32" || type == "f64") break;
+    // Other words are attributes; types of lists stand in brackets.
+    const auto known = tensor::find_dtype(type);
+    if (!known || !has_rate(*known)) continue;
+    out.dtype = *known;
+    break;
   }
   return out;
 }

@@ -80,7 +80,7 @@ class Pricer {
   mutable PriceSources sources_;
 };
 
-// The element type that decides the rate of a stage's products: of its first argument that has a floating one.
+// The element type that decides the rate of a stage's products: of its first argument that products have a rate for.
 tensor::Dtype rate_dtype(const program::Program& program, const program::Stage& stage);
 
 // What a measured stage says about its class; the names in its kind are read back.

@@ -62,6 +62,8 @@ constexpr ListedAttr kAttrs[] = {
     {"part", AttrRole::Size},
     {"pieces", AttrRole::Size},
     {"sms", AttrRole::Size},
+    {"recipe", AttrRole::Path},
+    {"turned", AttrRole::Path},
     // A loss or a noise that nobody asked for is not computed.
     {"micro_coef", AttrRole::Switch},
     {"seq_coef", AttrRole::Switch},

@@ -206,9 +206,9 @@ ProbeResult probe(const ProbeOptions& o) {
     return o.routing_from.empty() ? p : with_given_routing(std::move(p));
   };
   const runtime::Device device = runtime::device_of(c.device.kind);
-  // As the kernels are, one by one: what is compared with other libraries is each of them.
+  // As the kernels are, one by one: what is compared with other libraries is each of them, and no codes.
   const auto passed = [&](program::Program p) {
-    return schedule::apply_passes(std::move(p), c, {.disabled = {"fuse"}});
+    return schedule::apply_passes(std::move(p), c, {.disabled = {"fuse", "low_precision"}});
   };
   Runtime forward(
       passed(runtime::with_results(routed(schedule::build_logits(c, table, tokens.batch)), is_wanted)),

@@ -7,6 +7,7 @@
 #include "model/overflow.h"
 #include "runtime/constants.h"
 #include "runtime/initialize.h"
+#include "runtime/require_recipe.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::runtime {
@@ -63,6 +64,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
          [crew](program::Group group) { return crew->windows(group); }}};
   }
   if (choice.train) {
+    require_recipe(config);
     b.train = b.add(plan_training_step(config, b.table, choice));
     if (model::may_rerun(config, {&b.programs[b.train].program, 1}))
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));

@@ -1,5 +1,7 @@
 #include "tensor/dtype.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 
 namespace pleat::tensor {
@@ -20,14 +22,32 @@ std::string_view name_of(Dtype dtype) {
       return "bf16";
     case Dtype::I16:
       return "i16";
+    case Dtype::E4M3:
+      return "e4m3";
+    case Dtype::E8M0:
+      return "e8m0";
+    case Dtype::E2M1:
+      return "e2m1";
   }
   PLEAT_CHECK(false, "unknown dtype {}", static_cast<int>(dtype));
 }
 
+std::string known_dtypes() {
+  std::string out;
+  for (int d = 0; d <= static_cast<int>(kLastDtype); ++d)
+    out += fmt::format("{}{}", d > 0 ? " " : "", name_of(static_cast<Dtype>(d)));
+  return out;
+}
+
+std::optional<Dtype> find_dtype(std::string_view name) {
+  for (int d = 0; d <= static_cast<int>(kLastDtype); ++d)
+    if (name_of(static_cast<Dtype>(d)) == name) return static_cast<Dtype>(d);
+  return {};
+}
+
 Dtype dtype_named(std::string_view name) {
-  for (Dtype d : {Dtype::U8, Dtype::I32, Dtype::I64, Dtype::F32, Dtype::F64, Dtype::BF16, Dtype::I16})
-    if (name_of(d) == name) return d;
-  base::fail("unknown element type '{}'; known: u8 i16 i32 i64 f32 f64 bf16", name);
+  if (const auto known = find_dtype(name)) return *known;
+  base::fail("unknown element type '{}'; known: {}", name, known_dtypes());
 }
 
 }  // namespace pleat::tensor

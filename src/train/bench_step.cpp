@@ -205,7 +205,9 @@ BenchResult bench_step(runtime::Programs& programs, const BenchOptions& options)
   for (const interpret::Span& span : out.timeline.spans) {
     const program::Stage& stage = executor.program().stages[size_t(span.stage)];
     const program::KernelKind kind = program::kernel_of(stage.op);
-    if (kind != program::KernelKind::linear && kind != program::KernelKind::grouped_linear) continue;
+    if (kind != program::KernelKind::linear && kind != program::KernelKind::grouped_linear &&
+        kind != program::KernelKind::scaled_linear && kind != program::KernelKind::scaled_grouped_linear)
+      continue;
     gemm_seconds += double(span.end_ns - span.start_ns) / 1e9;
     gemm_flops += cost::stage_flops(executor.program(), stage);
   }

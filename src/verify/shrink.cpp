@@ -77,6 +77,8 @@ void shrink_padding(config::ModelConfig& m, int64_t asked_vocab, int64_t tp) {
 }
 
 void set_precision(config::Config& c, SmallCopy copy) {
+  // A code turns with its number's last place: a layout that rounds otherwise would be far away for no fault of its own.
+  c.precision = {};
   if (copy != SmallCopy::Asked) c.device.kind = "cpu";
   if (copy == SmallCopy::Float64) {
     c.model.dtype = "float64";  // which the CPU alone has

@@ -10,6 +10,7 @@ namespace {
 
 using testing::Ended;
 using testing::write_file;
+using Words = std::vector<std::string>;
 
 class Messages : public ::testing::Test {
  protected:
@@ -78,6 +79,32 @@ TEST_F(Messages, TooFewMicrobatchesForTheReplicasAreNotTheModelsFault) {
 TEST_F(Messages, AGpuIsCalledCuda) {
   expect_says(65, {"plan", config_, "--set", "device.kind=gpu"}, {"device.kind", "the nearest is \"cuda\""});
   expect_says(65, {"plan", config_, "--set", "model.dtype=BF16"}, {"the nearest is \"bfloat16\""});
+}
+
+// Few bits are planned and simulated wherever one likes, and trained where there are kernels.
+TEST_F(Messages, ARecipeThatNothingRunsIsPlannedAndNotTrained) {
+  write_file(folder_.at("text.txt"), std::string(5000, 'a'));
+  for (const char* recipe : {"fp8", "mxfp8", "nvfp4"}) {
+    const std::string set = fmt::format("precision.recipe={}", recipe);
+    const Words gpu = {"--set", set, "--set", "device.kind=cuda", "--set", "model.dtype=bfloat16"};
+    for (const Words& command :
+         {Words{"plan", config_}, Words{"simulate", config_, "--ranks", "1", "--machine", "b200"},
+          Words{"explain", config_, "--ledger"}}) {
+      Words words = command;
+      words.insert(words.end(), gpu.begin(), gpu.end());
+      const Ended ended = testing::run_pleat(folder_.path(), words);
+      EXPECT_EQ(ended.code, 0) << recipe << ended.err;
+    }
+    Words train = {"train", config_,
+                   "--set", "data.train=" + folder_.at("text.txt"),
+                   "--set", "log.run_dir=" + folder_.at("run")};
+    train.insert(train.end(), gpu.begin(), gpu.end());
+    expect_says(65, train, {"precision.recipe", "can be planned and simulated"});
+  }
+  expect_says(65,
+              {"simulate", config_, "--ranks", "1", "--machine", "a100", "--set", "precision.recipe=fp8",
+               "--set", "device.kind=cuda", "--set", "model.dtype=bfloat16"},
+              {"no rate for products of e4m3", "processor.fp8_tflops"});
 }
 
 #ifndef PLEAT_SANITIZED

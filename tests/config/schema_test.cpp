@@ -42,6 +42,7 @@ TEST(ConfigSchema, EveryFieldHasAKey) {
   EXPECT_EQ(num_keys("chat"), num_fields<ChatConfig>());
   EXPECT_EQ(num_keys("checkpoint"), num_fields<CheckpointConfig>());
   EXPECT_EQ(num_keys("log"), num_fields<LogConfig>());
+  EXPECT_EQ(num_keys("precision"), num_fields<PrecisionConfig>());
   EXPECT_EQ(num_keys("recompute"), num_fields<RecomputeConfig>());
   EXPECT_EQ(num_keys("parallel"), num_fields<ParallelConfig>());
   EXPECT_EQ(num_keys("device"), num_fields<DeviceConfig>());

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "cost/load.h"
 #include "cost/machine_file.h"
+#include "cost/price.h"
 
 namespace pleat::cost {
 namespace {
@@ -113,6 +114,35 @@ TEST(Load, TheFullestRankSetsThePace) {
   EXPECT_DOUBLE_EQ(recorded(2, 5), 2);
   EXPECT_DOUBLE_EQ(recorded(3, 0), 1);
   EXPECT_THROW(recorded_load({{0, {1, 2}}}, 4, 2), base::Error);
+}
+
+// Kinds of costs files name types of lists in brackets, and attributes.
+TEST(Curves, WordsOfAKindThatAreNoTypesArePassedOver) {
+  for (const auto& [kind, dtype] :
+       {std::pair{"pack_shares wgrad [bf16] f32", tensor::Dtype::F32},
+        std::pair{"linear fwd bf16 bf16 - - bf16", tensor::Dtype::BF16},
+        std::pair{"gather_plan fwd i32 pad=0", tensor::Dtype::F32},
+        std::pair{"scaled_linear fwd e4m3 f32 e4m3 f32 - - bf16 recipe=1", tensor::Dtype::E4M3}}) {
+    CostEntry entry;
+    entry.key.kind = kind;
+    EXPECT_EQ(curve_point(entry).dtype, dtype) << kind;
+  }
+}
+
+// Codes of few bits have rates of their own on a GPU; a CPU multiplies the floats they stand for.
+TEST(Curves, CodesTakeTheRateOfTheirFormat) {
+  const kernels::Work work{1e12, 1e6, 1};
+  const Machine gpu = find_machine("b200"), cpu = find_machine("cpu");
+  const Curve all{0, 1, 0};
+  EXPECT_NEAR(curve_ns(gpu, all, tensor::Dtype::BF16, work) / curve_ns(gpu, all, tensor::Dtype::E4M3, work),
+              2, 1e-9);
+  EXPECT_LT(curve_ns(gpu, all, tensor::Dtype::E2M1, work), curve_ns(gpu, all, tensor::Dtype::E4M3, work));
+  EXPECT_EQ(curve_ns(cpu, all, tensor::Dtype::E4M3, work), curve_ns(cpu, all, tensor::Dtype::F32, work));
+  EXPECT_THROW(curve_ns(find_machine("a100"), all, tensor::Dtype::E4M3, work), base::Error);
+  EXPECT_EQ(curve_class(program::KernelKind::scaled_linear, program::Phase::Forward, work),
+            CurveClass::Scaled);
+  EXPECT_EQ(curve_class(program::KernelKind::scaled_grouped_linear, program::Phase::BackwardWeight, work),
+            CurveClass::ScaledGrouped);
 }
 
 }  // namespace

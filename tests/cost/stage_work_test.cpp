@@ -184,7 +184,9 @@ TEST(StageWork, EveryRowOfTheTableHasACost) {
                           "documents",
                           "deterministic",
                           "rotary_dim",
-                          "full_norm"})
+                          "full_norm",
+                          "recipe",
+                          "turned"})
     attrs.push_back({key, 1});
   const std::vector<int64_t> shape = {6, 5, 4};
   int rows = 0;

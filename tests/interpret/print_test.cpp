@@ -92,7 +92,7 @@ TEST(Parse, ErrorsNameTheLineAndWhatWasExpected) {
   EXPECT_EQ(line4("attrs 1 a"), "program text line 4: needed key=number, got 'a'");
   EXPECT_EQ(line4("attrs 1 a=b"), "program text line 4: needed a number, got 'b'");
   EXPECT_EQ(line4("value y f16[2] activations step"),
-            "program text line 4: needed a dtype (u8, i16, i32, i64, f32, f64 or bf16), got 'f16[2]'");
+            "program text line 4: needed a dtype (u8 i32 i64 f32 f64 bf16 i16 e4m3 e8m0 e2m1), got 'f16[2]'");
   EXPECT_EQ(line4("value y f32 activations step"), "program text line 4: needed dtype[dims], got 'f32'");
   EXPECT_EQ(line4("value y f32[2,] activations step"),
             "program text line 4: needed a dimension behind ',', got 'f32[2,]'");

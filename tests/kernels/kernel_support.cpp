@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "kernels/contract.h"
+#include "tensor/few_bits.h"
 
 namespace pleat::kernels::testing {
 
@@ -59,7 +60,11 @@ double Tensor::at(int64_t i) const {
     std::memcpy(&bf16_bits, bytes.data() + static_cast<size_t>(i) * sizeof(bf16_bits), sizeof(bf16_bits));
   switch (dtype) {
     case tensor::Dtype::U8:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       return get(uint8_t{});
+    case tensor::Dtype::E4M3:
+      return tensor::E4M3::value(static_cast<uint32_t>(bytes[static_cast<size_t>(i)]));
     case tensor::Dtype::I16:
       return get(int16_t{});
     case tensor::Dtype::I32:
@@ -82,7 +87,11 @@ void Tensor::set(int64_t i, double number) {
   };
   switch (dtype) {
     case tensor::Dtype::U8:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       return put(static_cast<uint8_t>(number));
+    case tensor::Dtype::E4M3:
+      return put(static_cast<uint8_t>(tensor::E4M3::code(number)));
     case tensor::Dtype::I16:
       return put(static_cast<int16_t>(number));
     case tensor::Dtype::I32:

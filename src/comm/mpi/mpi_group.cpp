@@ -22,6 +22,9 @@ MPI_Datatype type_of(tensor::Dtype dtype) {
     case tensor::Dtype::U8:
     case tensor::Dtype::BF16:
     case tensor::Dtype::I16:
+    case tensor::Dtype::E4M3:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       break;
   }
   return MPI_UINT8_T;

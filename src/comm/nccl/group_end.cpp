@@ -26,7 +26,12 @@ ncclDataType_t type_of(tensor::Dtype dtype) {
     case tensor::Dtype::U8:
       break;
     case tensor::Dtype::I16:
-      base::fail_with(base::ExitCode::Internal, "i16 elements are halves of floats and cannot be reduced");
+    case tensor::Dtype::E4M3:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
+      base::fail_with(base::ExitCode::Internal,
+                      "{} elements are no numbers by themselves and cannot be reduced",
+                      tensor::name_of(dtype));
   }
   return ncclUint8;
 }

@@ -111,8 +111,8 @@ class Parser {
     const std::string_view type = needed("dtype[dims]");
     const size_t open = type.find('[');
     if (open == std::string_view::npos || !type.ends_with(']')) bad("dtype[dims]", type);
-    if (!find_named(type.substr(0, open), tensor::Dtype::I16, v.dtype))
-      bad("a dtype (u8, i16, i32, i64, f32, f64 or bf16)", type);
+    if (!find_named(type.substr(0, open), tensor::kLastDtype, v.dtype))
+      bad("a dtype (" + tensor::known_dtypes() + ")", type);
     std::string_view dims = type.substr(open + 1, type.size() - open - 2);
     while (!dims.empty()) {
       const size_t comma = dims.find(',');

@@ -69,6 +69,9 @@ Kernel resolve(const Invocation& call) {
       return run<double, Args>;
     case tensor::Dtype::BF16:
     case tensor::Dtype::I16:
+    case tensor::Dtype::E4M3:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       break;
   }
   return nullptr;

@@ -89,6 +89,9 @@ CudaLaunch prepare(const Arg& x, const Arg& index, const Arg& offsets, const Arg
     case tensor::Dtype::BF16:
       return launch_add<bf16>(x, y, width, picked, lane);
     case tensor::Dtype::I16:
+    case tensor::Dtype::E4M3:
+    case tensor::Dtype::E8M0:
+    case tensor::Dtype::E2M1:
       break;
   }
   return {};

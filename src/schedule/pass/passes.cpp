@@ -9,6 +9,7 @@
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/host_copies.h"
 #include "schedule/pass/host_waits.h"
+#include "schedule/pass/low_precision.h"
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/message_chain.h"
 #include "schedule/pass/pass.h"
@@ -54,6 +55,13 @@ const std::vector<Pass>& pass_table() {
        },
        [](program::Program p, const config::Config& c, program::Meeting) {
          return recompute_modules(std::move(p), c);
+       }},
+      {"low_precision", Promise::Bounded,
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
+         return c.precision.recipe != "none" && has_backward(p);
+       },
+       [](program::Program p, const config::Config& c, program::Meeting) {
+         return low_precision(std::move(p), c);
        }},
       {"fuse", Promise::Bounded,
        [](const config::Config& c, const program::Program&, program::Meeting) {

@@ -1,0 +1,179 @@
+// Codes of few bits and their scales, recipe fp8.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "kernels/kernel_support.h"
+#include "tensor/few_bits.h"
+
+namespace pleat::kernels::testing {
+namespace {
+
+using program::KernelKind;
+using program::Phase;
+using tensor::Dtype;
+using tensor::E4M3;
+
+const program::AttrSet kFp8 = {{"recipe", 1}};
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+int64_t blocks(int64_t n) { return (n + 127) / 128; }
+
+struct Coded {
+  Tensor codes, scale;
+  double value(int64_t r, int64_t c) const {
+    return codes.at(r * codes.shape[1] + c) * scale.at(r * scale.shape[1] + c / 128);
+  }
+};
+
+Coded rows_of(Tensor& x, Pass offsets = none(), int threads = 2) {
+  Coded out{Tensor::nan(Dtype::E4M3, x.shape), Tensor::nan(Dtype::F32, {x.shape[0], blocks(x.shape[1])})};
+  call(KernelKind::quantize, Phase::Forward,
+       {in(x), offsets, testing::out(out.codes), testing::out(out.scale), none(), none()}, kFp8, threads);
+  return out;
+}
+
+// Column codes lie column after column.
+struct Columns {
+  Tensor codes, scale;
+  double code(int64_t r, int64_t c) const { return codes.at(c * codes.shape[0] + r); }
+  double value(int64_t r, int64_t c) const { return code(r, c) * scale.at(r / 128 * scale.shape[1] + c); }
+};
+
+Columns turned(Coded& rows, int64_t room, Pass offsets = none(), int threads = 2) {
+  const int64_t n = rows.codes.shape[1];
+  Columns made{Tensor::nan(Dtype::E4M3, {room, n}), Tensor::nan(Dtype::F32, {room / 128, n})};
+  call(KernelKind::turn_codes, Phase::BackwardWeight,
+       {in(rows.codes), in(rows.scale), offsets, out(made.codes), out(made.scale)}, kFp8, threads);
+  return made;
+}
+
+// A scale is the least power of two under which nothing of its block saturates.
+void expect_scale(double scale, double largest) {
+  EXPECT_EQ(scale, std::ldexp(1.0, tensor::scale_exponent<E4M3>(largest)));
+}
+
+TEST(Quantize, CodesOfRowsAreTheNearest) {
+  for (const Dtype dtype : {Dtype::F32, Dtype::F64}) {
+    Tensor x = Tensor::normal(dtype, {37, 300}, 1, 3.0);
+    for (int64_t c = 128; c < 256; ++c) x.set(5 * 300 + c, 0);  // a block of zeros
+    const Coded coded = rows_of(x);
+    for (int64_t r = 0; r < 37; ++r)
+      for (int64_t b = 0; b < 3; ++b) {
+        double largest = 0;
+        for (int64_t c = 128 * b; c < std::min<int64_t>(300, 128 * b + 128); ++c)
+          largest = std::max(largest, std::abs(x.at(r * 300 + c)));
+        const double scale = coded.scale.at(r * 3 + b);
+        expect_scale(scale, largest);
+        for (int64_t c = 128 * b; c < std::min<int64_t>(300, 128 * b + 128); ++c)
+          ASSERT_EQ(coded.codes.at(r * 300 + c), E4M3::value(E4M3::code(x.at(r * 300 + c) / scale)));
+      }
+    EXPECT_EQ(coded.scale.at(5 * 3 + 1), 1);
+    for (const int threads : {1, 4}) {
+      const Coded again = rows_of(x, none(), threads);
+      EXPECT_TRUE(again.codes == coded.codes && again.scale == coded.scale) << threads;
+    }
+  }
+}
+
+TEST(Quantize, WhatIsNotFiniteStaysSoAndSpoilsNoOther) {
+  Tensor x = Tensor::normal(Dtype::F32, {2, 128}, 2);
+  x.set(3, kNan);
+  x.set(7, std::numeric_limits<double>::infinity());
+  const Coded coded = rows_of(x);
+  EXPECT_TRUE(std::isnan(coded.value(0, 3)) && std::isnan(coded.value(0, 7)));
+  for (int64_t c : {0, 1, 100}) EXPECT_NEAR(coded.value(0, c), x.at(c), std::abs(x.at(c)) / 16);
+}
+
+TEST(Quantize, RowsThatNoExpertHasAreLeftAlone) {
+  Tensor x = Tensor::normal(Dtype::F32, {10, 64}, 3), offsets = Tensor::of(Dtype::I32, {4}, {0, 3, 3, 6});
+  const Coded coded = rows_of(x, in(offsets));
+  EXPECT_EQ(coded.codes.bytes[6 * 64], std::byte{0x7B});  // as it was
+  EXPECT_TRUE(std::isnan(coded.scale.at(6)));
+  EXPECT_FALSE(std::isnan(coded.scale.at(5)));
+}
+
+TEST(TurnCodes, ColumnsHaveTheSameNumbersWhereTheyFit) {
+  Tensor x = Tensor::normal(Dtype::F32, {200, 150}, 4);
+  for (int64_t c = 0; c < 150; ++c) x.set(17 * 150 + c, x.at(17 * 150 + c) * 0x1p-12);  // a small row
+  Coded rows = rows_of(x);
+  const Columns columns = turned(rows, 256);
+  for (int64_t c = 0; c < 150; ++c)
+    for (int64_t b = 0; b < 2; ++b) {
+      double largest = 0;
+      for (int64_t r = 128 * b; r < std::min<int64_t>(200, 128 * b + 128); ++r)
+        largest = std::max(largest, std::abs(rows.value(r, c)));
+      const double scale = columns.scale.at(b * 150 + c);
+      expect_scale(scale, largest);
+      for (int64_t r = 128 * b; r < std::min<int64_t>(200, 128 * b + 128); ++r) {
+        const double v = rows.value(r, c);
+        ASSERT_EQ(columns.code(r, c), E4M3::value(E4M3::code(v / scale)));
+        // Powers of two lose nothing above the smallest normal code.
+        ASSERT_TRUE(std::abs(v / scale) < 0x1p-6 || columns.value(r, c) == v);
+      }
+    }
+  for (int64_t r = 200; r < 256; ++r) ASSERT_EQ(columns.code(r, 7), 0);
+  for (const int threads : {1, 4}) {
+    const Columns again = turned(rows, 256, none(), threads);
+    EXPECT_TRUE(again.codes == columns.codes && again.scale == columns.scale) << threads;
+  }
+}
+
+TEST(TurnCodes, EveryExpertBeginsWithABlock) {
+  Tensor x = Tensor::normal(Dtype::F64, {300, 40}, 5),
+         offsets = Tensor::of(Dtype::I32, {5}, {0, 130, 130, 131, 290});
+  Coded rows = rows_of(x, in(offsets));
+  const Columns columns = turned(rows, 896, in(offsets));
+  const int64_t from[] = {0, 130, 131}, to[] = {0, 256, 384}, count[] = {130, 1, 159};
+  for (int e = 0; e < 3; ++e) {
+    for (int64_t i = 0; i < count[e]; ++i)
+      for (int64_t c : {0, 39}) {
+        const double v = rows.value(from[e] + i, c), got = columns.value(to[e] + i, c);
+        EXPECT_NEAR(got, v, columns.scale.at((to[e] + i) / 128 * 40 + c) * 0x1p-10) << e << " " << i;
+      }
+    for (int64_t i = count[e]; i % 128 != 0; ++i) EXPECT_EQ(columns.code(to[e] + i, 3), 0);
+  }
+  EXPECT_TRUE(std::isnan(columns.scale.at(5 * 40)));  // blocks behind the last expert are left alone
+}
+
+TEST(QuantizeWeight, BlocksShareAScaleAndTheTransposeHasTheSameCodes) {
+  Tensor w = Tensor::normal(Dtype::F32, {3, 140, 260}, 6, 0.05);
+  const auto coded = [&](bool turned) {
+    Coded out{
+        Tensor::nan(Dtype::E4M3, turned ? std::vector<int64_t>{3, 260, 140} : w.shape),
+        Tensor::nan(Dtype::F32, turned ? std::vector<int64_t>{3, 3, 2} : std::vector<int64_t>{3, 2, 3})};
+    call(KernelKind::quantize_weight, turned ? Phase::BackwardInput : Phase::Forward,
+         {in(w), testing::out(out.codes), testing::out(out.scale)},
+         {{"recipe", 1}, {"turned", turned ? 1.0 : 0.0}});
+    return out;
+  };
+  const Coded plain = coded(false), other = coded(true);
+  for (int64_t e = 0; e < 3; ++e)
+    for (int64_t o = 0; o < 140; ++o)
+      for (int64_t i = 0; i < 260; ++i) {
+        const double scale = plain.scale.at((e * 2 + o / 128) * 3 + i / 128);
+        ASSERT_EQ(plain.codes.at((e * 140 + o) * 260 + i),
+                  E4M3::value(E4M3::code(w.at((e * 140 + o) * 260 + i) / scale)));
+        ASSERT_EQ(plain.codes.at((e * 140 + o) * 260 + i), other.codes.at((e * 260 + i) * 140 + o));
+        ASSERT_EQ(scale, other.scale.at((e * 3 + i / 128) * 2 + o / 128));
+      }
+}
+
+TEST(Quantize, OtherRecipesAndShapesAreRefused) {
+  Tensor x = Tensor::normal(Dtype::F32, {4, 64}, 7), codes = Tensor::nan(Dtype::E4M3, {4, 64}),
+         scale = Tensor::nan(Dtype::F32, {4, 1}), wrong = Tensor::nan(Dtype::F32, {4, 2}),
+         scale32 = Tensor::zeros(Dtype::E8M0, {4, 2});
+  const auto quantize = [&](Tensor& c, Tensor& s, double recipe) {
+    call(KernelKind::quantize, Phase::Forward, {in(x), none(), out(c), out(s), none(), none()},
+         {{"recipe", recipe}});
+  };
+  EXPECT_THROW(quantize(codes, wrong, 1), base::Error);
+  EXPECT_THROW(quantize(codes, scale, 9), base::Error);
+  EXPECT_THROW(quantize(codes, scale32, 2), base::Error);  // mxfp8: described, not computed
+  EXPECT_NO_THROW(quantize(codes, scale, 1));
+}
+
+}  // namespace
+}  // namespace pleat::kernels::testing
