@@ -2,10 +2,14 @@
 // quantize.h.
 #pragma once
 
-#include "kernels/quantize/recipe.h"
 #include "kernels/router/routing_checks.h"
+#include "tensor/recipe.h"
 
 namespace pleat::kernels {
+
+using tensor::Recipe;
+using tensor::recipe_of;
+using tensor::RecipeId;
 
 inline Recipe recipe_of(const Invocation& call, const Arg& of) {
   const int64_t id = call.integer("recipe");

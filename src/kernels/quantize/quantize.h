@@ -1,5 +1,5 @@
 // Numbers to codes of few bits, block by block: a block has one scale s, and its codes are round(x / s) (tensor/few_bits.h).
-// Argument lists and layouts are in program/ops.def, recipes in recipe.h. Here is recipe fp8; the others have no kernels.
+// Argument lists and layouts are in program/ops.def, recipes in tensor/recipe.h. Here is recipe fp8; the others have no kernels.
 //
 // quantize         Rows: a block is 128 numbers of a row, fewer at its end. s = 2^e with the least e for which the largest
 //                  |x| of the block does not saturate; 1 for a block of zeros. A number that is not finite becomes NaN
@@ -15,4 +15,4 @@
 #pragma once
 
 #include "kernels/bind.h"
-#include "kernels/quantize/recipe.h"
+#include "tensor/recipe.h"

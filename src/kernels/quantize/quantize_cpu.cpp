@@ -11,7 +11,10 @@ namespace {
 
 using tensor::E4M3;
 
-constexpr Recipe kFp8 = recipe_of(RecipeId::Fp8);
+using tensor::Recipe;
+using tensor::RecipeId;
+
+constexpr Recipe kFp8 = tensor::recipe_of(RecipeId::Fp8);
 constexpr int64_t kBlock = kFp8.block;
 
 // The exponent of a block's scale grows with what it is shown.

@@ -15,4 +15,4 @@
 #pragma once
 
 #include "kernels/bind.h"
-#include "kernels/quantize/recipe.h"
+#include "tensor/recipe.h"

@@ -8,7 +8,10 @@
 namespace pleat::kernels {
 namespace {
 
-constexpr Recipe kFp8 = recipe_of(RecipeId::Fp8);
+using tensor::Recipe;
+using tensor::RecipeId;
+
+constexpr Recipe kFp8 = tensor::recipe_of(RecipeId::Fp8);
 constexpr int64_t kBlock = kFp8.block;
 constexpr int64_t kTile = 32;  // rows and columns of a tile; its codes lie decoded on the stack
 

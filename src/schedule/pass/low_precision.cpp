@@ -9,17 +9,17 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "kernels/quantize/recipe.h"
 #include "program/builder.h"
 #include "program/edit.h"
 #include "program/signature.h"
+#include "tensor/recipe.h"
 
 namespace pleat::schedule {
 namespace {
 
 using namespace program;
-using kernels::Recipe;
-using kernels::RecipeId;
+using tensor::Recipe;
+using tensor::RecipeId;
 namespace signature = program::signature;
 
 // What a product becomes, and what makes its codes.
@@ -90,7 +90,7 @@ class Coder {
   Coder(Program program, const config::Config& config)
       : config_(config),
         id_(recipe_named(config.precision.recipe)),
-        recipe_(kernels::recipe_of(id_)),
+        recipe_(tensor::recipe_of(id_)),
         edit_(std::move(program)) {
     for (const Value& v : edit_.program().values) names_.insert(v.name);
   }
@@ -222,7 +222,7 @@ class Coder {
     const auto room = [&](int64_t rows, bool expected) {
       // An expert leaves half of a block free, on average.
       return expected ? base::round_up(rows + experts * recipe_.align / 2, recipe_.align)
-                      : kernels::column_rows(recipe_, rows, experts);
+                      : tensor::column_rows(recipe_, rows, experts);
     };
     return {routed(of, ".columns", recipe_.codes, n,
                    [&](int64_t rows, bool expected) { return room(rows, expected) / recipe_.per_byte; }),

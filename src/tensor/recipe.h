@@ -7,22 +7,21 @@
 #include "base/checked.h"
 #include "tensor/dtype.h"
 
-namespace pleat::kernels {
+namespace pleat::tensor {
 
 enum class RecipeId : int8_t { Fp8 = 1, Mxfp8 = 2, Nvfp4 = 3 };
 
 struct Recipe {
-  tensor::Dtype codes;
+  Dtype codes;
   int64_t per_byte;     // codes in an element of the value
   int64_t block;        // numbers along the depth that share a scale
   int64_t weight_rows;  // rows of a weight that share one with them
-  tensor::Dtype scale;
+  Dtype scale;
   bool turns;     // column codes are made of row codes; else of the numbers themselves
   int64_t align;  // every expert begins at a multiple of so many rows in column codes
 };
 
 constexpr Recipe recipe_of(RecipeId id) {
-  using tensor::Dtype;
   switch (id) {
     case RecipeId::Fp8:
       return {Dtype::E4M3, 1, 128, 128, Dtype::F32, true, 128};
@@ -41,4 +40,4 @@ inline int64_t column_rows(const Recipe& r, int64_t rows, int64_t experts) {
   return base::round_up(rows + free, r.align);
 }
 
-}  // namespace pleat::kernels
+}  // namespace pleat::tensor
