@@ -18,7 +18,7 @@ namespace {
 
 struct ExplainArguments {
   ConfigArgument config;
-  std::string which = "train", svg;
+  std::string which = "train", svg, machine;
   bool stages_only = false, grid = false, ledger = false, json = false;
   int64_t ranks = 0, stage = 0;
 };
@@ -52,6 +52,8 @@ void add_explain(CLI::App& command, Action& chosen) {
   c->add_flag("--grid", a->grid, "Draw which pipeline rank computes what at which time instead");
   c->add_flag("--ledger", a->ledger,
               "Instead, what every pass moved: memory at the peak, bytes sent, simulated time");
+  c->add_option("--machine", a->machine,
+                "With --ledger: whose times, a name or a .toml file (default h200; b200 for recipe nvfp4)");
   c->add_flag("--json", a->json, "With --ledger: machine-readable output");
   c->add_option("--svg", a->svg, "With --grid: write it as a picture to this file");
   c->add_option("--ranks", a->ranks,
@@ -73,11 +75,12 @@ void add_explain(CLI::App& command, Action& chosen) {
       }
       if (a->ranks > 0) note_carrier(a->ranks);
       if (a->json && !a->ledger) base::fail("--json is a form of --ledger: give both");
+      if (!a->machine.empty() && !a->ledger) base::fail("--machine is for the times of --ledger: give both");
       if (a->ledger) {
         if (a->which != "train") base::fail("--ledger reads the training step, got --program {}", a->which);
         if (a->grid || a->stages_only)
           base::fail("--ledger prints no program: leave out --grid and --stages-only");
-        explain_ledger(config, a->ranks, a->stage, a->json);
+        explain_ledger(config, a->ranks, a->stage, a->machine, a->json);
         return 0;
       }
       if (a->grid) {

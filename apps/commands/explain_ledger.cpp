@@ -87,16 +87,19 @@ std::string ledger_table(const std::vector<LedgerRow>& rows) {
 }
 
 // One that has a rate for codes of four bits, where these are asked for.
-std::string machine_for(const config::Config& config) {
+std::string machine_for(const config::Config& config, const std::string& asked) {
+  if (!asked.empty()) return asked;
   return config.precision.recipe == "nvfp4" ? "b200" : cost::kDefaultGpu;
 }
 
 }  // namespace
 
-void explain_ledger(const config::Config& config, int64_t num_ranks, int64_t stage, bool as_json) {
+void explain_ledger(const config::Config& config, int64_t num_ranks, int64_t stage,
+                    const std::string& machine_name, bool as_json) {
   if (stage >= config.parallel.pp)
     base::fail("--stage {}: the pipeline has stages 0 to {}", stage, config.parallel.pp - 1);
-  const schedule::Ground ground = schedule::make_ground(cost::find_machine(machine_for(config)));
+  const schedule::Ground ground =
+      schedule::make_ground(cost::find_machine(machine_for(config, machine_name)));
   const cost::Machine& machine = ground.machine;
   const std::vector<LedgerRow> rows = schedule::ledger(schedule::placed_on(config, machine, num_ranks),
                                                        num_ranks, static_cast<size_t>(stage), ground);

@@ -101,6 +101,30 @@ void judge_memory(Simulated& s, int64_t num_ranks) {
                             s.ranks.layout, s.memory);
 }
 
+// What a machine's rates mean for what is asked, where one might not think of it.
+void note_rates(const config::Config& c, const cost::Machine& machine) {
+  const cost::Processor& p = machine.processor;
+  const std::string& recipe = c.precision.recipe;
+  if (machine.kind != cost::MachineKind::Gpu) return;
+  if ((recipe == "nvfp4" && p.fp4_tflops == 0) || (recipe != "none" && p.fp8_tflops == 0))
+    base::fail(
+        "precision.recipe = \"{}\" on machine '{}': it has no such products (processor.{} = 0); `pleat "
+        "machines` "
+        "lists what others have",
+        recipe, machine.name, recipe == "nvfp4" ? "fp4_tflops" : "fp8_tflops");
+  if (recipe == "mxfp8" && p.fp4_tflops == 0)
+    fmt::print(stderr,
+               "note: machine '{}' has no products with a scale for every 32 numbers, which came with FP4: "
+               "priced as its "
+               "other FP8 products\n",
+               machine.name);
+  if (c.device.kind == "cuda" && c.model.dtype == "float32")
+    fmt::print(stderr,
+               "note: model.dtype is \"float32\", and MFU is over the rate of float32; --set "
+               "model.dtype=bfloat16 for "
+               "what GPUs are used with\n");
+}
+
 std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   schedule::Ground ground = a.machine.ground();
   config::Config config = schedule::placed_on(a.config.resolved(), ground.machine, a.ranks);
@@ -111,6 +135,7 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
         "note: device.kind is \"cpu\": these are its programs and element types on machine '{}'; --set "
         "device.kind=cuda --set model.dtype=bfloat16 for those a GPU would run\n",
         ground.machine.name);
+  note_rates(config, ground.machine);
   Stopwatch watch;
   schedule::RankPrograms ranks = schedule::build_ranks(config, a.ranks);
   auto made = std::make_unique<Simulated>(
@@ -243,7 +268,10 @@ std::map<std::string, int64_t> work_by_part(const Simulated& s, size_t stage) {
   for (const interpret::Span& span : s.node(stage).timeline.spans) {
     const program::Stage& st = p.stages[size_t(span.stage)];
     if (interpret::goes_to_others(st.op) || p.lanes[size_t(st.lane)].resource != "compute") continue;
-    const std::string name{name_of(region_of(st.op))};
+    const program::KernelKind kind = kernel_of(st.op);
+    const bool codes = kind == program::KernelKind::quantize || kind == program::KernelKind::turn_codes ||
+                       kind == program::KernelKind::quantize_weight;
+    const std::string name = codes ? "codes of few bits" : std::string(name_of(region_of(st.op)));
     out[st.replay > 0 ? name + ", computed again" : name] += span.end_ns - span.start_ns;
   }
   return out;
@@ -360,18 +388,25 @@ void print_parts(const Simulated& s, size_t stage) {
   fmt::print("\n");
 }
 
+// "bfloat16, products of layers in fp8".
+std::string types_text(const config::Config& c) {
+  return c.precision.recipe == "none"
+             ? c.model.dtype
+             : fmt::format("{}, products of layers in {}", c.model.dtype, c.precision.recipe);
+}
+
 void print_page(const Simulated& s, const SimulateArguments& a) {
   const cost::Machine& m = s.ground.machine;
   const bool cpu = m.kind == cost::MachineKind::Cpu;
   const char* unit = cpu ? "rank" : "GPU";
   fmt::print(
-      "{} on machine '{}' ({}), {}\n"
+      "{} on machine '{}' ({}), {}; {}\n"
       "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / "
       "working)\n"
       "memory {}\n\n",
       base::counted(a.ranks, "rank"), m.name, m.description, base::counted(num_nodes(s, a), "node"),
-      s.figures.step_ms, rate_text(s.figures.tokens_per_s_per_rank), unit, s.figures.model_tflops_per_rank,
-      unit, 100 * s.figures.mfu, s.times.bubble(), s.fit.text);
+      types_text(s.config), s.figures.step_ms, rate_text(s.figures.tokens_per_s_per_rank), unit,
+      s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu, s.times.bubble(), s.fit.text);
   constexpr auto kRight = report::Align::Right;
   report::Table table({{"stage"},
                        {"stages", kRight},

@@ -47,7 +47,7 @@ void require_shared(base::Vfs& vfs, const std::string& directory, Peers& peers,
   const Team::Work look = [&](const std::string& word) {
     const auto until = std::chrono::steady_clock::now() + patience;
     for (;;) {
-      const std::string why = why_not_there(vfs, path_of(directory, word), word);
+      std::string why = why_not_there(vfs, path_of(directory, word), word);
       if (why.empty()) return why;
       if (std::chrono::steady_clock::now() >= until)
         base::fail_with(

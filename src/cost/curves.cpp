@@ -64,7 +64,7 @@ Curves shipped_curves(MachineKind kind) {
   }
   // One H200 at its power limit (docs/measurements.md): dense products of the models' shapes at 730 of 989 TFLOP/s,
   // grouped at 680, attention at 570 and 430, streams at 3.6 of 4.8 TB/s, the update at 4.0.
-  c.source = "rates seen on one H200, not a fit to its stages yet";
+  c.source = "rates seen on one H200, not a fit to its stages yet; those of codes are published ones";
   at(CurveClass::Product) = {1, 989.0 / 730, 0.25};
   at(CurveClass::Grouped) = {1, 989.0 / 680, 0.5};
   at(CurveClass::Attention) = {1, 989.0 / 570, 0.25};

@@ -104,7 +104,7 @@ TEST_F(Messages, ARecipeThatNothingRunsIsPlannedAndNotTrained) {
   expect_says(65,
               {"simulate", config_, "--ranks", "1", "--machine", "a100", "--set", "precision.recipe=fp8",
                "--set", "device.kind=cuda", "--set", "model.dtype=bfloat16"},
-              {"no rate for products of e4m3", "processor.fp8_tflops"});
+              {"machine 'a100'", "has no such products", "processor.fp8_tflops"});
 }
 
 #ifndef PLEAT_SANITIZED

@@ -97,6 +97,9 @@ class DeviceMover final : public Mover {
         return launch<int64_t>(ranks, count, reduce);
       case tensor::Dtype::U8:
       case tensor::Dtype::I16:
+      case tensor::Dtype::E4M3:
+      case tensor::Dtype::E8M0:
+      case tensor::Dtype::E2M1:
         break;
     }
     PLEAT_CHECK(false, "{} cannot be reduced", tensor::name_of(dtype));
