@@ -1,5 +1,6 @@
 // pleat bench fit: curves (cost/curves.h) from measured stages.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -19,6 +20,17 @@ struct FitArguments {
   bool json = false;
 };
 
+// "scaled, scaled_grouped"
+std::string classes_without(const std::vector<cost::CurveFit>& fits) {
+  std::string out;
+  for (size_t c = 0; c < cost::kNumCurveClasses; ++c) {
+    const auto of = static_cast<cost::CurveClass>(c);
+    if (std::none_of(fits.begin(), fits.end(), [&](const cost::CurveFit& f) { return f.of == of; }))
+      out += fmt::format("{}{}", out.empty() ? "" : ", ", name_of(of));
+  }
+  return out;
+}
+
 int run_fit(const FitArguments& a) {
   std::vector<cost::CostFile> files;
   for (const std::string& path : a.costs) files.push_back(cost::read_costs(path));
@@ -30,11 +42,15 @@ int run_fit(const FitArguments& a) {
                machine.name, a.machine);
   std::vector<cost::CurvePoint> points;
   for (const cost::CostEntry& entry : all.entries) points.push_back(cost::curve_point(entry));
+  if (points.empty()) base::fail("the costs hold no measured stage: there is nothing to fit");
   std::string source = fmt::format("{}; ", describe(all.machine));
   for (size_t i = 0; i < files.size(); ++i) source += (i > 0 ? ", " : "") + files[i].config;
   const cost::FittedCurves fitted =
       cost::fit_curves(machine, points, cost::shipped_curves(machine.kind), std::move(source));
-  write_text(a.out, cost::to_toml(fitted.curves));
+  cost::Curves curves = fitted.curves;
+  const std::string others = classes_without(fitted.fits);
+  if (!others.empty()) curves.source += fmt::format("; not measured, as in the binary: {}", others);
+  write_text(a.out, cost::to_toml(curves));
   if (a.json) {
     nlohmann::json rows = nlohmann::json::array();
     for (const cost::CurveFit& f : fitted.fits)
@@ -68,8 +84,7 @@ int run_fit(const FitArguments& a) {
           "note: class {} is off by {:.0f} % on the stages it was fitted to: they do not follow launches, "
           "arithmetic and bytes, or the machine was not quiet\n",
           name_of(f.of), 100 * f.mean_error);
-  fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, fitted.curves.source,
-             a.out);
+  fmt::print("{}\ncurves of machine '{}', from {}: {}\n", table.text(), machine.name, curves.source, a.out);
   return 0;
 }
 

@@ -119,6 +119,13 @@ void require_whole_machine(const Machine& m, std::string_view source) {
   const auto need = [&](bool holds, const char* what) {
     if (!holds) base::fail("{}: {}", source, what);
   };
+  // Below that, times no longer fit into their numbers.
+  constexpr double kLeast = 1e-3;
+  const Processor& p = m.processor;
+  for (const double rate : {p.bf16_tflops, p.fp8_tflops, p.fp4_tflops, p.f32_tflops, p.f64_tflops,
+                            p.memory_gib, m.node.host_link_gb_s, m.node.host_link_both_gb_s})
+    need(rate == 0 || rate >= kLeast,
+         "processor.*_tflops, processor.memory_gib and node.host_link* must be 0 or at least 0.001");
   if (m.kind == MachineKind::Gpu) {
     need(!m.processor.gpu.empty(),
          "processor.gpu is missing: the word of its driver's name for this GPU, as \"H200\"");

@@ -213,6 +213,8 @@ void say_goodbye(const json& s, const Trainer& trainer) {
                      report::format_count(double(use.tokens)), fmt::format("{:.3f}", use.epochs)});
     fmt::print(stderr, "{}", table.text());
   }
+  if (s.contains("no_sample"))
+    fmt::print(stderr, "no sample of text: {}\n", s.at("no_sample").get<std::string>());
   if (s.contains("sample")) fmt::print(stderr, "sample:\n{}\n", s.at("sample").get<std::string>());
   fmt::print(stderr, "state sha256 {}\n", s.at("state_sha256").get<std::string>());
 }

@@ -139,7 +139,14 @@ nlohmann::json run_summary(Trainer& trainer, const RunHistory& history,
   // "byte" is also what stands there when the data came from elsewhere.
   const bool speaks =
       config.data.tokenizer != "byte" || config.model.vocab_size >= data::ByteTokenizer::kVocabSize;
-  if (code == base::ExitCode::Done && speaks && crew.alone()) summary["sample"] = sample(trainer.programs());
+  if (code == base::ExitCode::Done && speaks && crew.alone()) {
+    // Weights from which nothing can be said are a fact about the run, not its end.
+    try {
+      summary["sample"] = sample(trainer.programs());
+    } catch (const base::Error& error) {
+      summary["no_sample"] = error.what();
+    }
+  }
   return summary;
 }
 

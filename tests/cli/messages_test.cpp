@@ -107,6 +107,24 @@ TEST_F(Messages, ARecipeThatNothingRunsIsPlannedAndNotTrained) {
               {"machine 'a100'", "has no such products", "processor.fp8_tflops"});
 }
 
+// Steps behind the one that spoiled the weights are refused; the run ends as it should, without a sample of its text.
+TEST_F(Messages, ARunWhoseWeightsSayNothingEndsAsAnyOther) {
+  std::string text;
+  for (int i = 0; i < 600; ++i) text += fmt::format("{} is {} of {}; ", i, i * i % 97, i * 31 % 89);
+  write_file(folder_.at("text.txt"), text);
+  Words train = {"train", config_};
+  for (const std::string& set :
+       {"data.train=" + folder_.at("text.txt"), "log.run_dir=" + folder_.at("run"),
+        std::string("train.steps=30"), std::string("train.seq_len=32"), std::string("optimizer.lr=1000"),
+        std::string("optimizer.clip=0"), std::string("optimizer.schedule=constant"),
+        std::string("train.max_refused_steps=1000")})
+    train.insert(train.end(), {"--set", set});
+  const Ended ended = testing::run_pleat(folder_.path(), train);
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_NE(ended.err.find("no sample of text: "), std::string::npos) << ended.err;
+  EXPECT_NE(testing::read_file(folder_.at("run/summary.json")).find("no_sample"), std::string::npos);
+}
+
 #ifndef PLEAT_SANITIZED
 TEST_F(Messages, AnArenaThatDoesNotFitIsToldInPeoplesUnits) {
   write_file(folder_.at("text.txt"), std::string(5000, 'a'));

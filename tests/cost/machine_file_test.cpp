@@ -94,6 +94,16 @@ TEST(MachineFile, WrongFilesAreRefusedByKey) {
 }
 
 // By whole words of the driver's name, so that no GPU is taken for another whose name is a part of its own.
+// Times of a machine that is next to nothing would not fit into their numbers.
+TEST(MachineFile, VanishingRatesAreRefused) {
+  for (const char* key : {"bf16_tflops", "fp8_tflops", "f32_tflops", "memory_gib", "host_link_both_gb_s"})
+    EXPECT_NE(
+        machine_fault(with_line(text_of("h100"), std::string(key) + " =", std::string(key) + " = 1e-300"))
+            .find("at least 0.001"),
+        std::string::npos)
+        << key;
+}
+
 TEST(MachineFile, GpusAreKnownByTheirDriversName) {
   const auto of = [](const char* name) {
     const std::optional<Machine> m = machine_of_gpu(name);

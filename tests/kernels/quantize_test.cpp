@@ -87,6 +87,17 @@ TEST(Quantize, WhatIsNotFiniteStaysSoAndSpoilsNoOther) {
   for (int64_t c : {0, 1, 100}) EXPECT_NEAR(coded.value(0, c), x.at(c), std::abs(x.at(c)) / 16);
 }
 
+// A step of a float64 model that explodes must show: what no scale holds is not the largest code.
+TEST(Quantize, WhatNoScaleHoldsIsNoNumber) {
+  Tensor x = Tensor::normal(Dtype::F64, {1, 128}, 8);
+  x.set(5, 1e42);
+  x.set(6, -1e80);
+  x.set(7, 7e40);  // below 448 x 2^127
+  const Coded coded = rows_of(x);
+  EXPECT_TRUE(std::isnan(coded.value(0, 5)) && std::isnan(coded.value(0, 6)));
+  EXPECT_NEAR(coded.value(0, 7), 7e40, 7e40 / 16);
+}
+
 TEST(Quantize, RowsThatNoExpertHasAreLeftAlone) {
   Tensor x = Tensor::normal(Dtype::F32, {10, 64}, 3), offsets = Tensor::of(Dtype::I32, {4}, {0, 3, 3, 6});
   const Coded coded = rows_of(x, in(offsets));

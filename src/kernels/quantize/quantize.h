@@ -3,7 +3,7 @@
 //
 // quantize         Rows: a block is 128 numbers of a row, fewer at its end. s = 2^e with the least e for which the largest
 //                  |x| of the block does not saturate; 1 for a block of zeros. A number that is not finite becomes NaN
-//                  and is left out of the largest.
+//                  and is left out of the largest; so does one past 448 x 2^127, which a float64 model may have.
 // turn_codes       Columns from rows: v = code x s is exact; a block is 128 rows of one column, its scale found the same
 //                  way from the v of the block, its codes round(v / s'). s' is a power of two as s is, so a code changes
 //                  only where v / s' falls below the normal range of E4M3. With offsets each expert's rows begin at a

@@ -32,9 +32,11 @@ class BlockScale {
 };
 
 float scale_of(int exponent) { return static_cast<float>(std::ldexp(1.0, exponent)); }
+// What no scale holds, since float scales end, is not finite to a code: saturated, it would pass for a number.
 template <class T>
 uint8_t code_of(T x, double per_scale) {
-  return static_cast<uint8_t>(E4M3::code(static_cast<double>(x) * per_scale));
+  const double scaled = static_cast<double>(x) * per_scale;
+  return static_cast<uint8_t>(std::abs(scaled) <= E4M3::largest() ? E4M3::code(scaled) : E4M3::kNan);
 }
 
 // Rows in use: of routed values those of the experts.
