@@ -211,8 +211,8 @@ struct RecomputeConfig {
 // Products in fewer bits than model.dtype (schedule/pass/low_precision.h).
 struct PrecisionConfig {
   std::string recipe = "none";  // none | fp8 | mxfp8 | nvfp4
-  std::vector<std::string>
-      modules;  // experts | shared_experts | attention | latent | mlp; empty: all there are
+  // experts | shared_experts | attention | latent | mlp; empty: all there are
+  std::vector<std::string> modules;
   int64_t wide_first = 0, wide_last = 0;  // layers at either end that stay in model.dtype
 
   bool operator==(const PrecisionConfig&) const = default;

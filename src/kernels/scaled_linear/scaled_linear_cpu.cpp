@@ -26,6 +26,11 @@ struct Side {
   float scale_at(int64_t row, int64_t block) const {
     return scale[row / rows_per_scale * scale_stride + block * block_stride];
   }
+  // The same from a row on, where every row has scales of its own.
+  Side from(int64_t row) const {
+    return {codes + row * stride, stride,       scale + row * scale_stride,
+            rows_per_scale,       scale_stride, block_stride};
+  }
 };
 Side by_rows(const Arg& codes, const Arg& scale) {
   return {static_cast<const uint8_t*>(codes.data), codes.dim(1), scale.as<float>(), 1, scale.dim(1), 1};
@@ -82,6 +87,18 @@ void for_each_tile(const Invocation& call, int64_t rows, int64_t columns, const 
   });
 }
 
+// to [rows, columns] (+)= a b over depth [begin, end).
+template <class T>
+void multiply_into(const Invocation& call, const Side& a, const Side& b, int64_t rows, int64_t columns,
+                   int64_t begin, int64_t end, Into into, T* to) {
+  for_each_tile(call, rows, columns, [&](int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
+    multiply_tile<T>(a, row, num_rows, b, column, num_columns, begin, end, [&](int64_t i, int64_t j, T sum) {
+      T& out = to[(row + i) * columns + column + j];
+      out = into == Into::Accumulate ? out + sum : sum;
+    });
+  });
+}
+
 template <class T>
 struct Forward {
   static void run(const Invocation& call) {
@@ -104,17 +121,8 @@ template <class T>
 struct BackwardInput {
   static void run(const Invocation& call) {
     const signature::scaled_linear::BackwardInput<Arg> args(call.args);
-    const Side dy = by_rows(args.dy, args.dy_scale), w = of_weight(args.w, args.w_scale, 0);
-    const int64_t rows = args.dx.dim(0), in = args.dx.dim(1);
-    const bool add = args.dx.into() == Into::Accumulate;
-    T* dx = args.dx.as<T>();
-    for_each_tile(call, rows, in, [&](int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
-      multiply_tile<T>(dy, row, num_rows, w, column, num_columns, 0, args.dy.dim(1),
-                       [&](int64_t i, int64_t j, T sum) {
-                         T& to = dx[(row + i) * in + column + j];
-                         to = add ? to + sum : sum;
-                       });
-    });
+    multiply_into<T>(call, by_rows(args.dy, args.dy_scale), of_weight(args.w, args.w_scale, 0),
+                     args.dx.dim(0), args.dx.dim(1), 0, args.dy.dim(1), args.dx.into(), args.dx.as<T>());
   }
 };
 
@@ -122,17 +130,8 @@ template <class T>
 struct BackwardWeight {
   static void run(const Invocation& call) {
     const signature::scaled_linear::BackwardWeight<Arg> args(call.args);
-    const Side dy = by_columns(args.dy, args.dy_scale), x = by_columns(args.x, args.x_scale);
-    const int64_t out = args.dw.dim(0), in = args.dw.dim(1);
-    const bool add = args.dw.into() == Into::Accumulate;
-    T* dw = args.dw.as<T>();
-    for_each_tile(call, out, in, [&](int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
-      multiply_tile<T>(dy, row, num_rows, x, column, num_columns, 0, args.dy.dim(0),
-                       [&](int64_t i, int64_t j, T sum) {
-                         T& to = dw[(row + i) * in + column + j];
-                         to = add ? to + sum : sum;
-                       });
-    });
+    multiply_into<T>(call, by_columns(args.dy, args.dy_scale), by_columns(args.x, args.x_scale),
+                     args.dw.dim(0), args.dw.dim(1), 0, args.dy.dim(0), args.dw.into(), args.dw.as<T>());
   }
 };
 
@@ -142,18 +141,10 @@ void multiply_groups(const Invocation& call, const Arg& x, const Arg& x_scale, c
                      const Arg& w_scale, const Arg& offsets, const Arg& y) {
   const int32_t* begin = offsets.as<int32_t>();
   const int64_t width = y.dim(1);
-  T* to = y.as<T>();
-  const Side rows = by_rows(x, x_scale);
-  for (int64_t e = 0; e < w.dim(0); ++e) {
-    const Side expert = of_weight(w, w_scale, e);
-    for_each_tile(call, begin[e + 1] - begin[e], width,
-                  [&](int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
-                    row += begin[e];
-                    multiply_tile<T>(
-                        rows, row, num_rows, expert, column, num_columns, 0, x.dim(1),
-                        [&](int64_t i, int64_t j, T sum) { to[(row + i) * width + column + j] = sum; });
-                  });
-  }
+  for (int64_t e = 0; e < w.dim(0); ++e)
+    multiply_into<T>(call, by_rows(x, x_scale).from(begin[e]), of_weight(w, w_scale, e),
+                     begin[e + 1] - begin[e], width, 0, x.dim(1), Into::Overwrite,
+                     y.as<T>() + begin[e] * width);
 }
 
 template <class T>
@@ -176,18 +167,10 @@ struct GroupedBackwardWeight {
     const signature::scaled_grouped_linear::BackwardWeight<Arg> args(call.args);
     const Side dy = by_columns(args.dy, args.dy_scale), x = by_columns(args.x, args.x_scale);
     const int64_t E = args.dw.dim(0), out = args.dw.dim(1), in = args.dw.dim(2);
-    const bool add = args.dw.into() == Into::Accumulate;
     for_each_expert(args.offsets.as<int32_t>(), E, kFp8.align, [&](int64_t e, int64_t begin, int64_t rows) {
-      if (rows == 0 && add) return;
-      T* dw = args.dw.as<T>() + e * out * in;
-      const int64_t end = base::round_up(begin + rows, kFp8.align);
-      for_each_tile(call, out, in, [&](int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) {
-        multiply_tile<T>(dy, row, num_rows, x, column, num_columns, begin, end,
-                         [&](int64_t i, int64_t j, T sum) {
-                           T& to = dw[(row + i) * in + column + j];
-                           to = add ? to + sum : sum;
-                         });
-      });
+      if (rows == 0 && args.dw.into() == Into::Accumulate) return;
+      multiply_into<T>(call, dy, x, out, in, begin, base::round_up(begin + rows, kFp8.align), args.dw.into(),
+                       args.dw.as<T>() + e * out * in);
     });
   }
 };
