@@ -18,6 +18,9 @@
 namespace pleat::comm {
 namespace {
 
+// Before every line of ours; what others say of it begins with their own.
+constexpr std::string_view kSays = "pleat: ";
+
 double seconds_since(int64_t ns) { return static_cast<double>(steady_ns() - ns) * 1e-9; }
 
 bool is_message(const FlightEntry& e) { return e.operation >= Operation::Send; }
@@ -195,6 +198,8 @@ bool Watchdog::is_stopped(int rank) const {
   return view_.processes && flight && flight->process() != 0 && state_of(flight->process()) == 'T';
 }
 
+bool Watchdog::is_still(int rank) const { return is_stopped(rank) || (view_.silent && view_.silent(rank)); }
+
 void Watchdog::lose(int rank) { lost_[static_cast<size_t>(rank)] = true; }
 
 bool Watchdog::is_gone(int rank) const {
@@ -265,7 +270,7 @@ std::optional<Watchdog::Stuck> Watchdog::waits_for(int rank) const {
   const std::vector<FlightEntry> missing = view_.flights[static_cast<size_t>(rank)]->entries();
   for (int waiter = 0; waiter < static_cast<int>(view_.flights.size()); ++waiter) {
     const RankFlight* flight = view_.flights[static_cast<size_t>(waiter)];
-    if (waiter == rank || flight == nullptr) continue;
+    if (waiter == rank || flight == nullptr || is_still(waiter)) continue;
     for (const FlightEntry& e : flight->entries()) {
       if (e.state != FlightState::InFlight || arrival(missing, rank, e, waiter) == Arrival::Yes) continue;
       const std::vector<int> members = members_of({waiter, e});
@@ -318,13 +323,16 @@ Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) 
   for (size_t r = 0; r < calls.size(); ++r)
     if (view_.flights[r]) calls[r] = view_.flights[r]->entries();
   const auto in_flight = [](const FlightEntry& e) { return e.state == FlightState::InFlight; };
+  std::vector<char> still(calls.size());
+  for (size_t r = 0; r < calls.size(); ++r) still[r] = is_still(static_cast<int>(r)) ? 1 : 0;
   // 0: somebody is missing who waits for nobody, or makes another call; 1: a collective; 2: a message.
   const auto rank_of = [&](const Stuck& stuck) {
     for (const int member : members_of(stuck)) {
       const std::vector<FlightEntry>& theirs = calls[static_cast<size_t>(member)];
       const Arrival a = arrival(theirs, member, stuck.entry, stuck.rank);
       if (a == Arrival::OtherCall || (a == Arrival::No && view_.flights[static_cast<size_t>(member)] &&
-                                      std::none_of(theirs.begin(), theirs.end(), in_flight)))
+                                      (still[static_cast<size_t>(member)] != 0 ||
+                                       std::none_of(theirs.begin(), theirs.end(), in_flight))))
         return 0;
     }
     return is_message(stuck.entry) ? 2 : 1;
@@ -336,7 +344,7 @@ Watchdog::Stuck Watchdog::nearest_to_cause(Stuck best, double at_least_seconds) 
   };
   auto best_order = order(best);
   for (size_t r = 0; r < calls.size(); ++r) {
-    if (is_stopped(static_cast<int>(r))) continue;  // what it waits in is what it waited in then
+    if (still[r] != 0) continue;
     for (const FlightEntry& e : calls[r]) {
       const Stuck other{static_cast<int>(r), e};
       if (!in_flight(e) || waited(e) < at_least_seconds || !(order(other) < best_order)) continue;
@@ -409,7 +417,11 @@ void Watchdog::report(const std::string& table) {
     return;
   }
   // So that the others name what was first, and not this process, which ends because of it.
-  if (view_.self) view_.self->fail(table.substr(0, table.find('\n')));
+  if (view_.self) {
+    const size_t begin = table.starts_with(kSays) ? kSays.size() : 0;
+    view_.self->fail(table.substr(begin, table.find('\n') - begin));
+    if (view_.tell) view_.tell();
+  }
   uint32_t free = 0;
   const bool mine = view_.claim == nullptr || view_.claim->compare_exchange_strong(free, 1);
   if (mine) {

@@ -31,6 +31,10 @@ class Watchdog {
     RankFlight* self = nullptr;              // then: of this process, which says why it ends
     std::atomic<uint32_t>* claim = nullptr;  // shared; whoever takes it first writes the table
     std::function<std::string(int rank)> remark = {};  // more about a rank, for the table; may be empty
+    // What is known of a rank on another machine is old: it may have gone on since. May be empty.
+    std::function<bool(int rank)> silent = {};
+    // Tells other machines what `self` ends of, before it does. May be empty.
+    std::function<void()> tell = {};
   };
   Watchdog(View view, Options options);
   ~Watchdog();
@@ -68,6 +72,8 @@ class Watchdog {
   double waited(const FlightEntry& entry) const;
   bool is_gone(int rank) const;
   bool is_stopped(int rank) const;  // its process, by a signal
+  // What it is recorded to wait in says where it was, not what it waits in now.
+  bool is_still(int rank) const;
   std::vector<int> members_of(const Stuck& stuck) const;
   std::string rows(const std::optional<Stuck>& stuck) const;
   // "" unless groups are being opened: then one line with who has not come.

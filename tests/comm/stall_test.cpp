@@ -2,12 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstring>
 #include <thread>
 
 #include "base/error.h"
 #include "comm/comm_support.h"
 #include "comm/flight.h"
 #include "comm/local/local_world.h"
+#include "comm/watchdog.h"
 
 namespace pleat {
 namespace {
@@ -46,6 +48,41 @@ TEST(StallDeathTest, EndsWithCode75AndATableThatNamesWhoIsMissingAndWhere) {
               "1  yes +in group 'dp' all_reduce #1 stage 'second'(.|\n)*"
               "2  NOT ARRIVED  in no call; last was group 'dp' all_reduce #0 stage 'first'");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+// What a rank of another machine told last may be old. Taken for what it waits in now, it would hide who really waits.
+TEST(Stall, ARankThatFellSilentIsAwaitedAndDoesNotWait) {
+  const std::vector<int> all = {0, 1};
+  const auto call = [&](uint64_t sequence, const char* stage, double seconds_ago) {
+    comm::FlightEntry e;
+    e.group_hash = comm::group_hash("dp", all);
+    e.sequence = sequence;
+    e.started_ns = comm::steady_ns() - static_cast<int64_t>(seconds_ago * 1e9);
+    e.operation = comm::Operation::AllReduce;
+    e.state = comm::FlightState::InFlight;
+    std::strcpy(e.group, "dp");
+    std::strcpy(e.stage, stage);
+    return e;
+  };
+  comm::RankFlight own{}, far{};
+  own.start(0), far.start(0);
+  const comm::FlightEntry now = call(5, "now", 1), then = call(3, "then", 2);
+  own.mirror(comm::RankState::Running, "", std::span(&now, 1));
+  far.mirror(comm::RankState::Running, "", std::span(&then, 1));
+  for (const bool silent : {false, true}) {
+    comm::Watchdog::View view;
+    view.flights = {&own, &far};
+    view.own = {0};
+    view.silent = [silent](int rank) { return silent && rank == 1; };
+    comm::Watchdog watchdog(std::move(view), short_timeout(0));
+    watchdog.add_group("dp", all);
+    const std::string table = watchdog.find_stall(0.5);
+    EXPECT_NE(table.find(silent ? "stage 'now', 0 bytes: rank 0 has waited 1.0 s"
+                                : "stage 'then', 0 bytes: rank 1 has waited 2.0 s"),
+              std::string::npos)
+        << table;
+    EXPECT_EQ(table.find("   1  NOT ARRIVED") != std::string::npos, silent) << table;
+  }
 }
 
 // No time-out, but the process was asked to stop while a rank waits for one that never comes.

@@ -12,7 +12,7 @@ namespace pleat::comm::tcp {
 namespace {
 
 constexpr auto kInterval = std::chrono::milliseconds(250);
-constexpr double kSilent = 2;  // seconds after which it is worth a word
+constexpr double kSilent = 1;  // seconds: four signs of life that did not come
 
 // Clocks of machines differ: times travel as how long ago they were.
 struct Note {
@@ -52,22 +52,40 @@ void Mirrors::take(int rank, std::span<const std::byte> note) {
   flight(rank)->mirror(heard.state, heard.why, {heard.calls, n});
 }
 
+double Mirrors::seconds_silent(int rank) const {
+  if (!is_far(rank)) return 0;
+  return static_cast<double>(steady_ns() - heard_ns_[static_cast<size_t>(rank)]) * 1e-9;
+}
+
+bool Mirrors::is_silent(int rank) const { return seconds_silent(rank) >= kSilent; }
+
 std::string Mirrors::silence(int rank) const {
-  if (!is_far(rank)) return "";
-  const double seconds = static_cast<double>(steady_ns() - heard_ns_[static_cast<size_t>(rank)]) * 1e-9;
-  return seconds < kSilent ? "" : fmt::format("no sign of life for {:.1f} s", seconds);
+  return is_silent(rank) ? fmt::format("no sign of life for {:.1f} s", seconds_silent(rank)) : "";
 }
 
 Pulse::Pulse(Mesh& mesh, const RankFlight& own, std::vector<int> to)
     : mesh_(mesh), own_(own), to_(std::move(to)) {
   if (to_.empty()) return;
   thread_ = std::thread([this] {
-    for (;;) {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      const int asked = asked_;
+      lock.unlock();
       beat();
-      std::unique_lock lock(mutex_);
-      if (wake_.wait_for(lock, kInterval, [this] { return stopping_; })) return;
+      lock.lock();
+      beaten_ = asked;
+      wake_.notify_all();
+      wake_.wait_for(lock, kInterval, [&] { return stopping_ || asked_ != asked; });
     }
   });
+}
+
+void Pulse::last_beat(double seconds) {
+  if (to_.empty()) return;
+  std::unique_lock lock(mutex_);
+  ++asked_;
+  wake_.notify_all();
+  wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return beaten_ == asked_; });
 }
 
 Pulse::~Pulse() {

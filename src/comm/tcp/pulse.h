@@ -23,10 +23,14 @@ class Mirrors {
   RankFlight* flight(int rank) { return flights_[static_cast<size_t>(rank)].get(); }
   // What `Pulse` of that rank sent.
   void take(int rank, std::span<const std::byte> note);
+  // Whether it has not been heard for so long that it may be stopped or cut off.
+  bool is_silent(int rank) const;
   // "no sign of life for 12.3 s", or nothing.
   std::string silence(int rank) const;
 
  private:
+  double seconds_silent(int rank) const;
+
   std::vector<std::unique_ptr<RankFlight>> flights_;  // by rank; none for ranks of this machine
   std::unique_ptr<std::atomic<int64_t>[]> heard_ns_;
 };
@@ -38,7 +42,9 @@ class Pulse {
   ~Pulse();
   Pulse(const Pulse&) = delete;
   Pulse& operator=(const Pulse&) = delete;
-  void beat();  // at once
+  void beat();  // at once; waits where a connection takes nothing
+  // Has its own thread do so, and waits no longer than that: of a process that ends, whatever its connections do.
+  void last_beat(double seconds);
 
  private:
   Mesh& mesh_;
@@ -47,6 +53,7 @@ class Pulse {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
+  int asked_ = 0, beaten_ = 0;
   std::thread thread_;
 };
 

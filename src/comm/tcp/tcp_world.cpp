@@ -162,13 +162,15 @@ void run_tcp_rank(const tcp::Door& door, const Options& options,
   mesh.meet(near, kStartChannel + 2, start_seconds, starting, options.called_off);
   if (makes) memory->forget_name();
 
+  tcp::Pulse pulse(mesh, board.own(), far);
   Watchdog::View view = board.view(door.size);
   for (const int r : far) view.flights[static_cast<size_t>(r)] = mirrors.flight(r);
   view.remark = [&mirrors, &mesh](int rank) {
     const std::string why = mesh.why_lost(rank);
     return why.empty() ? mirrors.silence(rank) : why;
   };
-  tcp::Pulse pulse(mesh, board.own(), far);
+  view.tell = [&pulse] { pulse.last_beat(0.2); };
+  view.silent = [&mirrors](int rank) { return mirrors.is_silent(rank); };
   TcpEndpoint endpoint(mesh, door.size, board, std::move(view), options);
   {
     const std::lock_guard lock(mutex);
