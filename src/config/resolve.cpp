@@ -19,6 +19,8 @@ constexpr int64_t kByteVocabulary = 257;
 // the caches and still gives the head's matrix products full tiles.
 constexpr int64_t kLossChunkElements = int64_t{4} << 20;
 constexpr int64_t kLossChunkStep = 64;
+// On a GPU fewer rows leave most of it without work, whatever the vocabulary.
+constexpr int64_t kLossChunkOfGpu = 4096;
 
 using Reasons = std::map<std::string, std::string>;
 
@@ -69,8 +71,11 @@ void resolve_run(Config& c, Reasons& why) {
   TrainConfig& t = c.train;
   if (t.loss_chunk == 0 && c.model.vocab_size > 0) {
     const int64_t rows = kLossChunkElements / c.model.vocab_size / kLossChunkStep * kLossChunkStep;
-    t.loss_chunk = std::min(std::max(rows, kLossChunkStep), t.micro_batch * t.seq_len);
-    why["train.loss_chunk"] = "about 4 Mi logits at once, at most one microbatch";
+    const bool gpu = c.device.kind == "cuda";
+    t.loss_chunk =
+        std::min(std::max(rows, gpu ? kLossChunkOfGpu : kLossChunkStep), t.micro_batch * t.seq_len);
+    why["train.loss_chunk"] = gpu ? "about 4 Mi logits at once, at least 4096 rows, at most one microbatch"
+                                  : "about 4 Mi logits at once, at most one microbatch";
   }
   if (c.data.packing != "stream" && !c.asked.contains("data.packing"))
     why["data.packing"] = "all training data are conversations";

@@ -53,6 +53,9 @@ TEST(ConfigResolve, SchedulesAndChunks) {
   EXPECT_EQ(resolve(parse(kDense, large)).train.loss_chunk, 1024);
   EXPECT_EQ(resolve(parse(kDense, {"model.vocab_size=100000000", "train.seq_len=4096"})).train.loss_chunk,
             64);
+  const std::vector<std::string> gpu = {"device.kind=cuda", "model.vocab_size=150000", "train.seq_len=8192"};
+  EXPECT_EQ(resolve(parse(kDense, gpu)).train.loss_chunk, 4096);
+  EXPECT_EQ(resolve(parse(kDense, {"device.kind=cuda"})).train.loss_chunk, 128);  // one microbatch
 }
 
 TEST(ConfigResolve, APaddingTokenOutsideTheVocabularyOfTheTokenizerIsRefused) {
