@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/counted.h"
 #include "base/error.h"
@@ -49,14 +50,15 @@ void require_room(const std::string& folder, int64_t num_bytes) {
                     num_bytes, free);
 }
 
-// Files of the folder beside its weights that stay where they are.
-std::vector<std::string> left_behind(const std::string& folder, const std::vector<SmallFile>& copied) {
+// Files of the folder that are neither its weights nor copied.
+std::vector<std::string> left_behind(const safetensors::ModelFolder& folder,
+                                     const std::vector<SmallFile>& copied) {
+  std::set<std::string> known = {safetensors::kIndexFileName};
+  for (const safetensors::File& file : folder.files()) known.insert(fs::path(file.path()).filename());
+  for (const SmallFile& file : copied) known.insert(file.name);
   std::vector<std::string> out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (name.ends_with(".safetensors") || name == safetensors::kIndexFileName || find(copied, name)) continue;
-    out.push_back(name);
-  }
+  for (const auto& entry : fs::directory_iterator(folder.path()))
+    if (const std::string name = entry.path().filename(); !known.contains(name)) out.push_back(name);
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -107,7 +109,7 @@ class Conversion {
     result_.bytes_read = folder_.total_bytes();
     result_.bytes_written = written_;
     result_.notes = folder_.warnings();
-    if (const std::vector<std::string> left = left_behind(o_.model_folder, files_); !left.empty())
+    if (const std::vector<std::string> left = left_behind(folder_, files_); !left.empty())
       result_.notes.push_back(fmt::format(
           "not copied: {}{}",
           fmt::join(left.begin(), left.begin() + std::min<std::ptrdiff_t>(std::ssize(left), 8), ", "),

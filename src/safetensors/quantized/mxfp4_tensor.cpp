@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -14,7 +15,9 @@ namespace pleat::safetensors {
 namespace {
 
 constexpr int64_t kGroupBytes = 16, kGroup = 2 * kGroupBytes;
-constexpr int64_t kRowsAtOnce = 32;  // a cache line of every column
+constexpr int64_t kRowsAtOnce = 32;  // a cache line of a column
+
+static_assert(std::endian::native == std::endian::little, "the files are, and decode_expert writes them so");
 
 // The bf16 of every code under every scale but NaN. Each is exact: two bits of fraction at most, and bf16 has the
 // exponents of a float.
@@ -69,31 +72,39 @@ class Mxfp4Tensor final : public BlockTensor {
 
   void decode_expert(int64_t expert, const std::vector<std::byte>& codes,
                      const std::vector<std::byte>& scales, std::span<std::byte> out) const {
-    const Bf16OfCodes& table = bf16_of_codes();
-    const auto put = [&](int64_t row, int64_t column, uint16_t bf16) {
-      std::byte* to = out.data() + 2 * (column * rows_ + row);
-      to[0] = static_cast<std::byte>(bf16 & 0xFF);
-      to[1] = static_cast<std::byte>(bf16 >> 8);
-    };
-    for (int64_t begin = 0; begin < rows_; begin += kRowsAtOnce)
-      for (int64_t g = 0; g < groups_; ++g)
-        for (int64_t row = begin; row < std::min(begin + kRowsAtOnce, rows_); ++row) {
-          const int64_t group = row * groups_ + g;
-          const auto& values = table[std::to_integer<size_t>(scales[static_cast<size_t>(group)])];
-          unsigned largest = 0;
-          for (int64_t i = 0; i < kGroupBytes; ++i) {
-            const auto two = std::to_integer<unsigned>(codes[static_cast<size_t>(group * kGroupBytes + i)]);
-            const uint16_t low = values[two & 15], high = values[two >> 4];
-            largest = std::max({largest, low & 0x7FFFu, high & 0x7FFFu});
-            put(row, g * kGroup + 2 * i, low);
-            put(row, g * kGroup + 2 * i + 1, high);
-          }
-          if (largest >= 0x7F80u)
-            base::fail(
-                "{}: tensor {}: a code of the block at {} times its scale 2^{} is too large for a bfloat16",
-                codes_.file->path(), shown(codes_.tensor->name), shape_text(std::array{expert, row, g}),
-                std::to_integer<int>(scales[static_cast<size_t>(group)]) - 127);
-        }
+    // Transposed in a tile of its own: columns of `out` often lie a power of two apart, which few cache lines share.
+    std::array<std::array<uint16_t, kRowsAtOnce>, kGroup> tile;
+    for (int64_t begin = 0; begin < rows_; begin += kRowsAtOnce) {
+      const int64_t count = std::min(kRowsAtOnce, rows_ - begin);
+      for (int64_t g = 0; g < groups_; ++g) {
+        for (int64_t i = 0; i < count; ++i)
+          decode_group(expert, begin + i, g, codes, scales,
+                       [&](size_t column, uint16_t bf16) { tile[column][static_cast<size_t>(i)] = bf16; });
+        for (int64_t c = 0; c < kGroup; ++c)
+          std::memcpy(out.data() + 2 * ((g * kGroup + c) * rows_ + begin),
+                      tile[static_cast<size_t>(c)].data(), static_cast<size_t>(2 * count));
+      }
+    }
+  }
+
+  template <class Put>
+  void decode_group(int64_t expert, int64_t row, int64_t g, const std::vector<std::byte>& codes,
+                    const std::vector<std::byte>& scales, const Put& put) const {
+    static const Bf16OfCodes& table = bf16_of_codes();
+    const auto group = static_cast<size_t>(row * groups_ + g);
+    const auto scale = std::to_integer<size_t>(scales[group]);
+    unsigned largest = 0;
+    for (size_t i = 0; i < kGroupBytes; ++i) {
+      const auto two = std::to_integer<unsigned>(codes[group * kGroupBytes + i]);
+      const uint16_t low = table[scale][two & 15], high = table[scale][two >> 4];
+      largest = std::max({largest, low & 0x7FFFu, high & 0x7FFFu});
+      put(2 * i, low);
+      put(2 * i + 1, high);
+    }
+    if (largest >= 0x7F80u)
+      base::fail("{}: tensor {}: a code of the block at {} times its scale 2^{} is too large for a bfloat16",
+                 codes_.file->path(), shown(codes_.tensor->name), shape_text(std::array{expert, row, g}),
+                 static_cast<int>(scale) - 127);
   }
 
   const StoredTensor codes_, scales_;

@@ -23,6 +23,7 @@ constexpr const char* kWhatIsRead =
 bool has(const json& object, const char* key) { return object.contains(key) && !object[key].is_null(); }
 
 std::string cut(const json& value) {
+  if (value.is_string()) return shown(value.get<std::string>());
   return shown(value.dump(-1, ' ', true, json::error_handler_t::replace));
 }
 
