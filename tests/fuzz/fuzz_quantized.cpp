@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ using safetensors::ElementType;
 void require(bool holds) {
   if (!holds) std::abort();
 }
+
+struct Folder {
+  char path_[32] = "/tmp/pleat-fuzz-XXXXXX";
+  std::string path = ::mkdtemp(path_);
+  ~Folder() { std::filesystem::remove_all(path); }
+};
 
 std::string header_of(const safetensors::Scheme& scheme) {
   if (scheme.method == safetensors::Scheme::Method::Mxfp4)
@@ -76,12 +83,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (int i = 0; i < 8; ++i) file[static_cast<size_t>(i)] = static_cast<char>(header_bytes >> 8 * i);
   file += input.substr(std::min(at, input.size()));
 
-  static const std::string folder = [] {
-    char name[] = "/tmp/pleat-fuzz-XXXXXX";
-    require(::mkdtemp(name) != nullptr);
-    return std::string(name);
-  }();
-  const std::string path = folder + "/model.safetensors";
+  static const Folder folder;
+  const std::string path = folder.path + "/model.safetensors";
   std::ofstream(path, std::ios::binary) << file;
   try {
     const safetensors::File opened = safetensors::File::open(path);
@@ -89,7 +92,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const safetensors::TensorInfo& tensor : opened.tensors()) stored.push_back({&opened, &tensor});
     std::sort(stored.begin(), stored.end(),
               [](const auto& a, const auto& b) { return a.tensor->name < b.tensor->name; });
-    const safetensors::BlockTensors found = safetensors::find_block_tensors(scheme, stored, folder);
+    const safetensors::BlockTensors found = safetensors::find_block_tensors(scheme, stored, folder.path);
     require(found.consumed.size() == stored.size());
     for (const auto& tensor : found.tensors) try {
         read_all(*tensor);
