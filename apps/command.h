@@ -41,6 +41,7 @@ void add_data_inspect(CLI::App& command, Action& chosen);
 void add_probe(CLI::App& command, Action& chosen);
 void add_import(CLI::App& command, Action& chosen);
 void add_export(CLI::App& command, Action& chosen);
+void add_convert(CLI::App& command, Action& chosen);
 void add_upcycle(CLI::App& command, Action& chosen);
 void add_bench(CLI::App& command, Action& chosen);
 void add_bench_kernels(CLI::App& command, Action& chosen);

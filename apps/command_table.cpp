@@ -37,6 +37,7 @@ constexpr Command kCommands[] = {
      add_probe},
     {"import", "Make a run of a Hugging Face model: a config and a checkpoint to train from", add_import},
     {"export", "Write the newest checkpoint of a run as a Hugging Face model folder", add_export},
+    {"convert", "Dequantize the weights of a model folder (fp8, mxfp4) into a new one", add_convert},
     {"upcycle", "Make a Mixture of Experts of a dense model", add_upcycle},
     {"bench", "Measure against a ceiling or a peer", add_bench},
     {"bench kernels", "Every GPU kernel against the ceiling that binds it", add_bench_kernels},

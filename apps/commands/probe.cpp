@@ -35,6 +35,7 @@ void add_probe(CLI::App& command, Action& chosen) {
   c->callback([o, &chosen] {
     chosen = [o] {
       const exchange::ProbeResult r = exchange::probe(*o);
+      if (!r.note.empty()) fmt::print(stderr, "note: {}\n", r.note);
       fmt::print("loss {:.9g}", r.loss);
       if (r.has_aux_loss) fmt::print(", auxiliary loss {:.9g} (before its coefficient)", r.aux_loss);
       fmt::print("; {} tensors written to {}\n", r.num_tensors, o->out_path);

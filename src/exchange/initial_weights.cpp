@@ -75,6 +75,7 @@ struct InitialWeights::Source {
   std::string folder;
   config::Config config;  // resolved
   std::string tokenizer;
+  std::string note;  // of a model folder: how its weights are stored where not as numbers
 
   Source(const InitOptions& o) : folder(o.source) {
     if (fs::exists(folder + "/" + config::kRecordName)) {
@@ -87,7 +88,9 @@ struct InitialWeights::Source {
     } else if (fs::exists(folder + "/config.json")) {
       if (!o.step.empty())
         base::fail("--step {}: '{}' is no run folder and has no checkpoints", o.step, folder);
-      config = family::read_model_config(folder).config;
+      const family::FamilyConfig described = family::read_model_config(folder);
+      config = described.config;
+      note = family::quantization_note(described);
       if (config.model.num_mtp_layers > 0 && !has_mtp_tensors(safetensors::ModelFolder::open(folder), config))
         config.model.num_mtp_layers = 0;
       config = config::resolve(config);
@@ -157,6 +160,7 @@ InitialWeights::InitialWeights(const InitOptions& options, const std::string& co
     remark_ = fmt::format("{}", fmt::join(source_->reading->chosen.remarks(), "\n"));
   } else {
     remark_ = fmt::format("using the weights of {}", options.source);
+    if (!source_->note.empty()) remark_ += "\nnote: " + source_->note;
   }
 }
 

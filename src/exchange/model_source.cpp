@@ -122,7 +122,10 @@ ModelSource open_folder(const std::string& folder, const ModelSourceOptions& o) 
   if (!o.step.empty()) base::fail("--step {}: '{}' is no run folder and has no checkpoints", o.step, folder);
   ModelSource out;
   out.folder = folder;
-  config::Config plain = family::read_model_config(folder).config;
+  const family::FamilyConfig described = family::read_model_config(folder);
+  if (const std::string note = family::quantization_note(described); !note.empty())
+    out.remarks.push_back("note: " + note);
+  config::Config plain = described.config;
   plain.model.num_mtp_layers = 0;  // they serve training
   out.config = config::resolve(config::parse(config::to_toml(plain), overrides(o, plain), folder));
   out.tokenizer = o.tokenizer;

@@ -196,6 +196,7 @@ ProbeResult probe(const ProbeOptions& o) {
   const int64_t L = c.model.num_layers;
 
   ProbeResult result;
+  result.note = family::quantization_note(model);
   const auto is_wanted = [&](const program::Value& v) {
     if (v.name == "mb0.embedded" || v.name == "mb0.final_normed") return true;
     if (v.microbatch != 0 || v.layer < 0) return false;

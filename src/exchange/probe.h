@@ -28,6 +28,7 @@ struct ProbeResult {
       0;  // auxiliary losses of the model's routers, before coefficients; 0 where there are none
   bool has_aux_loss = false;
   int64_t num_tensors = 0;
+  std::string note;  // how the weights are stored where not as numbers; or empty
 };
 
 // Tokens: a safetensors file with `input_ids` [B, S] (I64 or I32). Writes logits [B,S,V], loss [1] (labels =

@@ -98,6 +98,8 @@ TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dty
     description = describe(trained);
   }
   auto json = nlohmann::ordered_json::parse(description.json);
+  if (json.erase("quantization_config") > 0)
+    description.json = json.dump(2) + "\n";  // weights are plain here
   if (constexpr const char* key = "num_nextn_predict_layers"; without_mtp && json.contains(key)) {
     json[key] = 0;
     description.json = json.dump(2) + "\n";

@@ -63,7 +63,9 @@ Description upcycled_config(const family::FamilyConfig& dense, const std::string
   j["router_aux_loss_coef"] = 0.001;
   // Routers that start from random rows are trained next, and balanced.
   j["output_router_logits"] = true;
-  for (const char* key : {"mlp_bias", "pretraining_tp", "layer_types", "max_window_layers"}) j.erase(key);
+  for (const char* key :
+       {"mlp_bias", "pretraining_tp", "layer_types", "max_window_layers", "quantization_config"})
+    j.erase(key);
   if (target == "mixtral") {
     if (!o.normalized)
       base::fail(

@@ -30,13 +30,19 @@ bool is_left_out_mtp(const std::string& name, const family::FamilyConfig& m) {
 }
 
 bool same_numbers(const safetensors::ModelFolder& folder, const std::string& a, const std::string& b) {
-  const auto read = [&](const std::string& name) {
-    const safetensors::TensorInfo& info = folder.at(name);
-    std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
-    folder.read(name, raw);
-    return raw;
-  };
-  return folder.at(a).type == folder.at(b).type && read(a) == read(b);
+  const safetensors::TensorInfo &one = folder.at(a), &other = folder.at(b);
+  if (one.type != other.type || one.shape != other.shape) return false;
+  std::vector<std::byte> left, right;
+  const int64_t piece_bytes = std::max(folder.piece_bytes(a), folder.piece_bytes(b));
+  for (int64_t at = 0; at < one.num_bytes(); at += piece_bytes) {
+    const auto size = static_cast<size_t>(std::min(piece_bytes, one.num_bytes() - at));
+    left.resize(size);
+    right.resize(size);
+    folder.read(a, at, left);
+    folder.read(b, at, right);
+    if (left != right) return false;
+  }
+  return true;
 }
 
 const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, const std::string& name) {
@@ -64,10 +70,17 @@ template <class T>
 void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, const model::Parameter& p,
                 std::span<std::byte> out) {
   const safetensors::TensorInfo& info = folder.at(piece.name);
-  std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
-  folder.read(piece.name, raw);
   std::vector<T> numbers(static_cast<size_t>(info.num_elements()));
-  safetensors::decode(info.type, raw, std::span<T>(numbers));
+  std::vector<std::byte> raw;
+  const int64_t size = safetensors::size_of(info.type);
+  const int64_t piece_elements = folder.piece_bytes(piece.name) / size;
+  for (int64_t at = 0; at < info.num_elements(); at += piece_elements) {
+    const int64_t count = std::min(piece_elements, info.num_elements() - at);
+    raw.resize(static_cast<size_t>(count * size));
+    folder.read(piece.name, at * size, raw);
+    safetensors::decode(info.type, raw,
+                        std::span<T>(numbers).subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
+  }
   refuse_non_finite<T>(folder, info, numbers);
   family::piece_into_parameter(piece, p, numbers.data(), reinterpret_cast<T*>(out.data()));
 }
@@ -92,8 +105,10 @@ LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyC
         faults.push_back(
             fmt::format("'{}' is {}, needed {}", piece.name, shape_of(info->shape), shape_of(piece.shape)));
       else if (!safetensors::is_convertible(info->type))
-        faults.push_back(fmt::format("'{}' has element type {}, needed BF16, F16, F32 or F64", piece.name,
-                                     safetensors::name_of(info->type)));
+        faults.push_back(
+            fmt::format("'{}' has element type {}, needed BF16, F16, F32 or F64, or codes that "
+                        "quantization_config of config.json describes",
+                        piece.name, safetensors::name_of(info->type)));
       used.insert(piece.name);
     }
     plan.pieces.emplace_back(&p, std::move(pieces));

@@ -1,15 +1,13 @@
 #include "family/family.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/error.h"
-#include "base/foreign_text.h"
-#include "base/regular_file.h"
 #include "family/check_description.h"
 #include "family/config_reader.h"
 #include "family/descriptions.h"
+#include "safetensors/config_json.h"
+#include "safetensors/quantized/scheme.h"
 
 namespace pleat::family {
 
@@ -39,18 +37,14 @@ void read_softmax_router(const ConfigReader& in, config::Config& c, bool normali
   c.moe.renormalize_single = normalised && c.moe.top_k == 1;
 }
 
+std::string quantization_note(const FamilyConfig& model) {
+  if (model.quantization.empty()) return {};
+  return fmt::format("weights are stored as {}, and dequantized as they are read", model.quantization);
+}
+
 FamilyConfig parse_model_config(const std::string& text, const std::string& source,
                                 const std::vector<std::string>& sets) {
-  if (text.size() > (1 << 20)) base::fail("{} has {} bytes; at most 1 MiB is read", source, text.size());
-  base::refuse_lfs_pointer(text, source);
-  base::refuse_deep_json(text, 32, source);
-  nlohmann::json json;
-  try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& e) {
-    base::fail("{}: broken JSON: {}", source, base::json_fault(e.what()));
-  }
-  if (!json.is_object()) base::fail("{} holds {}; a JSON object is needed", source, json.type_name());
+  const nlohmann::json json = safetensors::parse_config(text, source);
   ConfigReader reader(json, source);
   FamilyConfig out;
   if (!reader.has("model_type")) base::fail("{}: key 'model_type' is missing", source);
@@ -69,8 +63,8 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
     out.notes.push_back("the experts are not used: every layer is dense");
   }
   if (reader.real("attention_dropout", 0) != 0) out.notes.push_back("attention_dropout is not used");
-  if (reader.has("quantization_config"))
-    base::fail("{}: quantised checkpoints are not supported; convert the weights to bf16 first", source);
+  out.quantization = safetensors::read_scheme(json, source).text();
+  if (const std::string note = quantization_note(out); !note.empty()) out.notes.push_back(note);
   out.num_mtp_declared = out.config.model.num_mtp_layers;
   // The text form and back: keys, ranges and combinations are checked exactly as for a config a person wrote.
   out.config = config::parse(config::to_toml(out.config), sets, source);
@@ -78,13 +72,7 @@ FamilyConfig parse_model_config(const std::string& text, const std::string& sour
 }
 
 FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets) {
-  const std::string path = folder + "/config.json";
-  base::require_regular(path);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) base::fail("cannot open '{}': a model folder needs a config.json", path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return parse_model_config(text.str(), path, sets);
+  return parse_model_config(safetensors::read_config_text(folder), folder + "/config.json", sets);
 }
 
 }  // namespace pleat::family

@@ -41,10 +41,13 @@ const Family& find_family(std::string_view model_type);
 struct FamilyConfig {
   const Family* family = nullptr;
   config::Config config;
-  double aux_coef = 0;             // router_aux_loss_coef, whether or not the file trains with it
-  int64_t num_mtp_declared = 0;    // layers of multi-token prediction the file names, before `sets`
+  double aux_coef = 0;           // router_aux_loss_coef, whether or not the file trains with it
+  int64_t num_mtp_declared = 0;  // layers of multi-token prediction the file names, before `sets`
+  std::string quantization;  // how weights are stored where not as numbers (safetensors::Scheme); or empty
   std::vector<std::string> notes;  // settings that have no meaning here, by name
 };
+// "weights are stored as ..., and dequantized as they are read"; empty where they are numbers. Among the notes.
+std::string quantization_note(const FamilyConfig& model);
 FamilyConfig read_model_config(const std::string& folder, const std::vector<std::string>& sets = {});
 FamilyConfig parse_model_config(const std::string& json_text, const std::string& source,
                                 const std::vector<std::string>& sets = {});

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@ struct Ended {
   int signal = 0;   // that signal
   std::string out;  // standard output
   std::string err;
+  int64_t peak_bytes = 0;  // most memory it had resident
 };
 
 // `pleat ARGUMENTS...` (or another program) with its output in files below `folder`.
@@ -64,7 +66,8 @@ class PleatProcess {
 
   bool running() {
     int status = 0;
-    if (pid_ >= 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) note(status);
+    rusage used{};
+    if (pid_ >= 0 && ::wait4(pid_, &status, WNOHANG, &used) == pid_) note(status, used);
     return pid_ >= 0;
   }
 
@@ -80,14 +83,16 @@ class PleatProcess {
 
   Ended wait() {
     int status = 0;
-    if (pid_ >= 0 && ::waitpid(pid_, &status, 0) == pid_) note(status);
+    rusage used{};
+    if (pid_ >= 0 && ::wait4(pid_, &status, 0, &used) == pid_) note(status, used);
     ended_.out = read_file(out_);
     ended_.err = read_file(err_);
     return ended_;
   }
 
  private:
-  void note(int status) {
+  void note(int status, const rusage& used) {
+    ended_.peak_bytes = static_cast<int64_t>(used.ru_maxrss) * 1024;
     if (WIFEXITED(status)) ended_.code = WEXITSTATUS(status);
     if (WIFSIGNALED(status)) ended_.signal = WTERMSIG(status);
     pid_ = -1;

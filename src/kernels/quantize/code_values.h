@@ -1,18 +1,13 @@
-// The values of all codes of E4M3, for loops that decode.
+// Codes of recipe fp8 in loops that decode: the value of each, and where an expert's rows begin.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
-#include "tensor/few_bits.h"
+#include "tensor/code_values.h"
 
 namespace pleat::kernels {
 
-inline constexpr std::array<float, 256> kE4m3Values = [] {
-  std::array<float, 256> out{};
-  for (uint32_t c = 0; c < 256; ++c) out[c] = static_cast<float>(tensor::E4M3::value(c));
-  return out;
-}();
+using tensor::kE4m3Values;
 
 // Where each expert's rows begin in column codes of recipe fp8: at multiples of `align`.
 template <class Offsets, class Visit>
