@@ -84,8 +84,9 @@ void PartReader::read(const std::string& name, std::span<const Part> parts, std:
 
 void Loaded::verify() const { verify({0, manifest_.tensors.size()}); }
 
-void Loaded::verify(TensorRange range) const {
-  const std::vector<base::Sha256Digest> digests = digest_tensors(*vfs_, path_, manifest_, index_, range);
+void Loaded::verify(TensorRange range, const std::function<void(int64_t)>& progress) const {
+  const std::vector<base::Sha256Digest> digests =
+      digest_tensors(*vfs_, path_, manifest_, index_, range, progress);
   for (size_t i = 0; i < digests.size(); ++i)
     if (digests[i] != manifest_.tensors[range.begin + i].sha256)
       fail_digest(manifest_.tensors[range.begin + i]);

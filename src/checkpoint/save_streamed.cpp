@@ -233,9 +233,7 @@ class StreamedSaver {
 
   static void step(const StreamWatch& watch, StreamProgress& progress, int64_t count) {
     progress.done += count;
-    if (watch.progress) watch.progress(progress);
-    if (watch.stop && watch.stop())
-      base::fail_with(ExitCode::Retry, "stopped; what was written stays, and the same command goes on with it");
+    watch.tell(progress);
   }
 
   base::Vfs& vfs_;
@@ -247,6 +245,11 @@ class StreamedSaver {
 };
 
 }  // namespace
+
+void StreamWatch::tell(const StreamProgress& now) const {
+  if (progress) progress(now);
+  if (stop && stop()) base::fail_with(ExitCode::Retry, "stopped: {}", stopped);
+}
 
 SaveResult save_streamed(base::Vfs& vfs, const std::string& directory, const StreamedState& state,
                          const Pour& pour, const SaveOptions& options, const StreamWatch& watch) {

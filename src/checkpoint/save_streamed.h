@@ -40,7 +40,7 @@ using Sink = std::function<void(std::span<const std::byte>)>;
 using Pour = std::function<void(const std::string& tensor, int64_t begin, const Sink& sink)>;
 
 struct StreamProgress {
-  enum Phase { Write, ReadBack } phase = Write;
+  enum Phase { Write, ReadBack } phase = Write;  // ReadBack: of anything that is read to be compared
   int64_t done = 0, total = 0;  // bytes of this phase
   int64_t found = 0;            // of `done`: what an earlier process has written
 };
@@ -49,6 +49,11 @@ struct StreamWatch {
   std::function<void(const StreamProgress&)> progress = {};  // every block
   // Asked every block: whether to stop. Then the save throws ExitCode::Retry, and can be gone on with.
   std::function<bool()> stop = {};
+  // What becomes of the work where it is asked to stop, for the message.
+  std::string stopped = "what was written stays, and the same command goes on with it";
+
+  // Both of the above.
+  void tell(const StreamProgress& now) const;
 };
 
 // What fails because of the bytes themselves (bad input, Storage from the read-back) removes what was written; after

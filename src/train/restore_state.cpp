@@ -139,21 +139,19 @@ void restore_state(const Loaded& loaded, std::span<const Target> targets) {
   read_all(loaded, targets, names);
 }
 
-void restore_weights(const Loaded& loaded, std::span<const Target> targets) {
-  std::vector<Target> there;
-  for (const Target& target : targets) {
-    if (target.name.ends_with(".router.expert_bias") && !find(loaded, target.name)) {
-      std::fill(target.bytes.begin(), target.bytes.end(), std::byte{0});
-      continue;
-    }
-    there.push_back(target);
-  }
-  const std::set<std::string> names = names_of(std::span<const Target>(there));
-  for (const Expected& e : expected_in(loaded, std::span<const Target>(there), names))
+PartRestorer PartRestorer::of_weights(const Loaded& loaded, std::span<const Expected> weights) {
+  std::vector<Expected> there;
+  std::copy_if(weights.begin(), weights.end(), std::back_inserter(there), [&](const Expected& e) {
+    return !e.name.ends_with(".router.expert_bias") || find(loaded, e.name);
+  });
+  std::set<std::string> names = names_of(std::span<const Expected>(there));
+  for (const Expected& e : expected_in(loaded, std::span<const Expected>(there), names))
     if (loaded.tensor(e.name).shape != e.shape)
       base::fail("{}: '{}' has another shape than the model", loaded.path(), e.name);
-  read_all(loaded, there, names);
+  return PartRestorer(loaded, std::move(names));
 }
+
+bool PartRestorer::has(const std::string& name) const { return names_.contains(name); }
 
 PartRestorer::PartRestorer(const Loaded& loaded, std::span<const Expected> state)
     : loaded_(loaded), names_(names_of(state)), reader_(loaded), rest_reader_(loaded) {
