@@ -154,7 +154,7 @@ ImportResult import_model(const ImportOptions& o) {
   try {
     fs::create_directories(copied_files_folder(o.run_folder));
     for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
-    saved = state.save(weights, o.watch);
+    saved = state.save(weights, o.watch, {.max_shard_bytes = o.max_shard_bytes});
   } catch (const base::Error& error) {
     if (error.code() == base::ExitCode::BadInput) place.undo();
     throw;

@@ -13,6 +13,8 @@ struct ImportOptions {
   std::string model_folder;
   std::string run_folder;         // new or empty, or of the same import, which was cut short
   std::vector<std::string> sets;  // "section.key=value" on top of what the family says
+  // Of the checkpoint: what lies between two places that an import can go on from.
+  int64_t max_shard_bytes = checkpoint::SaveOptions().max_shard_bytes;
   checkpoint::StreamWatch watch = {};
 };
 

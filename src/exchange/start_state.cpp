@@ -26,7 +26,8 @@ StartState::StartState(const config::Config& config, const std::vector<model::Pa
   }
 }
 
-checkpoint::SaveResult StartState::save(StartWeights& from, const checkpoint::StreamWatch& watch) const {
+checkpoint::SaveResult StartState::save(StartWeights& from, const checkpoint::StreamWatch& watch,
+                                        const checkpoint::SaveOptions& options) const {
   checkpoint::StreamedState state;
   for (const checkpoint::Expected& e : weights_) {
     const StartWeights::Kept kept = from.kept(e.name, e.dtype);
@@ -40,13 +41,13 @@ checkpoint::SaveResult StartState::save(StartWeights& from, const checkpoint::St
   const std::string& directory = config_.checkpoint.dir;
   base::make_folders(directory);
   base::PosixVfs vfs;
-  require_space(directory, checkpoint::bytes_to_stream(vfs, directory, state, {}), "the checkpoint");
+  require_space(directory, checkpoint::bytes_to_stream(vfs, directory, state, options), "the checkpoint");
   return checkpoint::save_streamed(
       vfs, directory, state,
       [&](const std::string& name, int64_t begin, const checkpoint::Sink& sink) {
         from.pour(name, begin, sink);
       },
-      {}, watch);
+      options, watch);
 }
 
 }  // namespace pleat::exchange

@@ -21,7 +21,8 @@ class StartState {
   const std::vector<checkpoint::Expected>& weights() const { return weights_; }
   // Into config.checkpoint.dir, which is made. One that was cut short is gone on with (checkpoint/save_streamed.h). Throws
   // before the first byte where the disk has no room.
-  checkpoint::SaveResult save(StartWeights& from, const checkpoint::StreamWatch& watch) const;
+  checkpoint::SaveResult save(StartWeights& from, const checkpoint::StreamWatch& watch,
+                              const checkpoint::SaveOptions& options = {}) const;
 
  private:
   config::Config config_;
