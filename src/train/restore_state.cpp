@@ -112,31 +112,26 @@ void convert(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std:
     convert_as<float>(raw, part, to, out);
 }
 
-void read_all(const Loaded& loaded, std::span<const Target> targets, const std::set<std::string>& names) {
-  for (const Target& target : targets) {
-    const Source source = source_of(loaded, target.name, target.dtype, names);
-    if (source.part == Source::Bits) {
-      loaded.read_tensor(source.name, target.bytes);
-      continue;
-    }
-    const auto bytes_of = [&](const std::string& name) {
-      std::vector<std::byte> bytes(static_cast<size_t>(loaded.tensor(name).length));
-      loaded.read_tensor(name, bytes);
-      return bytes;
-    };
-    Raw raw{loaded.tensor(source.name).dtype, bytes_of(source.name), {}};
-    if (source.part == Source::Joined) raw.rest = bytes_of(source.name + std::string(kRest));
-    convert(raw, source.part, target.dtype, target.bytes);
-  }
-}
-
 }  // namespace
 
 void restore_state(const Loaded& loaded, std::span<const Target> targets) {
   const std::set<std::string> names = names_of(targets);
   checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
   loaded.verify();
-  read_all(loaded, targets, names);
+  PartRestorer converted(loaded, names);
+  for (const Target& target : targets) {
+    if (const Source source = source_of(loaded, target.name, target.dtype, names); source.part == Source::Bits) {
+      loaded.read_tensor(source.name, target.bytes);
+      continue;
+    }
+    // A piece at a time, each block of which is checked again: nothing of the tensor's size beside the state.
+    constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+    const auto length = static_cast<int64_t>(target.bytes.size());
+    for (int64_t at = 0; at < length; at += kBytesAtOnce) {
+      const Part part{at, at, std::min(kBytesAtOnce, length - at)};
+      converted.read(target.name, target.dtype, {&part, 1}, target.bytes);
+    }
+  }
 }
 
 PartRestorer PartRestorer::of_weights(const Loaded& loaded, std::span<const Expected> weights) {

@@ -34,6 +34,7 @@ class PartRestorer {
             std::span<std::byte> out);
 
  private:
+  friend void restore_state(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);
   PartRestorer(const checkpoint::Loaded& loaded, std::set<std::string> names)
       : loaded_(loaded), names_(std::move(names)), reader_(loaded), rest_reader_(loaded) {}
 

@@ -37,6 +37,13 @@ class Stream : public ::testing::Test {
     export_model({at(family + "-whole"), at(family + "-" + dtype), dtype, int64_t{1} << 30, true});
     return at(family + "-" + dtype);
   }
+  void write(const std::string& run, const std::string& out, const checkpoint::StreamWatch& watch = {}) const {
+    ExportOptions o;
+    o.run_folder = run;
+    o.model_folder = at(out);
+    o.watch = watch;
+    export_model(o);
+  }
   checkpoint::Loaded step_0(const std::string& run) {
     return checkpoint::open_step(vfs_, at(run) + "/checkpoints", 0);
   }
@@ -86,7 +93,7 @@ TEST_P(StreamedFamily, TheRunIsTheSame) {
     int64_t weight_bytes = 0;
     for (const auto& [name, tensor] : tensors_of(source)) weight_bytes += static_cast<int64_t>(tensor.second.size());
     EXPECT_EQ(streamed.manifest().stream_length(), weight_bytes) << "native types, and no zeros";
-    EXPECT_GE(held.manifest().stream_length(), 3 * weight_bytes);
+    EXPECT_GT(2 * held.manifest().stream_length(), 5 * weight_bytes);
     if (dtype == "f32") {
       EXPECT_EQ(streamed.state_sha256(), held.state_sha256());
     }
@@ -161,7 +168,7 @@ TEST_F(Stream, AStoppedImportIsNoRunAndGoesOn) {
     EXPECT_FALSE(fs::exists(run + "/config.toml") || fs::exists(run + "/asked.toml"));
     EXPECT_FALSE(fs::exists(run + "/checkpoints/step-0"));
     EXPECT_TRUE(fs::exists(run + "/IMPORT"));
-    EXPECT_NE(message_of([&] { export_model({run, at("out")}); }), "");
+    EXPECT_NE(message_of([&] { write(run, "out"); }), "");
     EXPECT_NE(message_of([&] { import_model({golden_folder("olmoe"), run, {}}); }).find("holds an import of '"),
               std::string::npos);
     int64_t found = 0;
@@ -208,12 +215,12 @@ TEST_F(Stream, WhatAKilledExportLeftGoes) {
   fs::create_directories(at("out"));
   std::ofstream(at("out/.pleat-1073741824-3.tmp")) << "half";
   std::ofstream(at("out/.pleat-1-3.tmp")) << "half";
-  EXPECT_NE(message_of([&] { export_model({at("run"), at("out")}); }).find("process 1 is writing into"),
+  EXPECT_NE(message_of([&] { write(at("run"), "out"); }).find("process 1 is writing into"),
             std::string::npos);
   fs::remove(at("out/.pleat-1-3.tmp"));
-  EXPECT_THROW(export_model({.run_folder = at("run"), .model_folder = at("out"), .watch = stop_at(1000)}), base::Error);
+  EXPECT_THROW(write(at("run"), "out", stop_at(1000)), base::Error);
   EXPECT_TRUE(fs::is_empty(at("out")));
-  export_model({at("run"), at("out")});
+  write(at("run"), "out");
   EXPECT_EQ(tensors_of(at("out")), tensors_of(golden_folder("llama")));
 }
 
