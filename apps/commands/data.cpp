@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "base/standard_streams.h"
 #include "report/console.h"
@@ -22,7 +23,14 @@ void Meter::show(double done, double total, std::string_view text) {
   const double now = seconds();
   if (now - last_shown_ < (rewrites_ ? 0.2 : 5.0)) return;
   last_shown_ = now;
-  std::string line = fmt::format("{:3.0f} %  {}", total > 0 ? 100 * done / total : 100, text);
+  const double share = total > 0 ? done / total : 1;
+  std::string line = fmt::format("{:3.0f} %  {}", 100 * share, text);
+  if (rewrites_) {
+    constexpr int kBar = 20;
+    const int full = static_cast<int>(kBar * std::clamp(share, 0.0, 1.0));
+    line.insert(5, fmt::format("  [{}{}]", std::string(static_cast<size_t>(full), '#'),
+                               std::string(static_cast<size_t>(kBar - full), '-')));
+  }
   if (done > 0 && done < total && now > 1)
     line += fmt::format("  {} left", report::format_duration(now / done * (total - done)));
   const size_t width = report::terminal_width();

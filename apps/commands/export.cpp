@@ -3,6 +3,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
+#include "commands/model_meter.h"
 #include "exchange/export.h"
 #include "report/format.h"
 #include "run/place.h"
@@ -26,7 +27,10 @@ void add_export(CLI::App& command, Action& chosen) {
   c->callback([o, &chosen] {
     chosen = [o] {
       run::require_run_folder(o->run_folder);
+      ModelMeter meter("exporting", "no model was written");
+      o->watch = meter.watch();
       const exchange::ExportResult r = exchange::export_model(*o);
+      meter.finish();
       for (const std::string& remark : r.remarks) fmt::print(stderr, "{}\n", remark);
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
       fmt::print("{} of step {} ({}): {} as {}, {} in {}\n", r.model_type, r.step, r.checkpoint_path,

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "commands/model_meter.h"
 #include "exchange/initial_weights.h"
 #include "train/loop.h"
 
@@ -51,7 +52,11 @@ void add_train(CLI::App& command, Action& chosen) {
       const exchange::InitialWeights weights(a->init, a->config.path, a->config.sets);
       if (!a->options.quiet) fmt::print(stderr, "{}\n", weights.remark());
       a->options.write_origin = [&](const config::Config& used) { weights.write_origin(used); };
-      a->options.write_start = [&](const config::Config& used) { weights.write(used); };
+      a->options.write_start = [&](const config::Config& used) {
+        if (a->options.quiet) return weights.write(used, quiet_watch());
+        ModelMeter meter("writing the start", "", true);
+        weights.write(used, meter.watch());
+      };
       return static_cast<int>(train::run_training(weights.config(), a->options).code);
     };
   });

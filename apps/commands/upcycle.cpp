@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "command.h"
+#include "commands/model_meter.h"
 #include "exchange/upcycle.h"
 #include "report/format.h"
 
@@ -41,7 +42,10 @@ void add_upcycle(CLI::App& command, Action& chosen) {
   add_example(*c, "pleat upcycle my-dense-model --out my-moe --experts 16 --top-k 4 --granularity 2");
   c->callback([o, &chosen] {
     chosen = [o] {
+      ModelMeter meter("writing", "no model was written");
+      o->watch = meter.watch();
       const exchange::UpcycleResult r = exchange::upcycle(*o);
+      meter.finish();
       const exchange::UpcycleStart& s = r.start;
       for (const std::string& note : r.notes) fmt::print(stderr, "note: {}\n", note);
       fmt::print("{}: {} parameters, {} per token (dense: {}); {} tensors, {} in {} file{}\n", r.model_type,

@@ -138,8 +138,8 @@ std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory
                   directory);
 }
 
-Chosen choose(base::Vfs& vfs, const std::string& directory, const Which& which) {
-  std::optional<Chosen> chosen = choose_if_any(vfs, directory, which);
+Chosen choose(base::Vfs& vfs, const std::string& directory, const Which& which, const Verify& verify) {
+  std::optional<Chosen> chosen = choose_if_any(vfs, directory, which, verify);
   if (!chosen) base::fail("'{}' holds no checkpoint", directory);
   return std::move(*chosen);
 }

@@ -52,13 +52,15 @@ struct Chosen {
 std::optional<Chosen> choose_if_any(base::Vfs& vfs, const std::string& directory, const Which& which = {},
                                     const Verify& verify = verify_alone);
 // The same; that there is none is an error.
-Chosen choose(base::Vfs& vfs, const std::string& directory, const Which& which = {});
+Chosen choose(base::Vfs& vfs, const std::string& directory, const Which& which = {},
+              const Verify& verify = verify_alone);
 
 // A checkpoint together with the disk it is read from, for readers that keep it.
 struct Reading {
   base::PosixVfs vfs;
   Chosen chosen;
-  Reading(const std::string& directory, const Which& which) : chosen(choose(vfs, directory, which)) {}
+  Reading(const std::string& directory, const Which& which, const Verify& verify = verify_alone)
+      : chosen(choose(vfs, directory, which, verify)) {}
   Reading(const Reading&) = delete;
 };
 

@@ -49,13 +49,14 @@ void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) cons
     base::fail("tensor '{}' of checkpoint '{}' has {} bytes; the buffer has {}", name, path_, entry.length,
                out.size());
   const Part all{0, 0, entry.length};
+  if (entry.zero) return std::memset(out.data(), 0, out.size()), void();
   PartReader(*this).read(name, {&all, 1}, out);
   if (base::sha256(out) != entry.sha256) fail_digest(entry);
 }
 
 void PartReader::read(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) {
   const TensorEntry& entry = loaded_.tensor(name);
-  if (walked_ != &entry) {
+  if (walked_ != &entry && !entry.zero) {
     const auto tensor_idx = static_cast<size_t>(&entry - loaded_.manifest_.tensors.data());
     walk_.emplace(loaded_.manifest_, loaded_.index_, tensor_idx, loaded_.path_);
     walked_ = &entry;
@@ -66,6 +67,10 @@ void PartReader::read(const std::string& name, std::span<const Part> parts, std:
         !fits(part.out_begin, static_cast<int64_t>(out.size())))
       base::fail("{} bytes of tensor '{}' from {} to {}: outside of its {} bytes or of the buffer's {}",
                  part.count, name, part.tensor_begin, part.out_begin, entry.length, out.size());
+    if (entry.zero) {
+      std::fill_n(out.begin() + part.out_begin, part.count, std::byte{0});
+      continue;
+    }
     for (int64_t done = 0; done < part.count;) {
       const TensorWalk::Piece piece = walk_->at(part.tensor_begin + done);
       blocks_.read_in_turn(walk_->num_read_in_turn());
@@ -79,8 +84,9 @@ void PartReader::read(const std::string& name, std::span<const Part> parts, std:
 
 void Loaded::verify() const { verify({0, manifest_.tensors.size()}); }
 
-void Loaded::verify(TensorRange range) const {
-  const std::vector<base::Sha256Digest> digests = digest_tensors(*vfs_, path_, manifest_, index_, range);
+void Loaded::verify(TensorRange range, const std::function<void(int64_t)>& progress) const {
+  const std::vector<base::Sha256Digest> digests =
+      digest_tensors(*vfs_, path_, manifest_, index_, range, progress);
   for (size_t i = 0; i < digests.size(); ++i)
     if (digests[i] != manifest_.tensors[range.begin + i].sha256)
       fail_digest(manifest_.tensors[range.begin + i]);

@@ -35,8 +35,8 @@ class Loaded {
 
   // Reads everything once: headers, block checksums, digests of slices and tensors.
   void verify() const;
-  // The same of some tensors: what one of several ranks does.
-  void verify(TensorRange range) const;
+  // The same of some tensors: what one of several ranks does. `progress` hears of the bytes that were read.
+  void verify(TensorRange range, const std::function<void(int64_t)>& progress = {}) const;
 
  private:
   friend Loaded open(base::Vfs& vfs, const std::string& path);

@@ -41,7 +41,7 @@ void check_scalars(const Map& map, const char* what, const std::string& path) {
 void check_tensors(const Manifest& manifest, const std::string& path) {
   if (static_cast<int64_t>(manifest.tensors.size()) > kMaxTensors)
     base::fail("{}: {} tensors; at most {} are allowed", path, manifest.tensors.size(), kMaxTensors);
-  int64_t offset = 0;
+  int64_t offset = 0, num_bytes = 0;
   const std::string* before = nullptr;
   for (const TensorEntry& tensor : manifest.tensors) {
     check_name(tensor.name, "a tensor", path);
@@ -60,9 +60,15 @@ void check_tensors(const Manifest& manifest, const std::string& path) {
     if (!rows)
       base::fail("{}: tensor '{}' of {} bytes cannot have rows of {}", path, tensor.name, tensor.length,
                  tensor.row_bytes);
-    offset = base::checked_add(offset, tensor.length, "bytes of all tensors");
-    if (offset > kMaxSize) base::fail("{}: the tensors have more than {} bytes", path, kMaxSize);
+    if (tensor.zero && tensor.length == 0)
+      base::fail("{}: tensor '{}' is called all zero and has no bytes", path, tensor.name);
+    offset = base::checked_add(offset, tensor.stored_length(), "bytes of all tensors");
+    num_bytes = base::checked_add(num_bytes, tensor.length, "bytes of all tensors");
+    if (num_bytes > kMaxSize) base::fail("{}: the tensors have more than {} bytes", path, kMaxSize);
   }
+  if ((num_bytes - offset) / kMaxZerosPerByte > offset)
+    base::fail("{}: {} bytes of zeros beside {} bytes that are stored; at most {} for each are allowed", path,
+               num_bytes - offset, offset, kMaxZerosPerByte);
 }
 
 }  // namespace
@@ -140,6 +146,7 @@ std::string print_manifest(const Manifest& manifest) {
     add("  \"parent\": null,\n");
   add("  \"state_sha256\": \"{}\",\n  \"block_bytes\": {},\n", base::to_hex(manifest.state_sha256),
       manifest.block_bytes);
+  if (manifest.version >= kStreamedVersion) add("  \"mark\": \"{:016x}\",\n", manifest.mark);
   add_map("integers", manifest.integers, [](int64_t v) { return v; });
   add_map("reals", manifest.reals,
           [](double v) { return fmt::format("\"{:016x}\"", std::bit_cast<uint64_t>(v)); });
@@ -153,7 +160,7 @@ std::string print_manifest(const Manifest& manifest) {
     if (old)
       add("\"offset\": {}, \"length\": {}, ", t.offset, t.length);
     else
-      add("\"length\": {}, \"row_bytes\": {}, ", t.length, t.row_bytes);
+      add("\"length\": {}, \"row_bytes\": {}, {}", t.length, t.row_bytes, t.zero ? "\"zero\": true, " : "");
     add("\"sha256\": \"{}\"}}", base::to_hex(t.sha256));
     separator = ",";
   }

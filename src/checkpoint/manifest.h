@@ -8,6 +8,10 @@
 //
 // Version 1 had one writer and no slices: its stream is all tensors in ascending order of names, each one row and one
 // slice. It is read as that.
+//
+// Version 3 is of a state that was never in memory as a whole (save_streamed.h). A tensor of it may be all zero, with
+// no slice and no byte in the stream; and its mark is given, because it must be known before the first digest is.
+// Whatever else is saved stays version 2.
 #pragma once
 
 #include <optional>
@@ -18,8 +22,10 @@
 
 namespace pleat::checkpoint {
 
-inline constexpr int64_t kFormatVersion = 2;  // written
-inline constexpr int64_t kOldestVersion = 1;  // read
+inline constexpr int64_t kFormatVersion = 2;    // written by save
+inline constexpr int64_t kStreamedVersion = 3;  // written by save_streamed
+inline constexpr int64_t kOldestVersion = 1;    // read, and all up to
+inline constexpr int64_t kNewestVersion = 3;
 inline constexpr int64_t kMaxNameBytes = 1024;
 inline constexpr int64_t kMaxTextBytes = int64_t{16} << 20;
 inline constexpr int64_t kMaxTensors = 1'000'000;
@@ -30,17 +36,22 @@ inline constexpr int64_t kMaxRank = 16;
 inline constexpr int64_t kMaxBlockBytes = int64_t{64} << 20;
 inline constexpr int64_t kMaxManifestBytes = int64_t{1} << 30;
 inline constexpr int64_t kMaxSize = int64_t{1} << 53;
+// Bytes of zeros for one that is stored: more than any optimizer has, and so a small file cannot ask for a year of
+// hashing.
+inline constexpr int64_t kMaxZerosPerByte = 64;
 inline constexpr char kManifestName[] = "MANIFEST";
 
 struct TensorEntry {
   std::string name;
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
-  int64_t offset;  // in all tensors, one after the other
+  int64_t offset;  // in all tensors, one after the other, without those that are all zero
   int64_t length;
   int64_t row_bytes;          // divides the length; 0 where that is 0
-  base::Sha256Digest sha256;  // of the tensor's bytes
+  base::Sha256Digest sha256;  // of the tensor's bytes, also where they are all zero
+  bool zero = false;          // every byte is, and none is stored
 
+  int64_t stored_length() const { return zero ? 0 : length; }
   int64_t num_rows() const { return row_bytes == 0 ? 0 : length / row_bytes; }
 };
 
@@ -85,10 +96,10 @@ struct Manifest {
   std::vector<TensorEntry> tensors;
   std::vector<SliceEntry> slices;  // in the order of the stream
   std::vector<ShardEntry> shards;
-  uint64_t mark = 0;  // of this checkpoint, in every header of its files
+  uint64_t mark = 0;  // of this checkpoint, in every header of its files; from version 3 on in the text
 
   int64_t stream_length() const {
-    return tensors.empty() ? 0 : tensors.back().offset + tensors.back().length;
+    return tensors.empty() ? 0 : tensors.back().offset + tensors.back().stored_length();
   }
 };
 
@@ -100,7 +111,7 @@ Manifest describe(const StateView& state);
 // The digest state_sha256() returns, from the table alone.
 base::Sha256Digest digest_of_state(const Manifest& manifest);
 
-// Fills in what follows from the rest: offsets, the slices of version 1, where slices start, the mark.
+// Fills in what follows from the rest: offsets, the slices of version 1, where slices start, the mark up to version 2.
 void complete(Manifest& manifest, const std::string& path);
 
 std::string print_manifest(const Manifest& manifest);

@@ -23,6 +23,7 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     std::vector<const char*> keys = {"format",   "version", "step",  "parent",  "state_sha256", "block_bytes",
                                      "integers", "reals",   "texts", "tensors", "shards"};
     if (!is_old()) keys.push_back("slices");
+    if (is_streamed()) keys.push_back("mark");
     require_keys(root_keys_, keys, "the manifest");
     return std::move(manifest_);
   }
@@ -31,7 +32,10 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     if (at_ == At::Root && key_ == "parent") return true;
     refuse("null");
   }
-  bool boolean(bool) override { refuse("a boolean"); }
+  bool boolean(bool value) override {
+    if (at_ != At::Tensor || key_ != "zero" || !is_streamed() || !value) refuse("a boolean");
+    return manifest_.tensors.back().zero = true;
+  }
   bool number_integer(number_integer_t value) override { return on_integer(value); }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > static_cast<uint64_t>(INT64_MAX)) fail_here("{} does not fit in 63 bits", value);
@@ -79,11 +83,13 @@ class ManifestReader : public nlohmann::json_sax<Json> {
       case At::Parent:
         require_keys(entry_keys_, {"step", "sha256"}, "the parent");
         break;
-      case At::Tensor:
-        require_keys(entry_keys_,
-                     {"name", "dtype", "shape", "length", is_old() ? "offset" : "row_bytes", "sha256"},
-                     fmt::format("tensor {}", manifest_.tensors.size() - 1));
+      case At::Tensor: {
+        std::vector<const char*> keys = {
+            "name", "dtype", "shape", "length", is_old() ? "offset" : "row_bytes", "sha256"};
+        if (manifest_.tensors.back().zero) keys.push_back("zero");
+        require_keys(entry_keys_, keys, fmt::format("tensor {}", manifest_.tensors.size() - 1));
         return enter(At::Tensors);
+      }
       case At::Slice:
         require_keys(entry_keys_, {"tensor", "row_begin", "row_end", "byte_begin", "byte_end", "sha256"},
                      fmt::format("slice {}", manifest_.slices.size() - 1));
@@ -162,6 +168,7 @@ class ManifestReader : public nlohmann::json_sax<Json> {
 
   // The version comes before anything that depends on it, as the writer puts it.
   bool is_old() const { return manifest_.version == 1; }
+  bool is_streamed() const { return manifest_.version >= kStreamedVersion; }
 
   template <class... Args>
   [[noreturn]] void fail_here(fmt::format_string<Args...> format, Args&&... args) const {
@@ -197,10 +204,10 @@ class ManifestReader : public nlohmann::json_sax<Json> {
       case At::Root:
         if (key_ == "version") {
           if (value < kOldestVersion) fail_here("there is no format version {}", value);
-          if (value > kFormatVersion)
+          if (value > kNewestVersion)
             throw NotForUs(
                 fmt::format("{}: written by a newer Pleat, in format version {}; this one reads {} to {}",
-                            path_, value, kOldestVersion, kFormatVersion));
+                            path_, value, kOldestVersion, kNewestVersion));
           return manifest_.version = value, true;
         }
         if (key_ == "step") return manifest_.step = size(), true;
@@ -254,12 +261,13 @@ class ManifestReader : public nlohmann::json_sax<Json> {
           return true;
         }
         if (key_ == "state_sha256") return digest(manifest_.state_sha256);
+        if (key_ == "mark" && is_streamed()) return manifest_.mark = bits_from_hex("mark", value), true;
         break;
       case At::Parent:
         if (key_ == "sha256") return digest(manifest_.parent->manifest_sha256);
         break;
       case At::Reals:
-        return manifest_.reals[key_] = real_from_hex(value), true;
+        return manifest_.reals[key_] = std::bit_cast<double>(bits_from_hex("real", value)), true;
       case At::Texts:
         return manifest_.texts[key_] = value, true;
       case At::Tensor: {
@@ -287,7 +295,7 @@ class ManifestReader : public nlohmann::json_sax<Json> {
     refuse("a string");
   }
 
-  double real_from_hex(const std::string& text) const {
+  uint64_t bits_from_hex(const char* what, const std::string& text) const {
     uint64_t bits = 0;
     bool good = text.size() == 16;
     for (const char c : text) {
@@ -295,8 +303,8 @@ class ManifestReader : public nlohmann::json_sax<Json> {
       good = good && (is_digit || is_letter);
       bits = bits << 4 | static_cast<uint64_t>(is_digit ? c - '0' : (c - 'a' + 10) & 15);
     }
-    if (!good) fail_here("real '{}' does not hold 16 lower-case hex digits", key_);
-    return std::bit_cast<double>(bits);
+    if (!good) fail_here("{} '{}' does not hold 16 lower-case hex digits", what, key_);
+    return bits;
   }
 
   const std::string& path_;

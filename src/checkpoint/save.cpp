@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/hash.h"
 #include "checkpoint/best.h"
+#include "checkpoint/commit.h"
 #include "checkpoint/damage.h"
 #include "checkpoint/directory.h"
 #include "checkpoint/load.h"
@@ -52,7 +53,7 @@ class Saver {
   }
 
   SaveResult run() {
-    make_directory();
+    make_directory(vfs_, directory_);
     Listing listing = list_checkpoints(vfs_, directory_);
     // Without a committed checkpoint nobody has yet made sure that the directory itself is durable.
     if (listing.steps.empty()) vfs_.fsync_dir(base::parent_path(directory_));
@@ -68,12 +69,13 @@ class Saver {
     try {
       write_shards(temporary);
       read_back();
-      write_manifest(temporary);
+      result_.manifest_sha256 = base::to_hex(digest_of_manifest(print_manifest(manifest_)));
+      result_.num_bytes += write_manifest(vfs_, temporary, manifest_, options_.max_file_attempts);
     } catch (...) {
-      discard(temporary);
+      discard(vfs_, temporary);
       throw;
     }
-    commit(temporary);
+    commit(vfs_, directory_, temporary, result_.path);
     replace_hint(vfs_, directory_, kLatestName, step_name(manifest_.step) + "\n", listing.leftovers,
                  result_.warnings);
     point_best(listing.leftovers);
@@ -146,14 +148,6 @@ class Saver {
   void settle_digest(const std::string& what) {
     manifest_.state_sha256 = digest_of_state(manifest_);
     check_contents(manifest_, what);
-  }
-
-  void make_directory() {
-    const std::optional<base::FileStat> found = vfs_.stat(directory_);
-    if (!found)
-      vfs_.mkdir(directory_);
-    else if (found->kind != base::FileKind::Directory)
-      base::fail("cannot save checkpoints in '{}': not a directory", directory_);
   }
 
   // True when step-N holds this very state; false when it is damaged; throws when it holds another.
@@ -250,50 +244,6 @@ class Saver {
     settle_digest("state to be saved");
     result_.state_sha256 = base::to_hex(manifest_.state_sha256);
     warn_if_unchanged();
-  }
-
-  void write_manifest(const std::string& temporary) {
-    const std::string text = print_manifest(manifest_);
-    result_.manifest_sha256 = base::to_hex(digest_of_manifest(text));
-    result_.num_bytes += static_cast<int64_t>(text.size());
-    write_durably(vfs_, base::join_path(temporary, kManifestName), options_.max_file_attempts,
-                  [&](base::File& file) { file.write(std::as_bytes(std::span(text))); });
-    vfs_.fsync_dir(temporary);
-    // Exactly these files, of these lengths.
-    if (const Loaded loaded = open(vfs_, temporary);
-        base::to_hex(loaded.manifest_sha256()) != result_.manifest_sha256)
-      base::fail_with(ExitCode::Storage, "{}: another manifest was written", loaded.path());
-  }
-
-  // Frees the space at once if it can; the next save tries again.
-  void discard(const std::string& temporary) {
-    try {
-      vfs_.remove_all(temporary);
-    } catch (const std::exception&) {
-      // The error that led here is the one to report.
-    }
-  }
-
-  void commit(const std::string& temporary) {
-    try {
-      vfs_.rename(temporary, result_.path);
-    } catch (const base::Error&) {
-      discard(temporary);
-      throw;
-    }
-    try {
-      vfs_.fsync_dir(directory_);
-    } catch (const base::Error& error) {
-      // Not known to be durable, so it must not be seen. Its files stay until a later fsync of the directory
-      // holds: the rename may still be the one that survives.
-      try {
-        vfs_.rename(result_.path, temporary);
-      } catch (const base::Error& second) {
-        base::fail_with(ExitCode::Storage, "{}; '{}' is complete but may not survive a power loss ({})",
-                        error.what(), result_.path, second.what());
-      }
-      throw;
-    }
   }
 
   void point_best(std::vector<std::string>& taken) {

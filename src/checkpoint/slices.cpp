@@ -154,6 +154,7 @@ void check_slices(const Manifest& manifest, const std::string& path) {
                  manifest.tensors.size());
     const TensorEntry& t = manifest.tensors[static_cast<size_t>(s.tensor_idx)];
     const Rectangle& r = s.where;
+    if (t.zero) base::fail("{}: slice {} is of tensor '{}', which is all zero and stored nowhere", path, i, t.name);
     if (r.row_begin < 0 || r.row_begin >= r.row_end || r.row_end > t.num_rows() || r.byte_begin < 0 ||
         r.byte_begin >= r.byte_end || r.byte_end > t.row_bytes)
       base::fail(
@@ -161,7 +162,8 @@ void check_slices(const Manifest& manifest, const std::string& path) {
           path, i, r.row_begin, r.row_end, r.byte_begin, r.byte_end, t.name, t.num_rows(), t.row_bytes);
   }
   const SliceIndex index(manifest);
-  for (size_t t = 0; t < manifest.tensors.size(); ++t) TensorWalk(manifest, index, t, path).check();
+  for (size_t t = 0; t < manifest.tensors.size(); ++t)
+    if (!manifest.tensors[t].zero) TensorWalk(manifest, index, t, path).check();
 }
 
 }  // namespace pleat::checkpoint

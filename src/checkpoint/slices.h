@@ -48,7 +48,7 @@ class SliceIndex {
 // where slices overlap or leave a gap.
 class TensorWalk {
  public:
-  // All outlive this. `path` is for messages.
+  // All outlive this. `path` is for messages. Not of a tensor that is all zero: it has no slices.
   TensorWalk(const Manifest& manifest, const SliceIndex& index, size_t tensor_idx, const std::string& path);
 
   struct Piece {

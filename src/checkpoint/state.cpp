@@ -126,7 +126,7 @@ void complete(Manifest& manifest, const std::string& path) {
     }
   } else {
     int64_t offset = 0;
-    for (TensorEntry& t : manifest.tensors) t.offset = offset, offset = add(offset, t.length);
+    for (TensorEntry& t : manifest.tensors) t.offset = offset, offset = add(offset, t.stored_length());
   }
   int64_t start = 0;
   for (SliceEntry& s : manifest.slices) {
@@ -137,6 +137,7 @@ void complete(Manifest& manifest, const std::string& path) {
     s.start = start;
     start = add(start, length);
   }
+  if (manifest.version >= kStreamedVersion) return;
   manifest.mark = mark_from(manifest.version == 1 ? manifest.state_sha256 : digest_of_slices(manifest));
 }
 

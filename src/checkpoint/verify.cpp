@@ -22,13 +22,40 @@ TensorRange range_for(const Manifest& manifest, int rank, int size) {
   return {first_at(rank), first_at(rank + 1)};
 }
 
+std::map<int64_t, base::Sha256Digest> digests_of_zeros(const std::set<int64_t>& lengths) {
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
+  const std::vector<std::byte> zeros(
+      static_cast<size_t>(lengths.empty() ? 0 : std::min(*lengths.rbegin(), kAtOnce)));
+  std::map<int64_t, base::Sha256Digest> out;
+  base::Sha256 hash;
+  int64_t at = 0;
+  for (const int64_t length : lengths) {
+    while (at < length) {
+      const int64_t count = std::min(length - at, kAtOnce);
+      hash.update(std::span(zeros).first(static_cast<size_t>(count)));
+      at += count;
+    }
+    out[length] = hash.digest();
+  }
+  return out;
+}
+
 std::vector<base::Sha256Digest> digest_tensors(base::Vfs& vfs, const std::string& path,
                                                const Manifest& manifest, const SliceIndex& index,
-                                               TensorRange range) {
+                                               TensorRange range,
+                                               const std::function<void(int64_t)>& progress) {
   BlockReader reader(vfs, path, manifest);
   std::vector<base::Sha256Digest> out;
+  std::set<int64_t> zeros;
+  for (size_t t = range.begin; t < range.end; ++t)
+    if (manifest.tensors[t].zero) zeros.insert(manifest.tensors[t].length);
+  const std::map<int64_t, base::Sha256Digest> zero_digests = digests_of_zeros(zeros);
   for (size_t t = range.begin; t < range.end; ++t) {
     const TensorEntry& tensor = manifest.tensors[t];
+    if (tensor.zero) {
+      out.push_back(zero_digests.at(tensor.length));
+      continue;
+    }
     const bool whole = index.of(t).size() == 1;  // then the digest of its slice is its own
     TensorWalk walk(manifest, index, t, path);
     base::Sha256 all;
@@ -46,6 +73,7 @@ std::vector<base::Sha256Digest> digest_tensors(base::Vfs& vfs, const std::string
         if (!whole) all.update(bytes);
         const auto count = static_cast<int64_t>(bytes.size());
         piece.stored += count, piece.inside += count, piece.count -= count, at += count;
+        if (progress) progress(count);
       }
       if (piece.inside < slice.where.length()) continue;
       last = hash.digest();

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/save_streamed.h"
+
 namespace pleat::exchange {
 
 struct ExportOptions {
@@ -17,6 +19,7 @@ struct ExportOptions {
   bool check = false;        // read everything back and compare bit for bit
   bool without_mtp = false;  // leave layers of multi-token prediction out
   std::string step = {};     // which checkpoint (checkpoint::parse_which)
+  checkpoint::StreamWatch watch = {};
 };
 
 struct ExportResult {
@@ -30,7 +33,8 @@ struct ExportResult {
 // From one checkpoint. The config.json is the source's where the run was imported (with
 // another dtype when asked for) and must still describe the model; else one that does is made
 // (exchange/describe.h). Correction biases stay F32. A number that is not finite in the dtype asked for is an
-// error. Memory: one parameter and one tensor.
+// error. Memory: what exchange/parameter_stream.h says. Nothing has its final name before all of it is
+// written, and config.json comes last. What a killed export left in the folder is removed by the next.
 ExportResult export_model(const ExportOptions& options);
 
 }  // namespace pleat::exchange

@@ -4,11 +4,14 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/posix_vfs.h"
+#include "base/terminal_text.h"
 #include "config/run_files.h"
 #include "config/schema.h"
 #include "exchange/balancing.h"
 #include "exchange/source_files.h"
 #include "exchange/start_state.h"
+#include "exchange/start_weights.h"
 #include "exchange/weights.h"
 #include "model/decoder.h"
 #include "model/parameters.h"
@@ -49,10 +52,69 @@ std::string family_text(const config::Config& c) {
   return out;
 }
 
+constexpr char kMarkName[] = "IMPORT";
+
+// The run's folder while an import is at work in it.
+class ImportPlace {
+ public:
+  // Writes nothing.
+  ImportPlace(const std::string& run_folder, const std::string& model_folder)
+      : folder_(run_folder),
+        mark_(base::join_path(run_folder, kMarkName)),
+        source_(fs::weakly_canonical(fs::absolute(model_folder)).string()) {
+    if (!vfs_.stat(mark_)) {
+      require_new_folder(folder_, "an import");
+      return;
+    }
+    if (fs::exists(base::join_path(folder_, config::kAskedName)))
+      base::fail("'{}' is not empty: it is a run; an import needs a new or empty folder", folder_);
+    const std::string begun = base::read_file(vfs_, mark_, kMostMarkBytes);
+    if (begun != source_ + "\n")
+      base::fail(
+          "'{}' holds an import of '{}' that was cut short; the same command goes on with it. Remove the folder, or "
+          "choose another, to import '{}'",
+          folder_, base::terminal_text(begun.substr(0, begun.find('\n'))), model_folder);
+    goes_on_ = true;
+  }
+  ~ImportPlace() {
+    if (lock_ >= 0) vfs_.close(lock_, mark_);
+  }
+  ImportPlace(const ImportPlace&) = delete;
+
+  void begin() {
+    made_ = !fs::exists(folder_);
+    fs::create_directories(folder_);
+    if (!goes_on_) write_small_file(folder_, {kMarkName, source_ + "\n"});
+    const base::Lock lock = vfs_.try_lock(mark_, base::LockKind::Exclusive);
+    if (lock.outcome == base::Lock::Busy)
+      base::fail("another import is at work in '{}'; wait for it, or choose another folder", folder_);
+    if (lock.outcome == base::Lock::Held) lock_ = lock.file;
+    // Of the one that was cut short: the folder may hold others by now.
+    fs::remove_all(copied_files_folder(folder_));
+  }
+  // Leaves the folder as it was found. Never throws: the error that led here is the one to report.
+  void undo() noexcept {
+    std::error_code ignored;
+    fs::remove_all(copied_files_folder(folder_), ignored);
+    fs::remove(base::join_path(folder_, "checkpoints"), ignored);  // where nothing else is in it
+    fs::remove(mark_, ignored);
+    if (made_) fs::remove(folder_, ignored);
+  }
+  void done() { vfs_.unlink(mark_); }
+
+ private:
+  static constexpr int64_t kMostMarkBytes = 1 << 16;
+
+  base::PosixVfs vfs_;
+  std::string folder_, mark_, source_;
+  bool goes_on_ = false, made_ = false;
+  int lock_ = -1;
+};
+
 }  // namespace
 
 ImportResult import_model(const ImportOptions& o) {
-  require_new_folder(o.run_folder, "an import");
+  ImportPlace place(o.run_folder, o.model_folder);
   family::FamilyConfig model = family::read_model_config(o.model_folder);
   const safetensors::ModelFolder folder = safetensors::ModelFolder::open(o.model_folder);
   config::Config asked = model.config;
@@ -83,12 +145,20 @@ ImportResult import_model(const ImportOptions& o) {
   model.config = c;
 
   const std::vector<model::Parameter> table = model::make_parameters(c);
-  StartState state(c, table);
-  const LoadReport loaded = load_weights(folder, model, table, state.targets());
+  const StartState state(c, table);
+  FolderWeights weights(folder, model, table);
+  const LoadReport& loaded = weights.report();
 
-  fs::create_directories(copied_files_folder(o.run_folder));
-  for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
-  const checkpoint::SaveResult saved = state.save();
+  place.begin();
+  checkpoint::SaveResult saved;
+  try {
+    fs::create_directories(copied_files_folder(o.run_folder));
+    for (const SmallFile& file : files) write_small_file(copied_files_folder(o.run_folder), file);
+    saved = state.save(weights, o.watch, {.max_shard_bytes = o.max_shard_bytes});
+  } catch (const base::Error& error) {
+    if (error.code() == base::ExitCode::BadInput) place.undo();
+    throw;
+  }
   // A default, or what has no effect, does not count as asked: another key that changes that must not have it
   // refused.
   for (const config::Key& key : config::schema())
@@ -96,6 +166,7 @@ ImportResult import_model(const ImportOptions& o) {
       asked.asked.erase(key.path);
   config::write_run_files(asked, asked, c);
   train::own_checkpoints(c);
+  place.done();
 
   ImportResult out;
   out.model_type = model.family->model_type;
@@ -103,6 +174,7 @@ ImportResult import_model(const ImportOptions& o) {
   const model::ParameterCount count = model::count_parameters(c, table);
   out.num_parameters = count.total + count.mtp;
   out.checkpoint_path = saved.path;
+  out.num_bytes = saved.num_bytes;
   out.notes = model.notes;
   out.balancing_note = balancing_note(described, c);
   out.tokenizer_note = tokenizer_note(o.model_folder, c, c.data.tokenizer == own_tokenizer);

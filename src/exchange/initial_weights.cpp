@@ -14,9 +14,9 @@
 #include "config/schema.h"
 #include "exchange/source_files.h"
 #include "exchange/start_state.h"
+#include "exchange/start_weights.h"
 #include "exchange/weights.h"
 #include "model/parameters.h"
-#include "train/restore_state.h"
 
 namespace pleat::exchange {
 namespace {
@@ -100,12 +100,18 @@ struct InitialWeights::Source {
     }
   }
 
-  void fill(const config::Config& used, const std::vector<model::Parameter>& table,
-            const std::vector<checkpoint::Target>& targets) const {
-    if (reading) return train::restore_weights(reading->chosen.loaded, targets);
+  checkpoint::SaveResult save(const StartState& state, const config::Config& used,
+                              const std::vector<model::Parameter>& table,
+                              const checkpoint::StreamWatch& watch) const {
+    if (reading) {
+      CheckpointWeights weights(reading->chosen.loaded, state.weights());
+      return state.save(weights, watch);
+    }
     family::FamilyConfig described = family::read_model_config(folder);
     described.config = used;
-    load_weights(safetensors::ModelFolder::open(folder), described, table, targets);
+    const safetensors::ModelFolder opened = safetensors::ModelFolder::open(folder);
+    FolderWeights weights(opened, described, table);
+    return state.save(weights, watch);
   }
 
   std::vector<SmallFile> files() const {
@@ -170,11 +176,10 @@ void InitialWeights::write_origin(const config::Config& used) const {
   run::write_origin(used.log.run_dir, origin_);
 }
 
-void InitialWeights::write(const config::Config& used) const {
+void InitialWeights::write(const config::Config& used, const checkpoint::StreamWatch& watch) const {
   PLEAT_CHECK(source_, "the run goes on");
   const std::vector<model::Parameter> table = model::make_parameters(used);
-  StartState state(used, table);
-  source_->fill(used, table, state.targets());
+  const StartState state(used, table);
   const std::string copied = copied_files_folder(used.log.run_dir);
   const std::vector<SmallFile> files = source_->files();
   if (!files.empty()) fs::create_directories(copied);
@@ -183,7 +188,7 @@ void InitialWeights::write(const config::Config& used) const {
     for (const SmallFile& file : read_small_files(copied))
       if (!find(files, file.name)) fs::remove(copied + "/" + file.name);
   run::Origin origin = origin_;
-  const checkpoint::SaveResult saved = state.save();
+  const checkpoint::SaveResult saved = source_->save(state, used, table, watch);
   if (origin.state_sha256.empty()) {
     origin.state_sha256 = saved.state_sha256;
     run::write_origin(used.log.run_dir, origin);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/save_streamed.h"
 #include "config/config.h"
 #include "run/origin.h"
 
@@ -35,8 +36,8 @@ class InitialWeights {
   // origin.json into the run folder of `used`, which is config() resolved. Before asked.toml: a run that is there
   // without its weights must know that it needs them.
   void write_origin(const config::Config& used) const;
-  // The source's small files and the checkpoint of step 0.
-  void write(const config::Config& used) const;
+  // The source's small files and the checkpoint of step 0, tensor by tensor (exchange/start_state.h).
+  void write(const config::Config& used, const checkpoint::StreamWatch& watch = {}) const;
 
  private:
   struct Source;

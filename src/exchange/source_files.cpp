@@ -1,5 +1,10 @@
 #include "exchange/source_files.h"
 
+#include <signal.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -94,7 +99,19 @@ void require_new_folder(const std::string& folder, const char* what) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder))
     base::fail("'{}' is not a folder; {} needs a new or empty one", folder, what);
-  if (!fs::is_empty(folder)) base::fail("'{}' is not empty; {} needs a new or empty folder", folder, what);
+  // What a killed process left under names of its own (safetensors/new_file.h).
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    int pid = 0, end = 0;
+    if (std::sscanf(name.c_str(), ".pleat-%d-%*d.tmp%n", &pid, &end) != 1 ||
+        end != static_cast<int>(name.size()) || pid <= 0)
+      base::fail("'{}' is not empty; {} needs a new or empty folder", folder, what);
+    if (pid != ::getpid() && (::kill(pid, 0) == 0 || errno == EPERM))
+      base::fail("process {} is writing into '{}'; {} needs a new or empty folder", pid, folder, what);
+    leftovers.push_back(entry.path());
+  }
+  for (const fs::path& leftover : leftovers) fs::remove(leftover);
 }
 
 }  // namespace pleat::exchange

@@ -30,7 +30,8 @@ void write_small_file(const std::string& folder, const SmallFile& file);
 // Says why `folder` is no model: it is not there, or neither a run nor a model folder. `option` comes first.
 [[noreturn]] void fail_no_model(const std::string& option, const std::string& folder);
 
-// Throws unless `folder` does not exist or is empty; `what` says what is to be written there.
+// Throws unless `folder` does not exist or is empty; `what` says what is to be written there. Temporary files of a process
+// that is gone do not count, and are removed.
 void require_new_folder(const std::string& folder, const char* what);
 
 }  // namespace pleat::exchange

@@ -1,33 +1,32 @@
-// The state a run begins with when its weights come from elsewhere: weights and correction biases, everything
-// else zero. Saved as a checkpoint of step 0 that any data may follow.
+// The state a run begins with when its weights come from elsewhere: weights, what narrow ones leave, correction biases,
+// and everything else zero. Saved as a checkpoint of step 0 that any data may follow, tensor by tensor; zeros take no
+// room in it.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "checkpoint/load.h"
-#include "checkpoint/save.h"
+#include "checkpoint/save_streamed.h"
 #include "config/config.h"
+#include "exchange/start_weights.h"
 #include "model/parameter.h"
 
 namespace pleat::exchange {
 
 class StartState {
  public:
-  // `config` is resolved. Memory: the weights, and zeros as long as the largest parameter.
+  // `config` is resolved.
   StartState(const config::Config& config, const std::vector<model::Parameter>& table);
-  // Weights, what narrow ones leave, correction biases: to be filled; zero until then.
-  const std::vector<checkpoint::Target>& targets() const { return targets_; }
-  // Into config.checkpoint.dir, which is made.
-  checkpoint::SaveResult save() const;
+  // Weights, rests and correction biases, as the run has them.
+  const std::vector<checkpoint::Expected>& weights() const { return weights_; }
+  // Into config.checkpoint.dir, which is made. One that was cut short is gone on with (checkpoint/save_streamed.h). Throws
+  // before the first byte where the disk has no room.
+  checkpoint::SaveResult save(StartWeights& from, const checkpoint::StreamWatch& watch,
+                              const checkpoint::SaveOptions& options = {}) const;
 
  private:
   config::Config config_;
-  std::vector<std::vector<std::byte>> owned_;
-  std::vector<std::byte> zeros_;
-  std::vector<checkpoint::Target> targets_;
-  checkpoint::StateView view_;
+  std::vector<checkpoint::Expected> weights_, others_;
 };
 
 }  // namespace pleat::exchange

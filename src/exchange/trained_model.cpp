@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "config/run_files.h"
 #include "exchange/companion_files.h"
+#include "exchange/parameter_stream.h"
 #include "model/parameters.h"
 #include "safetensors/convert.h"
 
@@ -66,12 +67,22 @@ std::string replace_tokenizer(const std::string& tokenizer, std::vector<SmallFil
   return {};
 }
 
+void verify_watched(const checkpoint::Loaded& loaded, const checkpoint::StreamWatch& watch) {
+  checkpoint::StreamProgress progress{checkpoint::StreamProgress::ReadBack, 0,
+                                      loaded.manifest().stream_length()};
+  loaded.verify({0, loaded.manifest().tensors.size()}, [&](int64_t count) {
+    progress.done += count;
+    watch.tell(progress);
+  });
+}
+
 }  // namespace
 
 TrainedModel::TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp,
-                           const std::string& step)
-    : reading_(std::make_unique<const checkpoint::Reading>(config::read_record(run_folder).checkpoint.dir,
-                                                           checkpoint::parse_which(step))) {
+                           const std::string& step, const checkpoint::StreamWatch& watch)
+    : reading_(std::make_unique<const checkpoint::Reading>(
+          config::read_record(run_folder).checkpoint.dir, checkpoint::parse_which(step),
+          [&](const checkpoint::Loaded& loaded) { verify_watched(loaded, watch); })) {
   const checkpoint::Loaded& loaded = checkpoint();
   // The config the weights were trained with, whatever the file says now.
   config::Config trained = config::resolve(config::placed(
@@ -135,34 +146,29 @@ const checkpoint::Loaded& TrainedModel::checkpoint() const { return reading_->ch
 
 std::vector<std::string> TrainedModel::remarks() const { return reading_->chosen.remarks(); }
 
-void TrainedModel::read(const NamedTensor& t, std::vector<std::byte>& out) {
-  std::vector<std::string> names;
-  if (t.correction_bias_layer >= 0)
-    names.push_back(fmt::format("layers.{}.router.expert_bias", t.correction_bias_layer));
-  for (const auto& part : t.parts) names.push_back(table_[part.first].name);
-  std::erase_if(held_, [&](const auto& entry) {
-    return std::find(names.begin(), names.end(), entry.first) == names.end();
-  });
-  std::vector<Source> sources;
-  for (const std::string& name : names) {
-    const checkpoint::TensorEntry& entry = checkpoint().tensor(name);
-    const auto [at, fresh] = held_.try_emplace(name);
-    if (fresh) {
-      at->second.resize(static_cast<size_t>(entry.length));
-      checkpoint().read_tensor(name, at->second);
-    }
-    sources.push_back({name, entry.dtype, entry.shape, at->second});
-  }
-  gather(t, table_, sources, out);
+void TrainedModel::stream(const NamedTensor& t, const checkpoint::Sink& sink) {
+  if (!reader_) reader_.emplace(checkpoint());
+  const ParameterStore store{
+      [&](const std::string& name) { return checkpoint().tensor(name).dtype; },
+      [&](const std::string& name, int64_t begin, std::span<std::byte> out) {
+        const checkpoint::Part part{begin, 0, static_cast<int64_t>(out.size())};
+        reader_->read(name, {&part, 1}, out);
+      }};
+  stream_tensor(t, table_, store, sink);
 }
 
-void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes) {
+void TrainedModel::read(const NamedTensor& t, std::vector<std::byte>& out) {
+  out.clear();
+  stream(t, [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); });
+}
+
+void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes, int64_t first) {
   std::vector<float> numbers(bytes.size() / static_cast<size_t>(safetensors::size_of(spec.type)));
   safetensors::decode(spec.type, bytes, std::span<float>(numbers));
   for (size_t i = 0; i < numbers.size(); ++i)
     if (!std::isfinite(numbers[i]))
-      base::fail("element {} of '{}' is not finite as {}; choose a wider --dtype, or an older checkpoint", i,
-                 spec.name, safetensors::name_of(spec.type));
+      base::fail("element {} of '{}' is not finite as {}; choose a wider --dtype, or an older checkpoint",
+                 first + static_cast<int64_t>(i), spec.name, safetensors::name_of(spec.type));
 }
 
 }  // namespace pleat::exchange

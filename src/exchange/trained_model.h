@@ -3,12 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "checkpoint/choose.h"
+#include "checkpoint/save_streamed.h"
 #include "exchange/describe.h"
 #include "exchange/source_files.h"
 #include "exchange/weights.h"
@@ -21,9 +22,9 @@ class TrainedModel {
   // another dtype when asked for) and must still describe the model; else one that does is made
   // (exchange/describe.h). dtype: bf16 | f16 | f32; empty: what the source's config.json says, f32 for a
   // model from scratch. Correction biases stay F32. without_mtp leaves out layers of multi-token prediction,
-  // which must be there.
+  // which must be there. `watch` hears of the bytes read to verify the checkpoint.
   TrainedModel(const std::string& run_folder, const std::string& dtype, bool without_mtp = false,
-               const std::string& step = "");
+               const std::string& step = "", const checkpoint::StreamWatch& watch = {});
   ~TrainedModel();
   TrainedModel(const TrainedModel&) = delete;
   TrainedModel& operator=(const TrainedModel&) = delete;
@@ -43,7 +44,10 @@ class TrainedModel {
   const std::vector<model::Parameter>& parameters() const { return table_; }
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
 
-  // The bytes of one of tensors(). Memory: the parameters it is made of, kept until the next call.
+  // The bytes of one of tensors(), in order (exchange/parameter_stream.h). Blocks are checked as they are read; digests
+  // were, when the checkpoint was chosen.
+  void stream(const NamedTensor& tensor, const checkpoint::Sink& sink);
+  // All of them.
   void read(const NamedTensor& tensor, std::vector<std::byte>& out);
 
  private:
@@ -53,10 +57,10 @@ class TrainedModel {
   std::vector<SmallFile> files_;
   std::vector<model::Parameter> table_;
   std::vector<NamedTensor> tensors_;
-  std::map<std::string, std::vector<std::byte>> held_;
+  std::optional<checkpoint::PartReader> reader_;
 };
 
-// A number that is not finite in the type on disk is an error.
-void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes);
+// A number that is not finite in the type on disk is an error. `first`: which element of the tensor the bytes begin with.
+void require_finite(const safetensors::TensorSpec& spec, std::span<const std::byte> bytes, int64_t first = 0);
 
 }  // namespace pleat::exchange

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "exchange/dense_source.h"
+#include "exchange/free_space.h"
 #include "exchange/upcycle_config.h"
 #include "model/parameters.h"
 #include "safetensors/convert.h"
@@ -70,8 +71,12 @@ class Upcycle {
 
   UpcycleResult write() {
     std::vector<safetensors::TensorSpec> specs;
-    for (const NamedTensor& t : tensors_) specs.push_back(t.spec);
+    for (const NamedTensor& t : tensors_) {
+      specs.push_back(t.spec);
+      progress_.total += safetensors::num_bytes_of(t.spec, o_.model_folder);
+    }
     std::filesystem::create_directories(o_.model_folder);
+    require_space(o_.model_folder, progress_.total, "the model");
     safetensors::FolderWriter writer(o_.model_folder, std::move(specs), o_.max_shard_bytes);
     // Experts of one dense matrix lie together, so that it is read once.
     std::vector<std::byte> whole, share;
@@ -178,6 +183,8 @@ class Upcycle {
               std::span<const std::byte> bytes) {
     writer.append(spec.name, bytes);
     result_.num_bytes += static_cast<int64_t>(bytes.size());
+    progress_.done = result_.num_bytes;
+    o_.watch.tell(progress_);
   }
 
   void add_notes() {
@@ -194,6 +201,7 @@ class Upcycle {
   DenseSource& dense_;
   const int64_t h_;
   UpcycleResult result_;
+  checkpoint::StreamProgress progress_;
   Description description_;
   std::vector<model::Parameter> table_;
   std::vector<NamedTensor> tensors_;

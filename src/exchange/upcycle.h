@@ -32,6 +32,8 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/save_streamed.h"
+
 namespace pleat::exchange {
 
 enum class UpcycleScaling : uint8_t { Linear, CubeRoot };
@@ -46,6 +48,7 @@ struct UpcycleOptions {
   int64_t seed = 1234;
   UpcycleScaling scaling = UpcycleScaling::Linear;
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
+  checkpoint::StreamWatch watch = {};
 };
 
 // What the options mean for the start, decided before a byte is read.

@@ -1,15 +1,14 @@
 #include "exchange/weights.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "exchange/parameter_stream.h"
 #include "model/state.h"
 #include "safetensors/convert.h"
-#include "tensor/halves.h"
 
 namespace pleat::exchange {
 namespace {
@@ -49,40 +48,6 @@ const checkpoint::Target* find(const std::vector<checkpoint::Target>& targets, c
   for (const checkpoint::Target& t : targets)
     if (t.name == name) return &t;
   return nullptr;
-}
-
-// A number that is none spreads to the whole model, or waits in a row nothing has used yet.
-template <class T>
-void refuse_non_finite(const safetensors::ModelFolder& folder, const safetensors::TensorInfo& info,
-                       std::span<const T> numbers) {
-  const auto bad = std::find_if(numbers.begin(), numbers.end(), [](T x) { return !std::isfinite(x); });
-  if (bad == numbers.end()) return;
-  const int64_t count = std::count_if(numbers.begin(), numbers.end(), [](T x) { return !std::isfinite(x); });
-  std::vector<int64_t> index(info.shape.size());
-  int64_t left = bad - numbers.begin();
-  for (size_t d = info.shape.size(); d-- > 0; left /= info.shape[d]) index[d] = left % info.shape[d];
-  base::fail(
-      "{}: tensor '{}' holds {} at {} ({} of its {} elements are not finite); finite weights are needed",
-      folder.path(), info.name, static_cast<double>(*bad), shape_of(index), count, numbers.size());
-}
-
-template <class T>
-void read_piece(const safetensors::ModelFolder& folder, const Piece& piece, const model::Parameter& p,
-                std::span<std::byte> out) {
-  const safetensors::TensorInfo& info = folder.at(piece.name);
-  std::vector<T> numbers(static_cast<size_t>(info.num_elements()));
-  std::vector<std::byte> raw;
-  const int64_t size = safetensors::size_of(info.type);
-  const int64_t piece_elements = folder.piece_bytes(piece.name) / size;
-  for (int64_t at = 0; at < info.num_elements(); at += piece_elements) {
-    const int64_t count = std::min(piece_elements, info.num_elements() - at);
-    raw.resize(static_cast<size_t>(count * size));
-    folder.read(piece.name, at * size, raw);
-    safetensors::decode(info.type, raw,
-                        std::span<T>(numbers).subspan(static_cast<size_t>(at), static_cast<size_t>(count)));
-  }
-  refuse_non_finite<T>(folder, info, numbers);
-  family::piece_into_parameter(piece, p, numbers.data(), reinterpret_cast<T*>(out.data()));
 }
 
 }  // namespace
@@ -150,54 +115,43 @@ LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyC
   return plan;
 }
 
+LoadReport report_of(const LoadPlan& plan) {
+  LoadReport report{0, plan.unused, plan.num_unused_mtp};
+  std::set<std::string> names;  // some families keep two of our pieces in one tensor
+  for (const auto& [p, pieces] : plan.pieces)
+    for (const Piece& piece : pieces) names.insert(piece.name);
+  report.num_tensors = static_cast<int64_t>(names.size());
+  return report;
+}
+
 LoadReport load_weights(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
                         const std::vector<model::Parameter>& table,
                         const std::vector<checkpoint::Target>& targets) {
-  LoadPlan plan = plan_load(folder, model, table);
-  LoadReport report;
-  std::set<std::string> read;
-  report.unused = std::move(plan.unused);
-  report.num_unused_mtp = plan.num_unused_mtp;
+  const LoadPlan plan = plan_load(folder, model, table);
+  LoadReport report = report_of(plan);
   for (const checkpoint::Target& t : targets) std::memset(t.bytes.data(), 0, t.bytes.size());
   for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
-    // A narrow weight is rounded from a float; the optimizer, where there is one, keeps the rest.
-    const bool narrow = target->dtype == tensor::Dtype::BF16;
-    std::vector<std::byte> own(narrow ? target->bytes.size() * 2 : 0);
-    const std::span<std::byte> wide = narrow ? std::span(own) : target->bytes;
-    for (const Piece& piece : pieces) {
-      if (target->dtype == tensor::Dtype::F64)
-        read_piece<double>(folder, piece, *p, wide);
-      else
-        read_piece<float>(folder, piece, *p, wide);
-      read.insert(piece.name);  // some families keep two of our pieces in one tensor
-    }
-    if (!narrow) continue;
-    const auto* floats = reinterpret_cast<const float*>(wide.data());
-    auto* high = reinterpret_cast<uint16_t*>(target->bytes.data());
-    const checkpoint::Target* kept = find(targets, p->name + model::kRest);
-    auto* rest = kept ? reinterpret_cast<int16_t*>(kept->bytes.data()) : nullptr;
-    for (size_t i = 0; i < target->bytes.size() / sizeof(uint16_t); ++i) {
-      const tensor::Halves halves = tensor::split(floats[i]);
-      high[i] = halves.high;
-      if (rest) rest[i] = halves.rest;
-    }
+    const auto fill = [&folder, &plan_pieces = pieces, p = p](const checkpoint::Target& t) {
+      stream_parameter(folder, *p, plan_pieces, t.dtype, 0,
+                       [out = t.bytes](std::span<const std::byte> bytes) mutable {
+                         std::copy(bytes.begin(), bytes.end(), out.begin());
+                         out = out.subspan(bytes.size());
+                       });
+    };
+    fill(*target);
+    if (const checkpoint::Target* rest = find(targets, p->name + model::kRest)) fill(*rest);
   }
   for (int layer = 0; layer < config::num_all_layers(model.config); ++layer) {
     const std::string name = family::correction_bias_name(model.config, layer);
     const checkpoint::Target* target = find(targets, fmt::format("layers.{}.router.expert_bias", layer));
     if (name.empty() || !target) continue;
-    const safetensors::TensorInfo& info = folder.at(name);
-    std::vector<std::byte> raw(static_cast<size_t>(info.num_bytes()));
-    folder.read(name, raw);
-    const std::span biases(reinterpret_cast<float*>(target->bytes.data()),
-                           static_cast<size_t>(info.num_elements()));
-    safetensors::decode(info.type, raw, biases);
-    refuse_non_finite<float>(folder, info, biases);
-    read.insert(name);
+    stream_correction_bias(folder, name, 0, [&](std::span<const std::byte> bytes) {
+      std::copy(bytes.begin(), bytes.end(), target->bytes.begin());
+    });
+    ++report.num_tensors;
   }
-  report.num_tensors = static_cast<int64_t>(read.size());
   return report;
 }
 
@@ -239,33 +193,15 @@ void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& tabl
       if (s.name == name) return s;
     base::fail_with(base::ExitCode::Internal, "no source for '{}'", name);
   };
-  int64_t n = 1;
-  for (int64_t d : tensor.spec.shape) n *= d;
-  out.resize(static_cast<size_t>(n * safetensors::size_of(tensor.spec.type)));
-  if (tensor.correction_bias_layer >= 0) {
-    const Source& s = source(fmt::format("layers.{}.router.expert_bias", tensor.correction_bias_layer));
-    std::memcpy(out.data(), s.bytes.data(), out.size());
-    return;
-  }
-  const auto collect = [&]<class T>(T) {
-    std::vector<T> numbers(static_cast<size_t>(n));
-    for (const auto& [i, piece] : tensor.parts) {
-      const Source& s = source(table[i].name);
-      std::vector<T> widened;
-      const T* from = reinterpret_cast<const T*>(s.bytes.data());
-      if (s.dtype == tensor::Dtype::BF16) {
-        widened.resize(s.bytes.size() / 2);
-        safetensors::decode(safetensors::ElementType::BF16, s.bytes, std::span(widened));
-        from = widened.data();
-      }
-      family::parameter_into_piece(piece, table[i], from, numbers.data());
-    }
-    safetensors::encode(tensor.spec.type, std::span<const T>(numbers), out);
-  };
-  if (source(table[tensor.parts.front().first].name).dtype == tensor::Dtype::F64)
-    collect(double{});
-  else
-    collect(float{});
+  out.clear();
+  const ParameterStore store{
+      [&](const std::string& name) { return source(name).dtype; },
+      [&](const std::string& name, int64_t begin, std::span<std::byte> bytes) {
+        const auto from = source(name).bytes.subspan(static_cast<size_t>(begin), bytes.size());
+        std::copy(from.begin(), from.end(), bytes.begin());
+      }};
+  stream_tensor(tensor, table, store,
+                [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); });
 }
 
 }  // namespace pleat::exchange

@@ -1,4 +1,5 @@
-// Weights between a Hugging Face model folder and our parameters, one tensor in memory at a time.
+// Weights between a Hugging Face model folder and our parameters: which tensor holds what. Their numbers go through
+// exchange/parameter_stream.h.
 #pragma once
 
 #include <string>
@@ -27,6 +28,9 @@ struct LoadPlan {
 };
 LoadPlan plan_load(const safetensors::ModelFolder& folder, const family::FamilyConfig& model,
                    const std::vector<model::Parameter>& table);
+
+// Of the tensors that hold parameters, without correction biases.
+LoadReport report_of(const LoadPlan& plan);
 
 // Fills the weights (and the router's correction bias) among `targets` from the folder; moments become zero.
 // What plan_load refuses is refused before anything is written. Embedding and head stored again for

@@ -112,48 +112,41 @@ void convert(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std:
     convert_as<float>(raw, part, to, out);
 }
 
-void read_all(const Loaded& loaded, std::span<const Target> targets, const std::set<std::string>& names) {
-  for (const Target& target : targets) {
-    const Source source = source_of(loaded, target.name, target.dtype, names);
-    if (source.part == Source::Bits) {
-      loaded.read_tensor(source.name, target.bytes);
-      continue;
-    }
-    const auto bytes_of = [&](const std::string& name) {
-      std::vector<std::byte> bytes(static_cast<size_t>(loaded.tensor(name).length));
-      loaded.read_tensor(name, bytes);
-      return bytes;
-    };
-    Raw raw{loaded.tensor(source.name).dtype, bytes_of(source.name), {}};
-    if (source.part == Source::Joined) raw.rest = bytes_of(source.name + std::string(kRest));
-    convert(raw, source.part, target.dtype, target.bytes);
-  }
-}
-
 }  // namespace
 
 void restore_state(const Loaded& loaded, std::span<const Target> targets) {
   const std::set<std::string> names = names_of(targets);
   checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
   loaded.verify();
-  read_all(loaded, targets, names);
-}
-
-void restore_weights(const Loaded& loaded, std::span<const Target> targets) {
-  std::vector<Target> there;
+  PartRestorer converted(loaded, names);
   for (const Target& target : targets) {
-    if (target.name.ends_with(".router.expert_bias") && !find(loaded, target.name)) {
-      std::fill(target.bytes.begin(), target.bytes.end(), std::byte{0});
+    if (const Source source = source_of(loaded, target.name, target.dtype, names); source.part == Source::Bits) {
+      loaded.read_tensor(source.name, target.bytes);
       continue;
     }
-    there.push_back(target);
+    // A piece at a time, each block of which is checked again: nothing of the tensor's size beside the state.
+    constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+    const auto length = static_cast<int64_t>(target.bytes.size());
+    for (int64_t at = 0; at < length; at += kBytesAtOnce) {
+      const Part part{at, at, std::min(kBytesAtOnce, length - at)};
+      converted.read(target.name, target.dtype, {&part, 1}, target.bytes);
+    }
   }
-  const std::set<std::string> names = names_of(std::span<const Target>(there));
-  for (const Expected& e : expected_in(loaded, std::span<const Target>(there), names))
+}
+
+PartRestorer PartRestorer::of_weights(const Loaded& loaded, std::span<const Expected> weights) {
+  std::vector<Expected> there;
+  std::copy_if(weights.begin(), weights.end(), std::back_inserter(there), [&](const Expected& e) {
+    return !e.name.ends_with(".router.expert_bias") || find(loaded, e.name);
+  });
+  std::set<std::string> names = names_of(std::span<const Expected>(there));
+  for (const Expected& e : expected_in(loaded, std::span<const Expected>(there), names))
     if (loaded.tensor(e.name).shape != e.shape)
       base::fail("{}: '{}' has another shape than the model", loaded.path(), e.name);
-  read_all(loaded, there, names);
+  return PartRestorer(loaded, std::move(names));
 }
+
+bool PartRestorer::has(const std::string& name) const { return names_.contains(name); }
 
 PartRestorer::PartRestorer(const Loaded& loaded, std::span<const Expected> state)
     : loaded_(loaded), names_(names_of(state)), reader_(loaded), rest_reader_(loaded) {

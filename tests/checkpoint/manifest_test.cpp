@@ -57,11 +57,11 @@ TEST(Manifest, DigestLineIsRequired) {
 }
 
 TEST(Manifest, OneOfANewerVersionIsNoDamage) {
-  const std::string body = replaced(real_body(), "\"version\": 2", "\"version\": 3");
+  const std::string body = replaced(real_body(), "\"version\": 2", "\"version\": 4");
   const std::string text = body + "sha256 " + base::to_hex(base::sha256(body)) + "\n";
   EXPECT_THROW(parse_manifest(text, "M"), NotForUs);
   EXPECT_EQ(thrown_by([&] { parse_manifest(text, "M"); }).message,
-            "M: written by a newer Pleat, in format version 3; this one reads 1 to 2");
+            "M: written by a newer Pleat, in format version 4; this one reads 1 to 3");
 }
 
 TEST(Manifest, HostileTextsAreRefused) {

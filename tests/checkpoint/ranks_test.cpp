@@ -353,7 +353,7 @@ TEST_F(RanksDamage, DigestsAreCompared) {
 }
 
 TEST_F(RanksDamage, OneOfANewerVersionIsNotReplaced) {
-  edit_manifest("\"version\": 2", "\"version\": 3");
+  edit_manifest("\"version\": 2", "\"version\": 4");
   const auto before = vfs_.contents("run/step-2/MANIFEST");
   const Thrown thrown = thrown_by([&] { save_together(vfs_, kRanksRun, state_, 3); });
   EXPECT_NE(thrown.message.find("written by a newer Pleat"), std::string::npos) << thrown.message;

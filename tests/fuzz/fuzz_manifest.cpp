@@ -40,6 +40,10 @@ std::string make_body(int64_t version) {
   m.slices = {{0, {0, 3, 0, 8}}, {2, {0, 1, 0, 168}}, {0, {0, 3, 8, 20}}, {2, {0, 1, 168, 320}}};
   m.version = version;
   if (version == 1) m.slices.clear();
+  if (version == checkpoint::kStreamedVersion) {
+    m.tensors.push_back({"d", tensor::Dtype::F32, {100}, 380, 400, 400, {}, true});
+    m.mark = 0x1234;
+  }
   m.state_sha256 = checkpoint::digest_of_state(m);
   checkpoint::complete(m, "seed");
   m.shards = {{"shard-000000", 0, 192, 0, {}}, {"shard-000001", 192, 188, 0, {}}};
@@ -52,8 +56,9 @@ std::string make_body(int64_t version) {
 }
 
 const std::string& valid_body(int64_t version) {
-  static const std::string old = make_body(1), current = make_body(checkpoint::kFormatVersion);
-  return version == 1 ? old : current;
+  static const std::string old = make_body(1), current = make_body(checkpoint::kFormatVersion),
+                           streamed = make_body(checkpoint::kStreamedVersion);
+  return version == 1 ? old : version == checkpoint::kFormatVersion ? current : streamed;
 }
 
 }  // namespace
@@ -71,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // Groups of (position, position, count, length, text): cut `count` bytes and put `length` bytes of input
   // there.
-  std::string body = valid_body(data[0] % 4 == 2 ? 1 : checkpoint::kFormatVersion);
+  std::string body = valid_body(1 + data[0] / 4 % checkpoint::kNewestVersion);
   size_t at = 0;
   while (at + 4 <= input.size()) {
     const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<uint8_t>(input[at + i])); };
