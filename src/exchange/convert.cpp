@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/counted.h"
+#include "base/checked.h"
 #include "base/error.h"
 #include "exchange/source_files.h"
-#include "safetensors/config_json.h"
 #include "safetensors/convert.h"
+#include "safetensors/json_text.h"
 #include "safetensors/model_folder.h"
 #include "safetensors/writer.h"
 
@@ -58,7 +58,8 @@ std::vector<std::string> left_behind(const safetensors::ModelFolder& folder,
   for (const SmallFile& file : copied) known.insert(file.name);
   std::vector<std::string> out;
   for (const auto& entry : fs::directory_iterator(folder.path()))
-    if (const std::string name = entry.path().filename(); !known.contains(name)) out.push_back(name);
+    if (const std::string name = entry.path().filename(); !known.contains(name))
+      out.push_back(safetensors::shown(name));
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -87,7 +88,8 @@ class Conversion {
     for (const std::string_view name : folder_.names()) {
       safetensors::TensorSpec spec = folder_.at(name);
       if (folder_.is_quantized(name)) spec.type = type_;
-      total_bytes_ += num_bytes_of(spec, o.model_folder);
+      total_bytes_ =
+          base::checked_add(total_bytes_, num_bytes_of(spec, o.model_folder), "bytes of all tensors");
       specs_.push_back(std::move(spec));
     }
   }

@@ -62,7 +62,7 @@ TEST_F(Convert, SaysWhatItDid) {
   const Ended text = run({"convert", model, "--out", folder_.at("a")});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.out, "mxfp4: 4 of 37 tensors dequantized to bfloat16, 285 KiB from 127 KiB, in 1 file\n");
-  EXPECT_EQ(text.err, "note: not copied: dequantized.json, golden.safetensors\n");
+  EXPECT_EQ(text.err, "note: not copied: 'dequantized.json', 'golden.safetensors'\n");
   const Ended json = run({"convert", model, "--out", folder_.at("b"), "--dtype", "float32", "--json"});
   EXPECT_EQ(json.err, "");
   auto said = nlohmann::json::parse(json.out);
@@ -76,7 +76,7 @@ TEST_F(Convert, SaysWhatItDid) {
                                   {"bytes_read", 129564},
                                   {"bytes_written", 513180},
                                   {"files", 1},
-                                  {"notes", {"not copied: dequantized.json, golden.safetensors"}}}));
+                                  {"notes", {"not copied: 'dequantized.json', 'golden.safetensors'"}}}));
   const Ended plain = run({"convert", folder_.at("a"), "--out", folder_.at("c")});
   EXPECT_EQ(plain.code, 65);
   EXPECT_NE(plain.err.find("the weights are plain, there is nothing to dequantize"), std::string::npos);

@@ -107,7 +107,7 @@ TEST_P(QuantizedModel, ConvertedItIsTheSameModel) {
   const json digests = json::parse(read_file(model() + "/dequantized.json"));
   EXPECT_EQ(result.num_dequantized, static_cast<int64_t>(digests.size()));
   EXPECT_EQ(result.dtype, "float32");
-  EXPECT_TRUE(holds_note(result.notes, "not copied: dequantized.json, golden.safetensors"));
+  EXPECT_TRUE(holds_note(result.notes, "not copied: 'dequantized.json', 'golden.safetensors'"));
   const ModelFolder source = ModelFolder::open(model()), wide = ModelFolder::open(at("wide"));
   EXPECT_EQ(wide.names(), source.names());
   EXPECT_EQ(wide.total_bytes(), result.bytes_written);
@@ -325,7 +325,7 @@ TEST(QuantizedFolder, CompanionsAreCopied) {
   const ConvertResult result = convert_model({folder.at("model"), folder.at("out"), "", 1 << 30, {}});
   EXPECT_EQ(read_file(folder.at("out/tokenizer.json")), "tokenizer.json");
   EXPECT_EQ(read_file(folder.at("out/generation_config.json")), "generation_config.json");
-  EXPECT_EQ(result.notes, std::vector<std::string>{"not copied: README.md"});
+  EXPECT_EQ(result.notes, std::vector<std::string>{"not copied: 'README.md'"});
 }
 
 }  // namespace

@@ -320,6 +320,12 @@ TEST_F(Quantized, WhatConfigSaysOtherwiseIsTold) {
                                                               {R"(["model.layers.0"])", true},
                                                               {R"(["model.layers.0.u"])", false},
                                                               {R"(["model.layers.*.up"])", true},
+                                                              {R"(["model.layers.*.down"])", false},
+                                                              {R"(["re:.*", "model.*.0", ""])", true},
+                                                              {R"(["*layers.0"])", true},
+                                                              {R"(["model.layers.0.up.weight"])", true},
+                                                              {R"(["layers.0"])", false},
+                                                              {R"(["model.layers.0.up."])", false},
                                                               {R"(["layers.1.up", "up"])", true},
                                                               {"null", false}}) {
     for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {

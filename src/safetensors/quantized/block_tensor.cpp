@@ -22,7 +22,8 @@ const char* const kScales = "_scales";
 
 class Finder {
  public:
-  Finder(const Scheme& scheme, std::span<const StoredTensor> stored) : scheme_(scheme), stored_(stored) {
+  Finder(const Scheme& scheme, std::span<const StoredTensor> stored)
+      : scheme_(scheme), stored_(stored), plain_modules_(scheme.plain_modules) {
     out_.consumed.assign(stored.size(), false);
   }
 
@@ -92,13 +93,13 @@ class Finder {
 
   void take(size_t codes, size_t scales, const std::string& name, std::unique_ptr<BlockTensor> tensor) {
     out_.consumed[codes] = out_.consumed[scales] = true;
-    if (names_tensor(scheme_.plain_modules, name) && num_named_plain_++ == 0)
-      first_named_plain_ = shown(name);
+    if (plain_modules_.mean(name) && num_named_plain_++ == 0) first_named_plain_ = shown(name);
     out_.tensors.push_back(std::move(tensor));
   }
 
   const Scheme& scheme_;
   const std::span<const StoredTensor> stored_;
+  const ModuleNames plain_modules_;
   BlockTensors out_;
   int64_t num_named_plain_ = 0;
   std::string first_named_plain_;

@@ -133,17 +133,29 @@ Scheme read_scheme(const json& config, const std::string& source) {
   return out;
 }
 
-bool names_tensor(const std::vector<std::string>& modules, std::string_view tensor) {
-  const std::string_view module = tensor.substr(0, tensor.rfind('.'));
-  return std::any_of(modules.begin(), modules.end(), [&](const std::string& given) {
-    if (given.empty()) return false;
-    // Some write them as regular expressions.
-    std::string pattern;
-    for (size_t i = 0; i < given.size(); ++i) {
-      if (given[i] == '.' && i + 1 < given.size() && given[i + 1] == '*') continue;
-      pattern += given[i];
+ModuleNames::ModuleNames(const std::vector<std::string>& names) {
+  for (const std::string& given : names) {
+    if (given.empty()) continue;
+    if (given.find('*') == std::string::npos) {
+      literal_.insert(given);
+      continue;
     }
-    return matches(pattern, module) || matches(pattern, tensor) || matches(pattern + ".*", module) ||
+    std::string& pattern = patterns_.emplace_back();
+    for (size_t i = 0; i < given.size(); ++i)  // some write a regular expression: `.*`
+      if (given[i] != '.' || i + 1 == given.size() || given[i + 1] != '*') pattern += given[i];
+  }
+}
+
+bool ModuleNames::mean(std::string_view tensor) const {
+  if (literal_.empty() && patterns_.empty()) return false;
+  const std::string_view module = tensor.substr(0, tensor.rfind('.'));
+  if (literal_.contains(tensor)) return true;
+  for (size_t i = 0; i < module.size(); ++i) {
+    const bool is_beginning = module[i] == '.' && literal_.contains(module.substr(0, i));
+    if (is_beginning || literal_.contains(module.substr(i))) return true;
+  }
+  return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
+    return matches(pattern, tensor) || matches(pattern, module) || matches(pattern + ".*", module) ||
            matches("*" + pattern, module);
   });
 }

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,16 @@ struct Scheme {
 // From quantization_config of a whole config.json; plain where there is none.
 Scheme read_scheme(const nlohmann::json& config, const std::string& source);
 
-// Whether one of `modules` means the tensor of this name: it is its whole name, a beginning of it that ends where
-// a module does, or the end of its module's name.
-bool names_tensor(const std::vector<std::string>& modules, std::string_view tensor);
+// Modules by name, as lists in quantization_config give them. A name means a tensor where it is the tensor's whole
+// name, a beginning of its module's name up to a dot, or an end of it.
+class ModuleNames {
+ public:
+  explicit ModuleNames(const std::vector<std::string>& names);
+  bool mean(std::string_view tensor) const;
+
+ private:
+  std::set<std::string, std::less<>> literal_;
+  std::vector<std::string> patterns_;  // those with a `*`
+};
 
 }  // namespace pleat::safetensors
