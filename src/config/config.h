@@ -212,10 +212,10 @@ struct RecomputeConfig {
 struct OffloadConfig {
   // attn_norm | qkv | core_attention | attn_out | mlp_norm | expert_up | activation | layer
   std::vector<std::string> modules;
-  std::string layers = "all";        // or ranges such as "0-3,7"
-  double fraction = 1.0;             // of the modules of the layers, in forward order
-  int64_t keep_last = 1;             // layers whose backward follows their forward at once
-  int64_t ahead = 2;                 // halves of a layer that copies may run ahead or lag behind
+  std::string layers = "all";            // or ranges such as "0-3,7"
+  double fraction = 1.0;                 // of the modules of the layers, in forward order
+  int64_t keep_last = 1;                 // layers whose backward follows their forward at once
+  int64_t ahead = 2;                     // halves of a layer that copies may run ahead or lag behind
   int64_t min_bytes = int64_t{1} << 20;  // smaller tensors stay
 
   bool operator==(const OffloadConfig&) const = default;

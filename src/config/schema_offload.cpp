@@ -59,8 +59,7 @@ std::vector<Key> offload_keys() {
           .when(has_offload())
           .see({"offload.modules"}));
   keys.push_back(
-      key("min_bytes", &O::min_bytes,
-          "Tensors of fewer bytes stay: a copy of little is all latency.")
+      key("min_bytes", &O::min_bytes, "Tensors of fewer bytes stay: a copy of little is all latency.")
           .range(0, 1e15)
           .when(has_offload())
           .see({"offload.modules"}));

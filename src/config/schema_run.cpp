@@ -10,7 +10,8 @@ namespace {
 Condition a_step_has_lanes() {
   Condition out = on_ranks(RankCount::Several);
   out.text =
-      "device.kind is \"cuda\", moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has several "
+      "device.kind is \"cuda\", moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has "
+      "several "
       "ranks";
   out.decided_by = {"device.kind", "moe.shared_ffn_hidden_size", "offload.modules"};
   out.anyway = [](const Config& c) {

@@ -30,8 +30,9 @@ void validate_offload(const Config& c) {
   if (!holds(asked, "expert_up")) return;
   for (size_t layer = 0; layer < layers.size(); ++layer)
     if (layers[layer] && is_moe_layer(c, static_cast<int64_t>(layer))) return;
-  base::fail("offload.modules holds \"expert_up\", but none of the layers {} is MoE; remove it, or name others",
-             c.offload.layers);
+  base::fail(
+      "offload.modules holds \"expert_up\", but none of the layers {} is MoE; remove it, or name others",
+      c.offload.layers);
 }
 
 }  // namespace pleat::config

@@ -39,7 +39,8 @@ TEST(ConfigRankEffect, InOrderOfOneLaneWasTakenWithoutEffect) {
   const char* set = "device.in_order=true";
   EXPECT_EQ(refused_on(1, {set}),
             "device.in_order = true has no effect here: it applies when device.kind is \"cuda\", "
-            "moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has several ranks (now 1); change "
+            "moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has several ranks (now "
+            "1); change "
             "that or remove "
             "device.in_order");
   EXPECT_EQ(refused_on(2, {set}), "");

@@ -320,9 +320,12 @@ TEST(ConfigCombination, Offload) {
   EXPECT_TRUE(holds(refusal(kDense + "offload.modules = [\"qkv\", \"layer\"]"), "\"layer\" alone"));
   // A module of a layer is kept, recomputed or offloaded.
   for (const char* module : {"activation", "core_attention", "layer"}) {
-    const std::string both = kMoe + fmt::format("offload.modules = \"{0}\"\nrecompute.modules = \"{0}\"\n", module);
-    EXPECT_TRUE(holds(refusal(both), fmt::format("layer 0 would have \"{}\" both recomputed and offloaded", module)));
-    EXPECT_TRUE(holds(refusal(both + "recompute.layers = \"0-2\"\noffload.layers = \"2-3\""), "layer 2 would have"));
+    const std::string both =
+        kMoe + fmt::format("offload.modules = \"{0}\"\nrecompute.modules = \"{0}\"\n", module);
+    EXPECT_TRUE(
+        holds(refusal(both), fmt::format("layer 0 would have \"{}\" both recomputed and offloaded", module)));
+    EXPECT_TRUE(
+        holds(refusal(both + "recompute.layers = \"0-2\"\noffload.layers = \"2-3\""), "layer 2 would have"));
     EXPECT_EQ(refusal(both + "recompute.layers = \"0-1\"\noffload.layers = \"2-3\""), "");
   }
   EXPECT_EQ(refusal(kMoe + "offload.modules = \"attn_norm\"\nrecompute.modules = \"layer\""), "");

@@ -83,10 +83,10 @@ TEST(Offload, MovesThePredictedBytesOffThePeak) {
 TEST(Offload, MixturesMoveTheUnionOfTheirValues) {
   const Program plain = train_program(offload_peak_at_loss());
   const interpret::Plan before = interpret::plan(plain);
-  for (const Words& modules : {Words{"core_attention", "attn_out"}, Words{"attn_norm", "mlp_norm"},
-                               Words{"attn_norm", "qkv", "core_attention", "attn_out", "mlp_norm", "expert_up",
-                                     "activation"},
-                               Words{"layer"}}) {
+  for (const Words& modules :
+       {Words{"core_attention", "attn_out"}, Words{"attn_norm", "mlp_norm"},
+        Words{"attn_norm", "qkv", "core_attention", "attn_out", "mlp_norm", "expert_up", "activation"},
+        Words{"layer"}}) {
     SCOPED_TRACE(joined(modules));
     std::set<ValueId> values;
     int64_t expected = 0;
@@ -113,11 +113,13 @@ TEST(Offload, ALayerLeavesNothingBehind) {
   std::set<std::string> alive;
   for (size_t i = 0; i < out.values.size(); ++i) {
     const Value& v = out.values[i];
-    if (v.life == Life::Step && v.space == Space::Device && v.view_of == kNoValue && v.owner == Owner::Activations &&
-        lives[i].used && lives[i].first_in_list < plan.peak_stage && lives[i].last_in_list > plan.peak_stage)
+    if (v.life == Life::Step && v.space == Space::Device && v.view_of == kNoValue &&
+        v.owner == Owner::Activations && lives[i].used && lives[i].first_in_list < plan.peak_stage &&
+        lives[i].last_in_list > plan.peak_stage)
       alive.insert(v.name);
   }
-  EXPECT_EQ(alive, (std::set<std::string>{"mb0.L2.x_out", "mb0.cos_sin", "mb0.d_final_normed", "mb0.final_rstd"}));
+  EXPECT_EQ(alive,
+            (std::set<std::string>{"mb0.L2.x_out", "mb0.cos_sin", "mb0.d_final_normed", "mb0.final_rstd"}));
 }
 
 // Recompute first: what is left to move is what the recomputation reads.
@@ -128,7 +130,8 @@ TEST(Offload, WhatIsRecomputedIsNotMoved) {
   const Program out = offload(again, all_of({"attn_norm"}));
   const interpret::Plan after = interpret::plan(out);
   const SavedSizes s;
-  EXPECT_EQ(before.live_peak_bytes - after.live_peak_bytes, 3 * s.floats(s.T * s.h)) << "the inputs of the layers";
+  EXPECT_EQ(before.live_peak_bytes - after.live_peak_bytes, 3 * s.floats(s.T * s.h))
+      << "the inputs of the layers";
   for (const char* module : {"qkv", "core_attention", "expert_up", "activation"}) {
     OffloadOptions options = all_of({module});
     options.min_bytes = 512;  // routing decisions are kept, and may go
@@ -185,7 +188,8 @@ void expect_same_but_copied(const Program& plain, const Program& out) {
 
 bool same_turns(const Program& a, const Program& b) {
   const auto ta = turns(a), tb = turns(b);
-  return ta.size() == tb.size() && std::equal(ta.begin(), ta.end(), tb.begin(), [](const Turn& x, const Turn& y) {
+  return ta.size() == tb.size() &&
+         std::equal(ta.begin(), ta.end(), tb.begin(), [](const Turn& x, const Turn& y) {
            return x.microbatch == y.microbatch && x.chunk == y.chunk && x.forward == y.forward &&
                   x.num_layers == y.num_layers;
          });
@@ -217,8 +221,8 @@ TEST(Offload, EveryModelBuildsChecksAndPlans) {
 // One microbatch after the other takes the host's memory once, as the device's; all at once take it as often.
 TEST(Offload, HostMemoryIsReusedAsTheDevicesIs) {
   const auto pinned = [](const char* order, int microbatches) {
-    const config::Config c =
-        make_config({fmt::format("train.order=\"{}\"", order), fmt::format("train.num_microbatches={}", microbatches)});
+    const config::Config c = make_config(
+        {fmt::format("train.order=\"{}\"", order), fmt::format("train.num_microbatches={}", microbatches)});
     return interpret::plan(offload(train_program(c), all_of({"attn_norm", "expert_up"}))).pinned.arena_bytes;
   };
   const int64_t one = pinned("1f1b", 1);
@@ -229,8 +233,8 @@ TEST(Offload, HostMemoryIsReusedAsTheDevicesIs) {
 
 // Which stages are known to be finished when a copy starts, and which know that it has ended.
 TEST(Offload, CopiesRunAheadAndLagByTheirBoundAndNoMore) {
-  const Program plain =
-      train_program(make_config({"model.num_layers=6", "train.num_microbatches=1", "moe.shared_ffn_hidden_size=0"}));
+  const Program plain = train_program(
+      make_config({"model.num_layers=6", "train.num_microbatches=1", "moe.shared_ffn_hidden_size=0"}));
   for (const int64_t ahead : {2, 4, 6}) {
     OffloadOptions options = all_of({"attn_norm", "core_attention", "mlp_norm", "activation"});
     options.ahead = ahead;
@@ -319,12 +323,12 @@ TEST(Offload, ChosenLayersFractionAndSmallTensors) {
   OffloadOptions options = all_of({"attn_norm", "expert_up"});
   options.min_bytes = 1024;  // statistics and offsets stay
   options.layers = {false, true, true, false};
-  EXPECT_EQ(layers_of(options, 1), (List{{1, "mb1.L0.x_out"},
-                                         {1, "mb1.L1.expert_rows"},
-                                         {2, "mb1.L1.x_out"},
-                                         {2, "mb1.L2.expert_rows"}}));
+  EXPECT_EQ(
+      layers_of(options, 1),
+      (List{{1, "mb1.L0.x_out"}, {1, "mb1.L1.expert_rows"}, {2, "mb1.L1.x_out"}, {2, "mb1.L2.expert_rows"}}));
   options.fraction = 0.75;
-  EXPECT_EQ(layers_of(options, 0), (List{{1, "mb0.L0.x_out"}, {1, "mb0.L1.expert_rows"}, {2, "mb0.L1.x_out"}}));
+  EXPECT_EQ(layers_of(options, 0),
+            (List{{1, "mb0.L0.x_out"}, {1, "mb0.L1.expert_rows"}, {2, "mb0.L1.x_out"}}));
   options.fraction = 0.51;  // rounded up
   EXPECT_EQ(layers_of(options, 0).size(), 3u);
   options.fraction = 0.5;
@@ -365,13 +369,14 @@ TEST(Offload, LayoutsRunTogetherAndTheirPlansHold) {
       {2, {"parallel.cp=2", "parallel.context=\"alltoall\""}},
       {4, {"parallel.ep=4", "parallel.tp=2", "device.kind=\"cuda\"", "model.dtype=\"bfloat16\""}},
       {4, {"parallel.ep=2", "parallel.pp=2", "device.kind=\"cuda\"", "parallel.exchange=\"counted\""}},
-      {4, {"parallel.pp=2", "parallel.vpp=2", "device.kind=\"cuda\"", "precision.recipe=\"fp8\"",
-           "model.dtype=\"bfloat16\""}},
+      {4,
+       {"parallel.pp=2", "parallel.vpp=2", "device.kind=\"cuda\"", "precision.recipe=\"fp8\"",
+        "model.dtype=\"bfloat16\""}},
   };
   for (const auto& [ranks, layout] : layouts)
-    for (const Words& modules :
-         {Words{"offload.modules=[\"layer\"]"}, Words{"offload.modules=[\"attn_norm\",\"expert_up\",\"activation\"]"},
-          Words{"offload.modules=[\"attn_norm\"]", "recompute.modules=[\"layer\"]"}}) {
+    for (const Words& modules : {Words{"offload.modules=[\"layer\"]"},
+                                 Words{"offload.modules=[\"attn_norm\",\"expert_up\",\"activation\"]"},
+                                 Words{"offload.modules=[\"attn_norm\"]", "recompute.modules=[\"layer\"]"}}) {
       Words sets = {"model.num_layers=4", "train.num_microbatches=8", "offload.min_bytes=0"};
       sets.insert(sets.end(), layout.begin(), layout.end());
       sets.insert(sets.end(), modules.begin(), modules.end());
@@ -381,7 +386,8 @@ TEST(Offload, LayoutsRunTogetherAndTheirPlansHold) {
       require_runs_together(interpret::network_of_roles(r.programs), meeting_of(c, ranks));
       for (const Program& p : r.programs) {
         EXPECT_EQ(joined(interpret::check_plan(p, interpret::plan(p)).faults), "");
-        EXPECT_TRUE(std::any_of(p.stages.begin(), p.stages.end(), [](const Stage& s) { return s.op == Op::fetch; }));
+        EXPECT_TRUE(
+            std::any_of(p.stages.begin(), p.stages.end(), [](const Stage& s) { return s.op == Op::fetch; }));
       }
     }
 }
@@ -408,10 +414,12 @@ TEST(Offload, AModuleThatMovesNothingIsAnErrorThatSaysWhy) {
   };
   const std::string qkv = "offload.modules=[\"qkv\"]", tiny = "offload.min_bytes=0";
   EXPECT_EQ(offload_refusal({qkv, tiny}), "");
-  says({qkv}, "names 'qkv', which would move nothing: the largest tensor it saves has 6144 bytes, "
-              "offload.min_bytes is 1048576");
+  says({qkv},
+       "names 'qkv', which would move nothing: the largest tensor it saves has 6144 bytes, "
+       "offload.min_bytes is 1048576");
   says({qkv, tiny, "offload.keep_last=3"}, "are among the last offload.keep_last = 3, which stay");
-  says({qkv, tiny, "recompute.modules=[\"norm\"]"}, "saves a value of its own for it, or recompute.modules makes");
+  says({qkv, tiny, "recompute.modules=[\"norm\"]"},
+       "saves a value of its own for it, or recompute.modules makes");
   says({"offload.modules=[\"attn_norm\",\"activation\"]", tiny, "offload.fraction=0.1"},
        "'activation', which would move nothing: it is not in the first offload.fraction = 0.1");
   // Frozen weights of attention: no gradient reads the input of their projections.
@@ -419,11 +427,16 @@ TEST(Offload, AModuleThatMovesNothingIsAnErrorThatSaysWhy) {
 }
 
 TEST(Offload, AStageWithoutTheModuleIsNoMistakeInAPipelineThatHasIt) {
-  const Words sets = {"parallel.pp=2", "model.num_layers=4", "model.leading_dense_layers=2",
-                      "model.ffn_hidden_size=48", "train.num_microbatches=4", "offload.min_bytes=0",
+  const Words sets = {"parallel.pp=2",
+                      "model.num_layers=4",
+                      "model.leading_dense_layers=2",
+                      "model.ffn_hidden_size=48",
+                      "train.num_microbatches=4",
+                      "offload.min_bytes=0",
                       "offload.modules=[\"expert_up\"]"};
   const auto copies = [](const Program& p) {
-    return std::count_if(p.stages.begin(), p.stages.end(), [](const Stage& s) { return s.op == Op::offload; });
+    return std::count_if(p.stages.begin(), p.stages.end(),
+                         [](const Stage& s) { return s.op == Op::offload; });
   };
   const RankPrograms r = build_ranks(make_config(sets), 2);
   EXPECT_EQ(copies(r.programs[0]), 0);

@@ -35,13 +35,13 @@ TEST(OffloadTime, EqualLayersTakeTheFormula) {
   for (const int64_t keep : {1, 2, 3})
     for (const int64_t copy : {0, 40, 100, 120, 180, 240, 300, 1000}) {
       SCOPED_TRACE(fmt::format("keep {} copy {}", keep, copy));
-      const RankPrograms r = build_ranks(
-          make_config({fmt::format("model.num_layers={}", kLayers), "train.num_microbatches=1",
-                       "moe.shared_ffn_hidden_size=0", "offload.modules=[\"attn_norm\"]", "offload.min_bytes=1024",
-                       fmt::format("offload.keep_last={}", keep)}),
-          1);
-      const interpret::Simulation s =
-          interpret::simulate(interpret::network_of_roles(r.programs), [&](const Program&, const Stage& st) -> int64_t {
+      const RankPrograms r =
+          build_ranks(make_config({fmt::format("model.num_layers={}", kLayers), "train.num_microbatches=1",
+                                   "moe.shared_ffn_hidden_size=0", "offload.modules=[\"attn_norm\"]",
+                                   "offload.min_bytes=1024", fmt::format("offload.keep_last={}", keep)}),
+                      1);
+      const interpret::Simulation s = interpret::simulate(
+          interpret::network_of_roles(r.programs), [&](const Program&, const Stage& st) -> int64_t {
             if (st.op == Op::offload || st.op == Op::fetch) return copy;
             if (st.op != Op::attention) return 0;
             return st.phase == Phase::Forward ? kForward : kBackward;
@@ -61,9 +61,10 @@ TEST(OffloadTime, EqualLayersTakeTheFormula) {
 // On a described machine: what the link cannot carry in time shows on its lanes and in the step, and nothing else does.
 TEST(OffloadTime, ASlowLinkToTheHostShows) {
   // Large enough that its layers take longer than a launch.
-  const Words model = {"model.hidden_size=2048", "model.num_heads=16", "model.num_kv_heads=4", "model.num_layers=8",
-                       "moe.ffn_hidden_size=1024", "moe.shared_ffn_hidden_size=0", "train.seq_len=4096",
-                       "train.num_microbatches=1", "model.dtype=\"bfloat16\"", "device.kind=\"cuda\""};
+  const Words model = {"model.hidden_size=2048", "model.num_heads=16",       "model.num_kv_heads=4",
+                       "model.num_layers=8",     "moe.ffn_hidden_size=1024", "moe.shared_ffn_hidden_size=0",
+                       "train.seq_len=4096",     "train.num_microbatches=1", "model.dtype=\"bfloat16\"",
+                       "device.kind=\"cuda\""};
   const Words keys = {"offload.modules=[\"attn_norm\",\"expert_up\"]"};
   const auto step_on = [&](double gb_s, bool offloads) {
     Words sets = model;
@@ -76,7 +77,8 @@ TEST(OffloadTime, ASlowLinkToTheHostShows) {
     const interpret::Simulation s = SimulatedStep(c, r, ground).run();
     double bytes = 0;
     for (const Stage& stage : r.programs[0].stages)
-      if (stage.op == Op::offload) bytes += double(num_bytes(r.programs[0].values[size_t(stage.uses[0].value)]));
+      if (stage.op == Op::offload)
+        bytes += double(num_bytes(r.programs[0].values[size_t(stage.uses[0].value)]));
     const interpret::StepParts parts = parts_of_lanes(r.programs[0], s);
     return std::tuple(s.step_ns, exposed(parts, "d2h") + exposed(parts, "h2d"), bytes);
   };

@@ -25,10 +25,11 @@ std::string state_after(const program::Program& p, const config::Config& c, cons
 }
 
 config::Config offload_config(const Sets& more = {}) {
-  Sets sets = {"model.dtype=\"float32\"", "model.num_layers=3", "model.leading_dense_layers=1",
-               "model.ffn_hidden_size=20", "model.qk_norm=true", "moe.shared_ffn_hidden_size=8",
-               "moe.score=\"sigmoid\"", "moe.load_balancing=[\"aux\",\"bias\"]", "moe.aux_coef=[0.01]",
-               "moe.input_jitter=0.05"};
+  Sets sets = {"model.dtype=\"float32\"",      "model.num_layers=3",
+               "model.leading_dense_layers=1", "model.ffn_hidden_size=20",
+               "model.qk_norm=true",           "moe.shared_ffn_hidden_size=8",
+               "moe.score=\"sigmoid\"",        "moe.load_balancing=[\"aux\",\"bias\"]",
+               "moe.aux_coef=[0.01]",          "moe.input_jitter=0.05"};
   sets.insert(sets.end(), more.begin(), more.end());
   return small_config("", sets);
 }
@@ -76,7 +77,8 @@ TEST(Offload, ModulesAndMixturesAreBitwiseEqualOverFourSteps) {
   const OffloadRun run(offload_config());
   const std::string expected = state_after(run.plain, run.config, run.start, 4);
   std::vector<Mixture> all = mixtures();
-  for (const std::string_view module : schedule::offload_modules()) all.push_back({{std::string(module)}, {}});
+  for (const std::string_view module : schedule::offload_modules())
+    all.push_back({{std::string(module)}, {}});
   all.push_back({{"layer"}, {}});
   for (const Mixture& m : all) {
     SCOPED_TRACE(fmt::format("{} beside {}", fmt::join(m.offloaded, "+"), fmt::join(m.recomputed, "+")));
@@ -110,7 +112,8 @@ TEST(Offload, EveryKindOfModel) {
       {"model.num_kv_heads=4"},
       {"model.num_kv_heads=1", "model.qk_norm=false", "model.attention_sinks=true", "model.sliding_window=4"},
       {"model.attention=\"mla\"", "model.q_lora_rank=12", "model.kv_lora_rank=8", "model.qk_nope_head_dim=8",
-       "model.qk_rope_head_dim=4", "model.v_head_dim=6", "model.num_kv_heads=", "model.head_dim=", "model.qk_norm="},
+       "model.qk_rope_head_dim=4", "model.v_head_dim=6",
+       "model.num_kv_heads=", "model.head_dim=", "model.qk_norm="},
       {"model.num_mtp_layers=2", "model.tie_embeddings=true"},
       {"moe.shared_gate=true", "moe.expert_bias=true", "model.qkv_bias=true", "model.attn_out_bias=true"},
       {"moe.load_balancing=[\"global_aux\"]", "moe.global_aux_form=\"exact\"", "train.order=\"gpipe\"",
@@ -145,7 +148,8 @@ TEST(Offload, APlantedMissingWaitIsCaught) {
     for (const checkpoint::TensorRef& t : run.start.tensors())
       std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
     const auto inv_freq = executor.find("rope.inv_freq");
-    std::memcpy(executor.data(inv_freq), run.start.arena().data() + run.start.train_plan().plan.offset[size_t(inv_freq)],
+    std::memcpy(executor.data(inv_freq),
+                run.start.arena().data() + run.start.train_plan().plan.offset[size_t(inv_freq)],
                 size_t(program::num_bytes(program.values[size_t(inv_freq)])));
     write_random_batch(executor, run.config, 1);
     // Copies last: the lane of the copies out is held up at each of them.
@@ -165,6 +169,37 @@ TEST(Offload, APlantedMissingWaitIsCaught) {
   int caught = 0;
   for (const uint64_t seed : {0, 1, 2}) caught += outcome(planted, seed) != expected;
   EXPECT_GT(caught, 0);
+}
+
+// What simulate overlaps, a run overlaps: copies are under way on lanes of their own while the model computes.
+TEST(Offload, TheMeasuredTimelineShowsCopiesBesideTheWork) {
+  const OffloadRun run(offload_config({"train.num_microbatches=1"}));
+  Runtime bound(mixed(run.plain, {{"attn_norm", "core_attention", "mlp_norm"}, {}}), 2);
+  copy_state(run.start, bound);
+  write_random_batch(bound.executor(), run.config, 1);
+  const program::Program& p = bound.program();
+  std::vector<int64_t> least(p.stages.size(), 0);
+  const auto is_copy = [](const program::Stage& s) {
+    return s.op == program::Op::offload || s.op == program::Op::fetch;
+  };
+  for (size_t s = 0; s < least.size(); ++s) {
+    if (is_copy(p.stages[s])) least[s] = 2'000'000;
+    if (p.stages[s].op == program::Op::attention) least[s] = 1'000'000;
+  }
+  bound.executor().run({.timing = true, .least_ns = least});
+  const interpret::Timeline& timeline = bound.executor().timeline();
+  std::map<std::string, int> beside;  // by lane of the copy: pairs that were under way at once
+  for (const interpret::Span& copy : timeline.spans) {
+    const program::Stage& stage = p.stages[size_t(copy.stage)];
+    if (!is_copy(stage)) continue;
+    for (const interpret::Span& work : timeline.spans)
+      if (p.stages[size_t(work.stage)].op == program::Op::attention && work.start_ns < copy.end_ns &&
+          copy.start_ns < work.end_ns)
+        ++beside[p.lanes[size_t(stage.lane)].name];
+  }
+  EXPECT_GT(beside["d2h"], 0);
+  EXPECT_GT(beside["h2d"], 0);
+  EXPECT_EQ(beside.size(), 2u);
 }
 
 // Through the door every run takes, with the keys of a user.

@@ -32,7 +32,8 @@ void expect_same_bits(const Words& sets, const model::Mesh& mesh, const RunOptio
     Words all = joined_sets(joined_sets(kWide, sets), offload);
     all.push_back("offload.min_bytes=0");
     const config::Config c = small_model(all);
-    EXPECT_TRUE(compare(first, run_layout(c, mesh, roles, options), model::make_parameters(c)).bitwise) << offload[0];
+    EXPECT_TRUE(compare(first, run_layout(c, mesh, roles, options), model::make_parameters(c)).bitwise)
+        << offload[0];
   }
 }
 
@@ -71,12 +72,14 @@ TEST(Offload, OneThreadForAllCallsOfARank) {
 // So these runs are none without copies: where nothing could be moved, they are refused.
 TEST(Offload, LayoutsGoThroughThePass) {
   const config::Config c = small_model(joined_sets(kWide, {"offload.modules=[\"layer\"]"}));
-  EXPECT_THROW(run_layout(c, mesh_of({1, 1, 2}), {}, {}), base::Error) << "all is smaller than offload.min_bytes";
+  EXPECT_THROW(run_layout(c, mesh_of({1, 1, 2}), {}, {}), base::Error)
+      << "all is smaller than offload.min_bytes";
 }
 
 // What verify-layout runs is small; what was asked to go goes all the same.
 TEST(Offload, TheSmallCopyOfALayoutOffloadsToo) {
-  const config::Config asked = small_model({"offload.modules=[\"layer\"]", "offload.layers=\"0\"", "offload.fraction=0.5"});
+  const config::Config asked =
+      small_model({"offload.modules=[\"layer\"]", "offload.layers=\"0\"", "offload.fraction=0.5"});
   const Shrunk small = shrink(asked, mesh_of({1, 1, 2}), SmallCopy::Float64);
   EXPECT_EQ(small.config.offload.modules, asked.offload.modules);
   EXPECT_EQ(small.config.offload.min_bytes, 0);

@@ -30,7 +30,8 @@ std::set<std::tuple<int, int, int>> kept_layers(const Program& program, int64_t 
   std::erase_if(list, [](const Turn& t) { return t.microbatch < 0; });
   for (size_t t = 0; t + 1 < list.size(); ++t) {
     const Turn &now = list[t], &next = list[t + 1];
-    if (!now.forward || next.forward || next.microbatch != now.microbatch || next.chunk != now.chunk) continue;
+    if (!now.forward || next.forward || next.microbatch != now.microbatch || next.chunk != now.chunk)
+      continue;
     std::set<int> layers;
     for (StageId s = now.begin; s < now.end; ++s)
       if (const int layer = program.stages[static_cast<size_t>(s)].layer; layer >= 0) layers.insert(layer);
@@ -48,7 +49,8 @@ struct LeftOf {
 };
 
 // What goes, and of each module what is left.
-std::vector<SavedValue> choose(const Program& program, const OffloadOptions& options, std::vector<LeftOf>& left) {
+std::vector<SavedValue> choose(const Program& program, const OffloadOptions& options,
+                               std::vector<LeftOf>& left) {
   left.resize(options.modules.size());
   std::vector<SavedValue> values = saved_values(program, options.modules, options.layers);
   const auto note = [&](bool LeftOf::*passed) {
@@ -73,7 +75,8 @@ std::vector<SavedValue> choose(const Program& program, const OffloadOptions& opt
   }
   std::erase_if(values, [&](const SavedValue& v) {
     const auto& of = groups[{v.microbatch, v.chunk}];
-    const auto last = static_cast<size_t>(std::ceil(options.fraction * static_cast<double>(of.size()) - 1e-9));
+    const auto last =
+        static_cast<size_t>(std::ceil(options.fraction * static_cast<double>(of.size()) - 1e-9));
     return last == 0 || of[last - 1] < group_of(v);
   });
   note(&LeftOf::goes);
@@ -177,7 +180,8 @@ class Offloader {
                      [](const Copied& a, const Copied& b) { return a.of.last_forward < b.of.last_forward; });
     const int lane = edit_.lane("d2h", "host_link");
     StageId reader = -1, behind = -1;
-    std::map<size_t, StageId> awaited;  // block -> the last copy it waits for: those before it are done by then
+    std::map<size_t, StageId>
+        awaited;  // block -> the last copy it waits for: those before it are done by then
     for (const Copied& c : copied_) {
       const StageId last = c.of.last_forward;
       behind = edit_.insert_after(last == reader ? behind : last,
@@ -231,8 +235,12 @@ class Offloader {
 
 OffloadOptions offload_options(const config::Config& c) {
   const config::OffloadConfig& o = c.offload;
-  OffloadOptions out{.modules = {}, .layers = config::offload_layers(c), .fraction = o.fraction,
-                     .keep_last = o.keep_last, .ahead = o.ahead, .min_bytes = o.min_bytes};
+  OffloadOptions out{.modules = {},
+                     .layers = config::offload_layers(c),
+                     .fraction = o.fraction,
+                     .keep_last = o.keep_last,
+                     .ahead = o.ahead,
+                     .min_bytes = o.min_bytes};
   // In the order of a layer, however they were written.
   out.modules = o.modules;
   const auto& all = offload_modules();
@@ -261,15 +269,18 @@ void require_offloaded(std::span<const Program> parts, const OffloadOptions& opt
   for (size_t m = 0; m < all.size(); ++m) {
     const LeftOf& left = all[m];
     if (left.goes) continue;
-    const std::string what = fmt::format("offload.modules names '{}', which would move nothing", options.modules[m]);
+    const std::string what =
+        fmt::format("offload.modules names '{}', which would move nothing", options.modules[m]);
     if (!left.saves)
       base::fail(
-          "{}: no layer in offload.layers saves a value of its own for it, or recompute.modules makes these again. "
+          "{}: no layer in offload.layers saves a value of its own for it, or recompute.modules makes these "
+          "again. "
           "Remove it, or choose layers that do",
           what);
     if (!left.late_enough)
-      base::fail("{}: all layers that save something for it are among the last offload.keep_last = {}, which stay", what,
-                 options.keep_last);
+      base::fail(
+          "{}: all layers that save something for it are among the last offload.keep_last = {}, which stay",
+          what, options.keep_last);
     if (!left.large_enough)
       base::fail("{}: the largest tensor it saves has {} bytes, offload.min_bytes is {}", what, left.largest,
                  options.min_bytes);

@@ -137,8 +137,7 @@ class SavedReader {
       if (use.value == kNoValue || use.access != Access::Read) continue;
       const ValueId root = root_of(p_, use.value);
       const Value& v = p_.values[static_cast<size_t>(root)];
-      if (v.life == Life::Step && !is_saved(root) && sources_[static_cast<size_t>(root)].empty())
-        return;
+      if (v.life == Life::Step && !is_saved(root) && sources_[static_cast<size_t>(root)].empty()) return;
     }
     const std::vector<ValueId> from = saved(stage);
     for (const Use& use : stage.uses)
@@ -172,7 +171,8 @@ std::vector<SavedValue> saved_values(const Program& program, const std::vector<s
   for (const Stage& stage : program.stages) {
     if (!of_backward(stage) || stage.layer < 0 || stage.microbatch < 0) continue;
     if (!layers.empty() && !layers[static_cast<size_t>(stage.layer)]) continue;
-    const auto module = whole ? modules.begin() : std::find(modules.begin(), modules.end(), module_of(stage.op));
+    const auto module =
+        whole ? modules.begin() : std::find(modules.begin(), modules.end(), module_of(stage.op));
     if (module == modules.end()) continue;
     const auto at = static_cast<size_t>(module - modules.begin());
     for (const ValueId v : reader.saved(stage)) {
@@ -184,7 +184,12 @@ std::vector<SavedValue> saved_values(const Program& program, const std::vector<s
       const auto [entry, fresh] = found.try_emplace(v);
       SavedValue& s = entry->second;
       if (fresh)
-        s = {v, stage.microbatch, stage.chunk, stage.layer, {}, reader.life(v).last_forward,
+        s = {v,
+             stage.microbatch,
+             stage.chunk,
+             stage.layer,
+             {},
+             reader.life(v).last_forward,
              reader.life(v).first_backward};
       if (s.layer != stage.layer) shared.insert(v);
       if (std::find(s.modules.begin(), s.modules.end(), at) == s.modules.end()) s.modules.push_back(at);
