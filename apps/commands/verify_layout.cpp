@@ -10,6 +10,7 @@
 #include "device/cuda/cuda.h"
 #include "report/table.h"
 #include "runtime/rank_setup.h"
+#include "schedule/pass/offload.h"
 #include "schedule/pass/recompute.h"
 #include "verify/budget.h"
 #include "verify/compare.h"
@@ -122,6 +123,7 @@ int run(const VerifyLayoutArguments& a) {
   const config::Config resolved = a.config.resolved();
   const model::Mesh mesh = runtime::rank_setup(resolved, a.ranks, 0).mesh;
   schedule::require_freed_by_ranks(resolved);  // the copy has other layers
+  schedule::require_offloaded_by_ranks(resolved);
   if (a.precision == "config") return run_in_precision(a, asked, mesh);
   if (a.cpu) base::fail("--cpu needs --precision config: float64 runs on the CPU in any case");
   verify::Shrunk small = verify::shrink(asked, mesh);

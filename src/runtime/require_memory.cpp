@@ -47,7 +47,9 @@ void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const Mem
           ? "weights, gradients and states of the optimizer are most of it: bfloat16 "
             "(optimizer.grad_dtype, moment1_dtype, moment2_dtype), a smaller model, or ranks on more "
             "machines make it smaller"
-          : "recompute.modules, moe.token_budget or fewer tokens in a microbatch make it smaller");
+          : "recompute.modules, on a GPU offload.modules, moe.token_budget or fewer tokens in a microbatch "
+            "make it "
+            "smaller");
 }
 
 }  // namespace pleat::runtime

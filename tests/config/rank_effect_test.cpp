@@ -39,7 +39,9 @@ TEST(ConfigRankEffect, InOrderOfOneLaneWasTakenWithoutEffect) {
   const char* set = "device.in_order=true";
   EXPECT_EQ(refused_on(1, {set}),
             "device.in_order = true has no effect here: it applies when device.kind is \"cuda\", "
-            "moe.shared_ffn_hidden_size > 0 or the run has several ranks (now 1); change that or remove "
+            "moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has several ranks (now "
+            "1); change "
+            "that or remove "
             "device.in_order");
   EXPECT_EQ(refused_on(2, {set}), "");
   EXPECT_EQ(refused_on(1, {set, "device.kind=cuda"}), "");

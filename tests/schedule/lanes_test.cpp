@@ -13,11 +13,13 @@ namespace {
 TEST(Lanes, InOrderIsTakenWhereThereAreSeveral) {
   const Words dense = {"moe.num_experts=", "moe.top_k=", "moe.ffn_hidden_size=",
                        "moe.shared_ffn_hidden_size=", "model.ffn_hidden_size=48"};
-  const std::vector<Words> models = {{},
-                                     {"moe.shared_ffn_hidden_size=0"},
-                                     dense,
-                                     {"device.kind=\"cuda\""},
-                                     {"moe.shared_ffn_hidden_size=0", "device.kind=\"cuda\""}};
+  const std::vector<Words> models = {
+      {},
+      {"moe.shared_ffn_hidden_size=0"},
+      dense,
+      {"moe.shared_ffn_hidden_size=0", "offload.modules=[\"attn_norm\"]", "offload.min_bytes=0"},
+      {"device.kind=\"cuda\""},
+      {"moe.shared_ffn_hidden_size=0", "device.kind=\"cuda\""}};
   const std::vector<std::pair<int64_t, Words>> layouts = {
       {1, {}},
       {2, {}},
