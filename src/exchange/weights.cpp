@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "model/state.h"
 #include "safetensors/convert.h"
-#include "tensor/halves.h"
+#include "tensor/short_master.h"
 
 namespace pleat::exchange {
 namespace {
@@ -162,11 +162,14 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     const auto* floats = reinterpret_cast<const float*>(wide.data());
     auto* high = reinterpret_cast<uint16_t*>(target->bytes.data());
     const checkpoint::Target* kept = find(targets, p->name + model::kRest);
-    auto* rest = kept ? reinterpret_cast<int16_t*>(kept->bytes.data()) : nullptr;
+    const bool is_short = kept && kept->dtype == tensor::Dtype::U8;
     for (size_t i = 0; i < target->bytes.size() / sizeof(uint16_t); ++i) {
       const tensor::Halves halves = tensor::split(floats[i]);
       high[i] = halves.high;
-      if (rest) rest[i] = halves.rest;
+      if (is_short)
+        reinterpret_cast<int8_t*>(kept->bytes.data())[i] = tensor::short_rest(halves.rest);
+      else if (kept)
+        reinterpret_cast<int16_t*>(kept->bytes.data())[i] = halves.rest;
     }
   }
   for (int layer = 0; layer < config::num_all_layers(model.config); ++layer) {

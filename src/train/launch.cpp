@@ -13,6 +13,7 @@
 #include "interpret/run/collectives.h"
 #include "layout/nodes.h"
 #include "runtime/require_recipe.h"
+#include "runtime/require_states.h"
 #include "schedule/run_together.h"
 #include "train/same_configuration.h"
 #include "train/stop_signal.h"
@@ -89,6 +90,7 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
         "device.graph = false has no effect here: threads that share a GPU run stage by stage; remove it");
   if (num_ranks > 1) require_declared_nodes(config, {0, size, 0, size});
   runtime::require_recipe(config);
+  runtime::require_states(config);
   if (config.device.kind == "cuda") take_gpu(world);
   if (size == 1) {
     runtime::Crew alone(resolved);

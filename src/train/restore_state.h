@@ -2,10 +2,11 @@
 // in bf16 goes on in float32 on the CPU, and the other way round.
 //
 // A weight is taken in its widest form: narrow ones together with what rounding left (tensor/halves.h), which
-// a checkpoint keeps beside them as "NAME.rest".
+// a checkpoint keeps beside them as "NAME.rest". A moment in codes (tensor/block_codes.h) has its scales beside it, as
+// "NAME.scale".
 #pragma once
 
-#include <set>
+#include <map>
 #include <span>
 #include <string>
 
@@ -35,8 +36,9 @@ class PartRestorer {
 
  private:
   const checkpoint::Loaded& loaded_;
-  std::set<std::string> names_;
-  checkpoint::PartReader reader_, rest_reader_;  // two: a weight and its rest are read side by side
+  std::map<std::string, tensor::Dtype> wanted_;
+  checkpoint::PartReader reader_,
+      second_reader_;  // two: numbers and what belongs to them are read side by side
 };
 
 }  // namespace pleat::train
