@@ -1,10 +1,11 @@
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
-#include "commands/data.h"
+#include "commands/model_meter.h"
 #include "exchange/convert.h"
 #include "report/format.h"
 
@@ -17,15 +18,12 @@ struct ConvertArguments {
 };
 
 int convert(ConvertArguments& a) {
-  Meter meter;
-  a.options.progress = [&](int64_t done, int64_t total) {
-    meter.show(double(done), double(total),
-               fmt::format("{} of {} written, {}/s", report::format_bytes(double(done)),
-                           report::format_bytes(double(total)),
-                           report::format_bytes(double(done) / std::max(meter.seconds(), 1e-3))));
-  };
+  const auto start = std::chrono::steady_clock::now();
+  ModelMeter meter("converting", "no model was written");
+  a.options.watch = meter.watch();
   const exchange::ConvertResult r = exchange::convert_model(a.options);
   meter.finish();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (a.json) {
     const nlohmann::ordered_json out = {{"out", a.options.out_folder},
                                         {"quantization", r.quantization},
@@ -36,7 +34,7 @@ int convert(ConvertArguments& a) {
                                         {"bytes_written", r.bytes_written},
                                         {"files", r.num_shards},
                                         {"notes", r.notes},
-                                        {"seconds", meter.seconds()}};
+                                        {"seconds", seconds}};
     fmt::print("{}\n", out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     return 0;
   }

@@ -114,7 +114,7 @@ std::vector<StateBytes> state_bytes(const config::Config& config, const program:
   std::vector<StateBytes> out;
   for (const model::StateSlot& slot : model::optimizer_of(config).states) {
     StateBytes& s = out.emplace_back();
-    s.name = fmt::format("{}, {}", slot.name.substr(1), tensor::name_of(slot.format));
+    s.name = fmt::format("{}, {}", slot.name.substr(1), model::format_name(slot));
     s.slot = slot;
     for (size_t i = 0; i < program.values.size(); ++i)
       if (program.values[i].owner == program::Owner::Optimizer && plan.offset[i] >= 0 &&
@@ -128,7 +128,7 @@ nlohmann::json states_json(const std::vector<StateBytes>& states) {
   nlohmann::json out = nlohmann::json::array();
   for (const StateBytes& s : states)
     out.push_back({{"name", s.slot.name.substr(1)},
-                   {"format", tensor::name_of(s.slot.format)},
+                   {"format", model::format_name(s.slot)},
                    {"space", program::name_of(s.slot.space)},
                    {"bytes", s.bytes}});
   return out;

@@ -20,7 +20,8 @@ enum class RandomUse : uint32_t {
   ForcedBias = 4,
   Shuffle = 5,
   Sample = 6,
-  Test = 7
+  Test = 7,
+  Update = 8
 };
 
 constexpr RandomBlock philox(RandomBlock counter, std::array<uint32_t, 2> key) {

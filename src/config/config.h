@@ -120,9 +120,12 @@ struct OptimizerConfig {
   double clip = 1.0;  // 0: no clipping
   // With model.dtype = "bfloat16"; else both follow the model.
   std::string grad_dtype = "float32";    // float32 | bfloat16
-  std::string moment_dtype = "float32";  // float32 | bfloat16
-  // Of one moment, in a float32 model too: float32 | bfloat16 | unset, which leaves it to moment_dtype.
+  std::string moment_dtype = "float32";  // float32 | bfloat16 | block8
+  // Of one moment, in a float32 model too: as moment_dtype, or unset, which leaves it to that.
   std::string moment1_dtype = "unset", moment2_dtype = "unset";
+  std::string master = "float32";      // float32 | float24 | bfloat16: the weight that the update moves
+  std::string state_space = "device";  // device | host
+  int64_t state_bucket_mb = 64;        // states that move between host and device at a time
   bool decay_norms = false;
   bool decay_biases = false;
   bool decay_embeddings = true;

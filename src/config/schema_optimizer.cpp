@@ -18,7 +18,7 @@ Key key(const char* name, Field OptimizerConfig::*field, std::string meaning) {
 Key moment_key(const char* name, std::string OptimizerConfig::*field, std::string meaning) {
   Key out = key(name, field, std::move(meaning));
   out.present = [=](const Config& config) { return config.optimizer.*field != "unset"; };
-  out.one_of({"unset", "float32", "bfloat16"}).on_resume(OnResume::Free);
+  out.one_of({"unset", "float32", "bfloat16", "block8"}).on_resume(OnResume::Free);
   return out.when({"model.dtype is not \"float64\"", {"model.dtype"}, [](const Config& c) {
                      return c.model.dtype != "float64";
                    }});
@@ -144,9 +144,9 @@ std::vector<Key> optimizer_keys() {
           .see({"optimizer.moment_dtype", "model.dtype"}));
   keys.push_back(
       key("moment_dtype", &O::moment_dtype,
-          "Element type of those of AdamW's two moments that have no key of their own. The weights it moves "
-          "stay float32: the bfloat16 weight and the 16 bits it leaves out.")
-          .one_of({"float32", "bfloat16"})
+          "Element type of those of AdamW's two moments that have no key of their own. block8: codes of "
+          "8 bits, as optimizer.moment1_dtype says.")
+          .one_of({"float32", "bfloat16", "block8"})
           .on_resume(OnResume::Free)
           .when({"model.dtype is \"bfloat16\" (in a float32 model optimizer.moment1_dtype and "
                  "optimizer.moment2_dtype say it)",
@@ -160,14 +160,49 @@ std::vector<Key> optimizer_keys() {
               {"optimizer.moment1_dtype", "optimizer.moment2_dtype", "optimizer.grad_dtype", "model.dtype"}));
   keys.push_back(moment_key("moment1_dtype", &O::moment1_dtype,
                             "Element type of AdamW's first moment. unset: as optimizer.moment_dtype "
-                            "says; in a float32 model float32.")
+                            "says; in a float32 model float32. block8: codes of 8 bits, and one float32 "
+                            "scale for every 256 elements; biases and norm weights keep float32.")
                      .see({"optimizer.moment_dtype", "optimizer.moment2_dtype", "optimizer.beta1"}));
   keys.push_back(
       moment_key("moment2_dtype", &O::moment2_dtype,
                  "Element type of AdamW's second moment. unset: as optimizer.moment_dtype "
-                 "says; in a float32 model float32. bfloat16 loses a change of less than 1/512 of the "
-                 "moment: with beta2 above 0.998 a moment that should shrink stays.")
+                 "says; in a float32 model float32. block8: codes of 8 bits of its root, and one float32 "
+                 "scale for every 256 elements; biases and norm weights keep float32. A change that is too "
+                 "small is lost: with bfloat16 one of less than 1/512, so that with beta2 above 0.998 a "
+                 "moment that should shrink stays; with block8 one of less than 1/23, beside the largest of "
+                 "its 256, with beta2 above 0.957.")
           .see({"optimizer.moment_dtype", "optimizer.moment1_dtype", "optimizer.beta2"}));
+  keys.push_back(
+      key("master", &O::master,
+          "The weight that the update moves; products see it as bfloat16. float32: the bfloat16 weight and "
+          "the "
+          "16 bits it leaves out. float24: the weight and 8 bits more; bfloat16: the weight alone. What is "
+          "left out then is rounded up or down by chance, so that small changes arrive on average.")
+          .one_of({"float32", "float24", "bfloat16"})
+          .on_resume(OnResume::Free)
+          .when(narrow)
+          .see({"optimizer.moment_dtype", "model.dtype"}));
+  keys.push_back(
+      key("state_space", &O::state_space,
+          "Where the moments, and what a bfloat16 weight keeps of its master, lie between two steps. host: "
+          "in "
+          "the host's memory; the update streams them through the device in buckets, in and out at the same "
+          "time.")
+          .one_of({"device", "host"})
+          .on_resume(OnResume::Free)
+          .see({"optimizer.state_bucket_mb"}));
+  keys.push_back(key("state_bucket_mb", &O::state_bucket_mb,
+                     "Megabytes (2^20 bytes) of states that move at a time; the device has room for two "
+                     "buckets. A tensor "
+                     "whose states are larger goes in pieces, where one rank has all of it; else a bucket is "
+                     "as large as "
+                     "it.")
+                     .range(1, 65536)
+                     .on_resume(OnResume::Free)
+                     .when({"optimizer.state_space = \"host\"",
+                            {"optimizer.state_space"},
+                            [](const Config& c) { return c.optimizer.state_space == "host"; }})
+                     .see({"optimizer.state_space"}));
   keys.push_back(
       key("warmup_steps", &O::warmup_steps, "Steps over which the learning rate rises linearly to lr.")
           .range(0, 1e12)

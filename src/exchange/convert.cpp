@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "exchange/free_space.h"
 #include "exchange/source_files.h"
 #include "safetensors/convert.h"
 #include "safetensors/json_text.h"
@@ -41,13 +42,6 @@ std::string plain_config(nlohmann::ordered_json config, const std::string& dtype
   config.erase("quantization_config");
   config[config.contains("torch_dtype") && !config.contains("dtype") ? "torch_dtype" : "dtype"] = dtype;
   return config.dump(2) + "\n";
-}
-
-void require_room(const std::string& folder, int64_t num_bytes) {
-  const uintmax_t free = fs::space(folder).available;
-  if (static_cast<uintmax_t>(num_bytes) > free)
-    base::fail_with(base::ExitCode::Storage, "{}: the weights need {} bytes, but only {} are free", folder,
-                    num_bytes, free);
 }
 
 // Files of the folder that are neither its weights nor copied.
@@ -96,7 +90,8 @@ class Conversion {
 
   ConvertResult write() {
     fs::create_directories(o_.out_folder);
-    require_room(o_.out_folder, total_bytes_);
+    require_space(o_.out_folder, total_bytes_, "the model");
+    progress_.total = total_bytes_;
     safetensors::FolderWriter writer(o_.out_folder, specs_, o_.max_shard_bytes);
     for (const safetensors::TensorSpec& spec : specs_) copy(spec, writer);
     writer.finish();
@@ -109,7 +104,7 @@ class Conversion {
     result_.num_dequantized = folder_.num_quantized();
     result_.num_shards = writer.num_shards();
     result_.bytes_read = folder_.total_bytes();
-    result_.bytes_written = written_;
+    result_.bytes_written = progress_.done;
     result_.notes = folder_.warnings();
     if (const std::vector<std::string> left = left_behind(folder_, files_); !left.empty())
       result_.notes.push_back(fmt::format(
@@ -129,8 +124,8 @@ class Conversion {
       folder_.read(spec.name, at, read_);
       const std::span<const std::byte> bytes = spec.type == from.type ? read_ : converted(spec, from.type);
       writer.append(spec.name, bytes);
-      written_ += static_cast<int64_t>(bytes.size());
-      if (o_.progress) o_.progress(written_, total_bytes_);
+      progress_.done += static_cast<int64_t>(bytes.size());
+      o_.watch.tell(progress_);
     }
   }
 
@@ -153,7 +148,8 @@ class Conversion {
   std::string config_;
   ElementType type_ = ElementType::BF16;
   std::vector<safetensors::TensorSpec> specs_;
-  int64_t total_bytes_ = 0, written_ = 0;
+  int64_t total_bytes_ = 0;
+  checkpoint::StreamProgress progress_;
   std::vector<std::byte> read_, converted_;
   std::vector<float> numbers_;
   ConvertResult result_;

@@ -3,9 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "checkpoint/save_streamed.h"
 
 namespace pleat::exchange {
 
@@ -15,7 +16,7 @@ struct ConvertOptions {
   std::string
       dtype;  // of decoded weights: bfloat16 | float32; empty: what config.json says, bfloat16 where nothing
   int64_t max_shard_bytes = int64_t{5} * 1000 * 1000 * 1000;
-  std::function<void(int64_t bytes_written, int64_t bytes_total)> progress;
+  checkpoint::StreamWatch watch = {};
 };
 
 struct ConvertResult {

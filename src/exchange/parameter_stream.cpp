@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "safetensors/convert.h"
 #include "tensor/halves.h"
+#include "tensor/short_master.h"
 
 namespace pleat::exchange {
 
@@ -81,7 +82,8 @@ void refuse_non_finite(const safetensors::ModelFolder& folder, const safetensors
   for (size_t d = info.shape.size(); d-- > 0; left /= info.shape[d]) index[d] = left % info.shape[d];
   base::fail(
       "{}: tensor '{}' holds {} at {} ({} of its {} elements are not finite); finite weights are needed",
-      folder.path(), info.name, static_cast<double>(*bad), safetensors::shape_text(index), count, numbers.size());
+      folder.path(), info.name, static_cast<double>(*bad), safetensors::shape_text(index), count,
+      numbers.size());
 }
 
 template <class T>
@@ -201,24 +203,32 @@ void stream_parameter(const safetensors::ModelFolder& folder, const model::Param
     skip = 0;
   };
   const std::vector<PlacedPiece> placed = in_order(pieces, p);
-  if (!placed.empty() && tensor::is_float(as) && is_of_type(folder, pieces, safetensors::element_type_of(as))) {
+  if (!placed.empty() && tensor::is_float(as) &&
+      is_of_type(folder, pieces, safetensors::element_type_of(as))) {
     std::vector<std::byte> raw;
     for (const PlacedPiece& run : placed)
       for (int64_t at = std::max<int64_t>(first - run.begin, 0); at < run.count; at += kElementsAtOnce) {
         raw.resize(static_cast<size_t>(std::min(kElementsAtOnce, run.count - at) * size));
         folder.read(run.piece->name, at * size, raw);
-        if (!all_finite(safetensors::element_type_of(as), raw)) fail_not_finite<double>(folder, run.piece->name);
+        if (!all_finite(safetensors::element_type_of(as), raw))
+          fail_not_finite<double>(folder, run.piece->name);
         hand_over(raw);
       }
     return;
   }
   if (as == tensor::Dtype::F64)
-    return read_in_order<double>(folder, p, pieces, first, [&](std::span<const double> numbers) {
-      hand_over(std::as_bytes(numbers));
-    });
+    return read_in_order<double>(folder, p, pieces, first,
+                                 [&](std::span<const double> numbers) { hand_over(std::as_bytes(numbers)); });
   std::vector<uint16_t> halves;
+  std::vector<int8_t> short_rests;
   read_in_order<float>(folder, p, pieces, first, [&](std::span<const float> numbers) {
     if (as == tensor::Dtype::F32) return hand_over(std::as_bytes(numbers));
+    if (as == tensor::Dtype::U8) {
+      short_rests.resize(numbers.size());
+      for (size_t i = 0; i < numbers.size(); ++i)
+        short_rests[i] = tensor::short_rest(tensor::split(numbers[i]).rest);
+      return hand_over(std::as_bytes(std::span<const int8_t>(short_rests)));
+    }
     PLEAT_CHECK(as == tensor::Dtype::BF16 || as == tensor::Dtype::I16);
     halves.resize(numbers.size());
     for (size_t i = 0; i < numbers.size(); ++i) {

@@ -42,7 +42,7 @@ const FolderWeights::Parameter& FolderWeights::parameter_of(const std::string& n
 StartWeights::Kept FolderWeights::kept(const std::string& name, tensor::Dtype run) const {
   if (name.ends_with(".router.expert_bias")) return {tensor::Dtype::F32, !biases_.contains(name)};
   const std::vector<family::Piece>& pieces = *parameter_of(name).pieces;
-  if (is_rest(name)) return {run, leaves_no_rest(folder_, pieces)};
+  if (is_rest(name)) return {as_[name] = run, leaves_no_rest(folder_, pieces)};
   return {as_[name] = stored_type(folder_, pieces, run)};
 }
 
@@ -50,8 +50,7 @@ void FolderWeights::pour(const std::string& name, int64_t begin, const checkpoin
   if (const auto bias = biases_.find(name); bias != biases_.end())
     return stream_correction_bias(folder_, bias->second, begin, sink);
   const Parameter& p = parameter_of(name);
-  const tensor::Dtype as = is_rest(name) ? tensor::Dtype::I16 : as_.at(name);
-  stream_parameter(folder_, *p.parameter, *p.pieces, as, begin, sink);
+  stream_parameter(folder_, *p.parameter, *p.pieces, as_.at(name), begin, sink);
 }
 
 std::string FolderWeights::identity() const {

@@ -104,9 +104,13 @@ std::vector<Bucket> make_buckets(const Decoder& d) {
     if (!v.here || !d.table[i].tied_to.empty() || !v.own.summed()) continue;
     const int64_t bytes = program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners *
                           tensor::size_of(d.gradients);
+    if (d.table[i].unit > 1) {
+      out.push_back({{i}, 1});
+      continue;
+    }
     const auto key = std::pair(v.own.reduction, d.table[i].frozen);
     const auto found = open.find(key);
-    if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes || d.table[i].unit > 1) {
+    if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes) {
       open[key] = {out.size(), 0};
       out.emplace_back();
     }

@@ -82,9 +82,11 @@ void declare_state(Decoder& d) {
     // One rank updates all of it, or each of a group its share.
     const std::vector<int64_t> shape =
         v.own.num_owners == 1 ? local_shape(p, d.mesh) : std::vector<int64_t>{v.own.share};
-    for (const StateSlot& s : d.optimizer.states)
-      v.states.push_back(
-          d.b.value(value_name(p, s.name), s.format, shape, Owner::Optimizer, Life::Persistent, s.space));
+    const Optimizer optimizer = optimizer_of(d.config, p);
+    v.update = optimizer.update;
+    for (const StateSlot& s : optimizer.states)
+      v.states.push_back(d.b.value(value_name(p, s.name), s.format, state_shape(s, shape), Owner::Optimizer,
+                                   Life::Persistent));
   }
   d.routing.resize(static_cast<size_t>(config::num_all_layers(d.config)));
   if (balances_by(d.config, "bias"))
@@ -296,7 +298,6 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   d.compute = compute;
   d.wide = wide_format(config);
   d.gradients = gradient_format(config);
-  d.optimizer = optimizer_of(config);
   d.router = wide ? Dtype::F64 : Dtype::F32;
   d.mesh = options.mesh;
   d.role = options.role ? *options.role : whole_model(config.model.num_layers);

@@ -130,6 +130,13 @@ void finish_counts(Decoder& d) {
 
 namespace {
 
+// Which random numbers are the parameter's: the same wherever it stands in a model (FNV-1a of its name).
+uint32_t stream_of(const std::string& name) {
+  uint32_t hash = 2166136261u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+  return hash;
+}
+
 program::AttrSet adamw_attrs(const config::Config& c, const Parameter& p) {
   const auto& o = c.optimizer;
   double decay = o.weight_decay, lr_mult = 1;
@@ -270,12 +277,17 @@ void update(Decoder& d) {
     const bool shared = v.own.num_owners > 1;
     const program::AttrSet share = share_attrs(v.own, v.own.inside);
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
+    const bool coded = v.update == Op::adamw_coded;
+    const bool chance = coded && d.compute != d.wide && d.config.optimizer.master != "float32";
+    if (chance)
+      attrs.push_back({"element", 0}), attrs.push_back({"stream", double(stream_of(d.table[i].name))});
     if (shared) attrs.insert(attrs.end(), share.begin(), share.end());
-    std::vector<program::Use> uses = {
-        r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit), shared ? r(d.coords) : none(),
-        u(v.weight)};
+    std::vector<program::Use> uses = {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit)};
+    if (coded) uses.push_back(chance ? r(d.step.rng) : none());
+    uses.push_back(shared ? r(d.coords) : none());
+    uses.push_back(u(v.weight));
     for (const ValueId state : v.states) uses.push_back(u(state));
-    d.b.update(d.optimizer.update, uses, attrs);
+    d.b.update(v.update, uses, attrs);
   });
   if (!alone) sum_routing(d);
   for (size_t layer = 0; layer < d.routing.size(); ++layer) {

@@ -26,7 +26,8 @@ using program::ValueId;
 // with several, only this rank's share of the elements.
 struct ParameterValues {
   ValueId weight = kNoValue, grad = kNoValue, reduced = kNoValue;
-  std::vector<ValueId> states;  // as Decoder::optimizer lists them
+  program::Op update{};  // with `states` as optimizer_of lists them
+  std::vector<ValueId> states;
   bool here = false;
   Ownership own;
 };
@@ -135,7 +136,6 @@ struct Decoder {
   tensor::Dtype compute{}, router{};
   tensor::Dtype wide{};       // row statistics: compute, or f32 where that is narrower
   tensor::Dtype gradients{};  // of weights: wide, or bf16 where the config asks for it
-  Optimizer optimizer;
   Mesh mesh;
   Role role;
   int64_t num_tokens = 0;                // rows of a microbatch this rank owns between the blocks

@@ -6,6 +6,9 @@
 #include "base/error.h"
 #include "model/decoder.h"
 #include "model/overflow.h"
+#include "model/parameters.h"
+#include "model/shard.h"
+#include "model/state.h"
 #include "program/limits.h"
 
 namespace pleat::model {
@@ -82,6 +85,24 @@ void expert_rules(const config::Config& c, const Mesh& m, Faults& f) {
         "moe.aux_convention with prediction layers",
         "the hf convention with model.num_mtp_layers > 0 needs whole microbatches on a rank: parallel.tp and "
         "parallel.cp must be 1");
+}
+
+// Blocks of codes are of the logical tensor: a rank holds whole ones.
+void state_rules(const config::Config& c, const Mesh& m, Faults& f) {
+  const int64_t block = unit_of(optimizer_of(c));
+  if (block == 1) return;
+  for (const Parameter& p : make_parameters(c)) {
+    if (p.unit == 1) continue;
+    const CutOf cut = uneven_cut(p, m, p.unit);
+    if (cut.every == 0) continue;
+    f.add("block8 moments",
+          fmt::format(
+              "{} is cut every {} elements ({} = {}), but its moments are kept in blocks of {}: needed a "
+              "multiple of that, or optimizer.moment1_dtype and optimizer.moment2_dtype other than "
+              "\"block8\"",
+              p.name, cut.every, cut.key, cut.ranks, block));
+    return;
+  }
 }
 
 // Numbers one thread each of a GPU's kernels takes, 16 bytes at a time where rows allow it.
@@ -171,6 +192,7 @@ std::vector<LayoutFault> layout_faults(const config::Config& c, const Mesh& m) {
   attention_rules(c, m, faults);
   expert_rules(c, m, faults);
   step_rules(c, m, faults);
+  if (faults.none()) state_rules(c, m, faults);
   // They divide by the sizes of the layout.
   if (faults.none()) kernel_rules(c, m, faults);
   return faults.take();

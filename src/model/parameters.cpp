@@ -63,7 +63,10 @@ class Table {
     return p;
   }
 
-  std::vector<Parameter> take() { return std::move(table_); }
+  std::vector<Parameter> take() {
+    for (Parameter& p : table_) p.unit = unit_of(optimizer_of(config_, p));
+    return std::move(table_);
+  }
 
  private:
   Parameter& add(std::string name, std::vector<int64_t> shape, ParameterClass c, int layer) {
@@ -75,13 +78,11 @@ class Table {
     p.init_std = config_.model.init_std;
     const std::vector<std::string>& frozen = config_.optimizer.freeze;
     p.frozen = std::find(frozen.begin(), frozen.end(), name_of(c)) != frozen.end();
-    p.unit = unit_;
     table_.push_back(std::move(p));
     return table_.back();
   }
 
   const config::Config& config_;
-  const int64_t unit_ = unit_of(optimizer_of(config_));
   std::vector<Parameter> table_;
 };
 

@@ -114,6 +114,25 @@ std::vector<Run> local_runs(const Parameter& p, const Mesh& mesh, const Place& p
   return runs;
 }
 
+CutOf uneven_cut(const Parameter& p, const Mesh& mesh, int64_t unit) {
+  for (const Shard& s : p.sharded) {
+    const int64_t n = ranks_along(mesh, s.axis);
+    if (n == 1) continue;
+    int64_t inner = 1;
+    for (size_t dim = static_cast<size_t>(s.dim) + 1; dim < p.shape.size(); ++dim) inner *= p.shape[dim];
+    const auto uneven = [&](int64_t rows) { return rows * inner % unit != 0; };
+    bool fault = s.dim > 0 && uneven(p.shape[static_cast<size_t>(s.dim)]);
+    int64_t every = 0;
+    for (const Block& b : pieces_of(p, s.dim)) {
+      const int64_t part = base::ceil_div(b.size, n);
+      every = every == 0 ? part * inner : std::min(every, part * inner);
+      fault = fault || uneven(b.begin) || uneven(part);
+    }
+    if (fault) return {every, axis_key(s.axis), n};
+  }
+  return {};
+}
+
 int64_t row_elements(const Parameter& p, const Mesh& mesh) {
   int64_t first = 0;
   for (const Shard& s : p.sharded)

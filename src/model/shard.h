@@ -28,6 +28,14 @@ struct Place {
 std::vector<int64_t> local_shape(const Parameter& parameter, const Mesh& mesh);
 std::vector<Run> local_runs(const Parameter& parameter, const Mesh& mesh, const Place& place);
 
+// Where ranks cut the parameter at a place that is no multiple of `unit` elements of the logical tensor; every 0: nowhere.
+struct CutOf {
+  int64_t every = 0;
+  const char* key = "";  // parallel.tp, ..
+  int64_t ranks = 1;
+};
+CutOf uneven_cut(const Parameter& parameter, const Mesh& mesh, int64_t unit);
+
 // Elements of a logical tensor after which the way ranks cut it repeats: all from the last dimension that is cut on;
 // the whole tensor where none is.
 int64_t row_elements(const Parameter& parameter, const Mesh& mesh);

@@ -9,7 +9,7 @@
 #include "device/cuda/random.h"
 #include "model/parameters.h"
 #include "model/state.h"
-#include "tensor/halves.h"
+#include "tensor/short_master.h"
 
 namespace pleat::runtime {
 namespace {
@@ -49,6 +49,8 @@ void initialize(const model::Parameter& p, uint64_t seed, const std::vector<mode
       out[i] = tensor::split(static_cast<float>(x)).high;
     else if constexpr (std::is_same_v<T, int16_t>)
       out[i] = tensor::split(static_cast<float>(x)).rest;
+    else if constexpr (std::is_same_v<T, int8_t>)
+      out[i] = tensor::short_rest(tensor::split(static_cast<float>(x)).rest);
     else
       out[i] = static_cast<T>(x);
   });
@@ -64,6 +66,8 @@ void initialize_slice(const model::Parameter& p, uint64_t seed, const std::vecto
     initialize(p, seed, runs, reinterpret_cast<uint16_t*>(out), pool);
   } else if (dtype == tensor::Dtype::I16) {
     initialize(p, seed, runs, reinterpret_cast<int16_t*>(out), pool);
+  } else if (dtype == tensor::Dtype::U8) {
+    initialize(p, seed, runs, reinterpret_cast<int8_t*>(out), pool);
   } else {
     initialize(p, seed, runs, reinterpret_cast<float*>(out), pool);
   }

@@ -8,6 +8,7 @@
 #include "runtime/constants.h"
 #include "runtime/initialize.h"
 #include "runtime/require_recipe.h"
+#include "runtime/require_states.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::runtime {
@@ -65,6 +66,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   }
   if (choice.train) {
     require_recipe(config);
+    require_states(config);
     b.train = b.add(plan_training_step(config, b.table, choice));
     if (model::may_rerun(config, {&b.programs[b.train].program, 1}))
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));

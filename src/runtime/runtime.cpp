@@ -171,10 +171,13 @@ std::vector<checkpoint::Target> Runtime::targets() const {
     if (v.life != Life::Persistent || v.owner == program::Owner::Inputs || v.view_of != kNoValue ||
         plan().offset[i] < 0)
       continue;
+    PLEAT_CHECK(v.space == program::Space::Device || (v.space == program::Space::Pinned && !machine_),
+                "'{}' lives across steps in space {}", v.name, program::name_of(v.space));
+    const device::Arena& arena = v.space == program::Space::Device ? *arena_ : *pinned_;
     out.push_back({v.name,
                    v.dtype,
                    v.shape,
-                   {arena_->data() + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
+                   {arena.data() + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
 }

@@ -1,13 +1,17 @@
 #include "train/restore_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <set>
 #include <string>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "model/state.h"
 #include "safetensors/convert.h"
-#include "tensor/halves.h"
+#include "tensor/block_codes.h"
+#include "tensor/short_master.h"
 
 namespace pleat::train {
 namespace {
@@ -18,7 +22,7 @@ using checkpoint::Part;
 using checkpoint::Target;
 using checkpoint::TensorEntry;
 
-constexpr std::string_view kRest = model::kRest;
+constexpr std::string_view kRest = model::kRest, kScale = model::kScale;
 
 const TensorEntry* find(const Loaded& loaded, const std::string& name) {
   const std::vector<TensorEntry>& all = loaded.manifest().tensors;  // ascending by name
@@ -27,108 +31,227 @@ const TensorEntry* find(const Loaded& loaded, const std::string& name) {
   return at != all.end() && at->name == name ? &*at : nullptr;
 }
 
-// Where a target's numbers come from, and which of them they are.
+// How a target is made of what the checkpoint has.
 struct Source {
   std::string name;  // of a tensor in the checkpoint
-  enum Part { Bits, Numbers, Joined, High, Rest } part = Bits;
+  enum From {
+    Bits,
+    Plain,
+    Joined,
+    Coded
+  } from = Bits;  // Joined: a bf16 with its rest; Coded: codes with their scales
+  enum To { Numbers, High, Rest, Codes, Scales } to = Numbers;
+  model::Coding coding{};  // of Coded, or of Codes and Scales
+  std::string second() const { return name + std::string(from == Joined ? kRest : kScale); }
+  bool has_second() const { return from == Joined || from == Coded; }
 };
 
-Source source_of(const Loaded& loaded, const std::string& name, tensor::Dtype dtype,
-                 const std::set<std::string>& wanted) {
+using Wanted = std::map<std::string, tensor::Dtype>;
+
+std::string_view state_of(std::string_view name) {
+  return name.substr(std::min(name.rfind('.'), name.size()));
+}
+
+Source source_of(const Loaded& loaded, const std::string& name, tensor::Dtype dtype, const Wanted& wanted) {
+  using tensor::Dtype;
+  const auto without = [&](std::string_view end) { return name.substr(0, name.size() - end.size()); };
   const TensorEntry* same = find(loaded, name);
-  const std::string rest = name + std::string(kRest);
-  if (!same && name.ends_with(kRest)) return {name.substr(0, name.size() - kRest.size()), Source::Rest};
-  if (!same || same->dtype == dtype) return {name, Source::Bits};
-  if (same->dtype == tensor::Dtype::BF16 && find(loaded, rest)) return {name, Source::Joined};
-  return {name, wanted.count(rest) ? Source::High : Source::Numbers};
+  if (name.ends_with(kScale)) {
+    if (same) return {.name = name};
+    const std::string moment = without(kScale);
+    return {.name = moment,
+            .from = Source::Plain,
+            .to = Source::Scales,
+            .coding = model::coding_of(state_of(moment), Dtype::U8)};
+  }
+  if (const model::Coding coding = model::coding_of(state_of(name), dtype); coding != model::Coding::None) {
+    if (!same || same->dtype == dtype) return {.name = name};
+    return {.name = name, .from = Source::Plain, .to = Source::Codes, .coding = coding};
+  }
+  if (same)
+    if (const model::Coding coding = model::coding_of(state_of(name), same->dtype);
+        coding != model::Coding::None)
+      return {.name = name, .from = Source::Coded, .coding = coding};
+  // A weight, its rest, or any other tensor.
+  const bool is_rest = name.ends_with(kRest);
+  const std::string weight = is_rest ? without(kRest) : name, rest_name = weight + std::string(kRest);
+  const TensorEntry *stored = find(loaded, weight), *stored_rest = find(loaded, rest_name);
+  const auto wanted_rest = wanted.find(rest_name);
+  const bool joined = stored && stored->dtype == Dtype::BF16 && stored_rest;
+  const auto from = joined ? Source::Joined : Source::Plain;
+  if (is_rest) {
+    if (same && same->dtype == dtype) return {.name = name};
+    return {.name = weight, .from = from, .to = Source::Rest};
+  }
+  if (!same || same->dtype == dtype) return {.name = name};
+  if (wanted_rest != wanted.end()) return {.name = name, .from = from, .to = Source::High};
+  return {.name = name, .from = from};
 }
 
 // What the checkpoint must hold, in the types it has.
 template <class Tensor>  // Target or Expected
 std::vector<Expected> expected_in(const Loaded& loaded, std::span<const Tensor> tensors,
-                                  const std::set<std::string>& names) {
+                                  const Wanted& wanted) {
+  using tensor::Dtype;
   std::vector<Expected> out;
   std::set<std::string> seen;
-  const auto expect = [&](const std::string& name, const Tensor& tensor, tensor::Dtype otherwise) {
-    if (!seen.insert(name).second) return;
+  const auto expect = [&](const std::string& name, Dtype dtype, const std::vector<int64_t>& shape) {
+    if (seen.insert(name).second) out.push_back({name, dtype, shape});
+  };
+  const auto type_in = [&](const std::string& name, auto allowed, Dtype otherwise) {
     const TensorEntry* entry = find(loaded, name);
-    out.push_back({name, entry && tensor::is_float(entry->dtype) ? entry->dtype : otherwise, tensor.shape});
+    return entry && allowed(entry->dtype) ? entry->dtype : otherwise;
   };
   for (const Tensor& tensor : tensors) {
-    const Source source = source_of(loaded, tensor.name, tensor.dtype, names);
-    if (source.part == Source::Bits)
-      out.push_back({tensor.name, tensor.dtype, tensor.shape}), seen.insert(tensor.name);
-    else
-      expect(source.name, tensor, tensor.dtype);
-    if (source.part == Source::Joined) expect(source.name + std::string(kRest), tensor, tensor::Dtype::I16);
+    const Source source = source_of(loaded, tensor.name, tensor.dtype, wanted);
+    if (source.from == Source::Bits) {
+      expect(tensor.name, tensor.dtype, tensor.shape);
+      continue;
+    }
+    if (source.to == Source::Scales) continue;  // made of the numbers that the codes beside it are made of
+    if (source.from == Source::Coded) {
+      int64_t elements = 1;
+      for (const int64_t extent : tensor.shape)
+        elements = base::checked_mul(elements, extent, tensor.name.c_str());
+      expect(source.name, Dtype::U8, tensor.shape);
+      expect(source.second(), Dtype::F32, {base::ceil_div(elements, tensor::kCodeBlock)});
+      continue;
+    }
+    const Dtype wide = source.to == Source::Rest    ? Dtype::BF16
+                       : source.to == Source::Codes ? Dtype::F32
+                                                    : tensor.dtype;
+    expect(source.name, type_in(source.name, tensor::is_float, wide), tensor.shape);
+    if (source.from == Source::Joined)
+      expect(source.second(),
+             type_in(
+                 source.second(), [](Dtype d) { return d == Dtype::U8; }, Dtype::I16),
+             tensor.shape);
   }
   return out;
 }
 
 template <class Tensor>
-std::set<std::string> names_of(std::span<const Tensor> tensors) {
-  std::set<std::string> out;
-  for (const Tensor& tensor : tensors) out.insert(tensor.name);
+Wanted wanted_of(std::span<const Tensor> tensors) {
+  Wanted out;
+  for (const Tensor& tensor : tensors) out.emplace(tensor.name, tensor.dtype);
   return out;
 }
 
-// Elements as they lie in the checkpoint; of Joined also those of the rest.
+// Elements as they lie in the checkpoint, and what belongs to them: the rest of narrow ones, or the scales of the blocks
+// that hold codes.
 struct Raw {
   tensor::Dtype dtype{};
-  std::vector<std::byte> bytes, rest;
+  std::vector<std::byte> bytes = {};
+  tensor::Dtype second_dtype{};
+  std::vector<std::byte> second = {};
+  int64_t first = 0;  // of the elements, in the tensor
 };
 
-// `out` may lie at any address.
+template <class T>
+T at(const std::vector<std::byte>& bytes, size_t i) {
+  T out{};
+  PLEAT_CHECK((i + 1) * sizeof out <= bytes.size());
+  std::memcpy(&out, bytes.data() + i * sizeof out, sizeof out);
+  return out;
+}
+
 template <class Wide>
-void convert_as(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std::byte> out) {
+std::vector<Wide> numbers_of(const Raw& raw, const Source& source) {
   std::vector<Wide> numbers(raw.bytes.size() / static_cast<size_t>(tensor::size_of(raw.dtype)));
-  if (part == Source::Joined) {
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      uint16_t high = 0;
-      int16_t rest = 0;
-      std::memcpy(&high, raw.bytes.data() + i * sizeof high, sizeof high);
-      std::memcpy(&rest, raw.rest.data() + i * sizeof rest, sizeof rest);
-      numbers[i] = static_cast<Wide>(tensor::join(high, rest));
-    }
-  } else {
+  if (source.from == Source::Plain) {
     safetensors::decode(safetensors::element_type_of(raw.dtype), raw.bytes, std::span(numbers));
+    return numbers;
   }
-  if (part == Source::Joined || part == Source::Numbers)
-    return safetensors::encode(safetensors::element_type_of(to), std::span<const Wide>(numbers), out);
-  PLEAT_CHECK(out.size() == numbers.size() * sizeof(uint16_t));
-  for (size_t i = 0; i < numbers.size(); ++i) {
-    const tensor::Halves halves = tensor::split(static_cast<float>(numbers[i]));
-    if (part == Source::High)
-      std::memcpy(out.data() + i * sizeof halves.high, &halves.high, sizeof halves.high);
+  const int64_t first_block = raw.first / tensor::kCodeBlock;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    if (source.from == Source::Coded)
+      numbers[i] = static_cast<Wide>(model::decoded(
+          source.coding, at<uint8_t>(raw.bytes, i),
+          at<float>(raw.second,
+                    static_cast<size_t>((raw.first + static_cast<int64_t>(i)) / tensor::kCodeBlock -
+                                        first_block))));
+    else if (raw.second_dtype == tensor::Dtype::U8)
+      numbers[i] =
+          static_cast<Wide>(tensor::join_short(at<uint16_t>(raw.bytes, i), at<int8_t>(raw.second, i)));
     else
-      std::memcpy(out.data() + i * sizeof halves.rest, &halves.rest, sizeof halves.rest);
+      numbers[i] = static_cast<Wide>(tensor::join(at<uint16_t>(raw.bytes, i), at<int16_t>(raw.second, i)));
+  return numbers;
+}
+
+// Element i of what a float becomes; `out` may lie at any address.
+template <class T>
+void put(std::span<std::byte> out, size_t i, T number) {
+  PLEAT_CHECK((i + 1) * sizeof number <= out.size());
+  std::memcpy(out.data() + i * sizeof number, &number, sizeof number);
+}
+
+// Whole blocks, the last of which may be shorter.
+template <class Code>
+void put_codes(const Source& source, std::vector<float> numbers, std::span<std::byte> out) {
+  if (source.coding == model::Coding::Root)
+    for (float& x : numbers) x = std::sqrt(x);
+  uint8_t codes[tensor::kCodeBlock];
+  for (size_t begin = 0; begin < numbers.size(); begin += tensor::kCodeBlock) {
+    const auto count = std::min(tensor::kCodeBlock, static_cast<int64_t>(numbers.size() - begin));
+    const float scale = tensor::encode_block<Code>(numbers.data() + begin, count, codes);
+    if (source.to == Source::Scales)
+      put(out, begin / tensor::kCodeBlock, scale);
+    else
+      for (size_t i = 0; i < static_cast<size_t>(count); ++i) put(out, begin + i, codes[i]);
   }
 }
 
-void convert(const Raw& raw, Source::Part part, tensor::Dtype to, std::span<std::byte> out) {
-  if (raw.dtype == tensor::Dtype::F64 || to == tensor::Dtype::F64)
-    convert_as<double>(raw, part, to, out);
+template <class Wide>
+void convert_as(const Raw& raw, const Source& source, tensor::Dtype to, std::span<std::byte> out) {
+  const std::vector<Wide> numbers = numbers_of<Wide>(raw, source);
+  if (source.to == Source::Numbers)
+    return safetensors::encode(safetensors::element_type_of(to), std::span<const Wide>(numbers), out);
+  if (source.to == Source::High || source.to == Source::Rest) {
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      const tensor::Halves halves = tensor::split(static_cast<float>(numbers[i]));
+      if (source.to == Source::High)
+        put(out, i, halves.high);
+      else if (to == tensor::Dtype::U8)
+        put(out, i, tensor::short_rest(halves.rest));
+      else
+        put(out, i, halves.rest);
+    }
+    return;
+  }
+  std::vector<float> floats(numbers.begin(), numbers.end());
+  if (source.coding == model::Coding::Root)
+    put_codes<tensor::RootCode>(source, std::move(floats), out);
   else
-    convert_as<float>(raw, part, to, out);
+    put_codes<tensor::SignedCode>(source, std::move(floats), out);
+}
+
+void convert(const Raw& raw, const Source& source, tensor::Dtype to, std::span<std::byte> out) {
+  if (raw.dtype == tensor::Dtype::F64 || to == tensor::Dtype::F64)
+    convert_as<double>(raw, source, to, out);
+  else
+    convert_as<float>(raw, source, to, out);
 }
 
 }  // namespace
 
 void restore_state(const Loaded& loaded, std::span<const Target> targets) {
-  const std::set<std::string> names = names_of(targets);
-  checkpoint::require_fits(loaded, expected_in(loaded, targets, names));
+  const Wanted wanted = wanted_of(targets);
+  checkpoint::require_fits(loaded, expected_in(loaded, targets, wanted));
   loaded.verify();
-  PartRestorer converted(loaded, names);
+  PartRestorer converted(loaded, wanted);
   for (const Target& target : targets) {
-    if (const Source source = source_of(loaded, target.name, target.dtype, names); source.part == Source::Bits) {
+    const Source source = source_of(loaded, target.name, target.dtype, wanted);
+    if (source.from == Source::Bits) {
       loaded.read_tensor(source.name, target.bytes);
       continue;
     }
-    // A piece at a time, each block of which is checked again: nothing of the tensor's size beside the state.
+    // A piece at a time, each block of which is checked again: nothing of the tensor's size beside the state. A scale
+    // takes the numbers of its block.
     constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+    const int64_t at_once = source.to == Source::Scales ? kBytesAtOnce / tensor::kCodeBlock : kBytesAtOnce;
     const auto length = static_cast<int64_t>(target.bytes.size());
-    for (int64_t at = 0; at < length; at += kBytesAtOnce) {
-      const Part part{at, at, std::min(kBytesAtOnce, length - at)};
+    for (int64_t at = 0; at < length; at += at_once) {
+      const Part part{at, at, std::min(at_once, length - at)};
       converted.read(target.name, target.dtype, {&part, 1}, target.bytes);
     }
   }
@@ -139,40 +262,60 @@ PartRestorer PartRestorer::of_weights(const Loaded& loaded, std::span<const Expe
   std::copy_if(weights.begin(), weights.end(), std::back_inserter(there), [&](const Expected& e) {
     return !e.name.ends_with(".router.expert_bias") || find(loaded, e.name);
   });
-  std::set<std::string> names = names_of(std::span<const Expected>(there));
-  for (const Expected& e : expected_in(loaded, std::span<const Expected>(there), names))
-    if (loaded.tensor(e.name).shape != e.shape)
+  Wanted wanted = wanted_of(std::span<const Expected>(there));
+  for (const Expected& e : expected_in(loaded, std::span<const Expected>(there), wanted)) {
+    const TensorEntry& entry = loaded.tensor(e.name);
+    if (entry.shape != e.shape)
       base::fail("{}: '{}' has another shape than the model", loaded.path(), e.name);
-  return PartRestorer(loaded, std::move(names));
+    if (entry.dtype != e.dtype)
+      base::fail("{}: '{}' is {}, needed {}", loaded.path(), e.name, tensor::name_of(entry.dtype),
+                 tensor::name_of(e.dtype));
+  }
+  return PartRestorer(loaded, std::move(wanted));
 }
 
-bool PartRestorer::has(const std::string& name) const { return names_.contains(name); }
+bool PartRestorer::has(const std::string& name) const { return wanted_.contains(name); }
 
 PartRestorer::PartRestorer(const Loaded& loaded, std::span<const Expected> state)
-    : loaded_(loaded), names_(names_of(state)), reader_(loaded), rest_reader_(loaded) {
-  checkpoint::require_fits(loaded, expected_in(loaded, state, names_));
+    : loaded_(loaded), wanted_(wanted_of(state)), reader_(loaded), second_reader_(loaded) {
+  checkpoint::require_fits(loaded, expected_in(loaded, state, wanted_));
 }
 
 void PartRestorer::read(const std::string& name, tensor::Dtype dtype, std::span<const Part> parts,
                         std::span<std::byte> out) {
-  const Source source = source_of(loaded_, name, dtype, names_);
-  if (source.part == Source::Bits) return reader_.read(name, parts, out);
-  Raw raw{loaded_.tensor(source.name).dtype, {}, {}};
-  const int64_t to_size = tensor::size_of(dtype), from_size = tensor::size_of(raw.dtype);
-  const auto read = [&](checkpoint::PartReader& reader, const std::string& from, const Part& part,
-                        std::vector<std::byte>& bytes) {
-    const Part there{part.tensor_begin / to_size * from_size, 0, part.count / to_size * from_size};
+  const Source source = source_of(loaded_, name, dtype, wanted_);
+  if (source.from == Source::Bits) return reader_.read(name, parts, out);
+  const TensorEntry& entry = loaded_.tensor(source.name);
+  const int64_t to_size = tensor::size_of(dtype), from_size = tensor::size_of(entry.dtype),
+                all = entry.length / from_size;
+  const int64_t span = source.to == Source::Scales ? tensor::kCodeBlock : 1;
+  // Elements [begin, end) of a tensor of the checkpoint.
+  const auto read = [&](checkpoint::PartReader& reader, const std::string& from, int64_t size, int64_t begin,
+                        int64_t end, std::vector<std::byte>& bytes) {
+    const Part there{begin * size, 0, (end - begin) * size};
     bytes.resize(static_cast<size_t>(there.count));
     reader.read(from, {&there, 1}, bytes);
   };
+  Raw raw{.dtype = entry.dtype};
+  if (source.has_second()) raw.second_dtype = loaded_.tensor(source.second()).dtype;
   for (const Part& part : parts) {
     PLEAT_CHECK(part.out_begin >= 0 && part.count <= static_cast<int64_t>(out.size()) - part.out_begin,
                 "{} bytes of '{}' from {} on do not fit into {}", part.count, name, part.out_begin,
                 out.size());
-    read(reader_, source.name, part, raw.bytes);
-    if (source.part == Source::Joined)  // a rest is as wide as the narrow weight
-      read(rest_reader_, source.name + std::string(kRest), part, raw.rest);
-    convert(raw, source.part, dtype,
+    const int64_t begin = part.tensor_begin / to_size * span,
+                  end = std::min(all, (part.tensor_begin + part.count) / to_size * span);
+    PLEAT_CHECK(
+        (source.to != Source::Codes && source.to != Source::Scales) || begin % tensor::kCodeBlock == 0,
+        "'{}' is cut at element {}, inside a block", name, begin);
+    raw.first = begin;
+    read(reader_, source.name, from_size, begin, end, raw.bytes);
+    const int64_t second_size = tensor::size_of(raw.second_dtype);
+    if (source.from == Source::Joined)
+      read(second_reader_, source.second(), second_size, begin, end, raw.second);
+    if (source.from == Source::Coded)
+      read(second_reader_, source.second(), second_size, begin / tensor::kCodeBlock,
+           base::ceil_div(end, tensor::kCodeBlock), raw.second);
+    convert(raw, source, dtype,
             out.subspan(static_cast<size_t>(part.out_begin), static_cast<size_t>(part.count)));
   }
 }

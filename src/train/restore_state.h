@@ -2,10 +2,11 @@
 // in bf16 goes on in float32 on the CPU, and the other way round.
 //
 // A weight is taken in its widest form: narrow ones together with what rounding left (tensor/halves.h), which
-// a checkpoint keeps beside them as "NAME.rest".
+// a checkpoint keeps beside them as "NAME.rest". A moment in codes (tensor/block_codes.h) has its scales beside it, as
+// "NAME.scale".
 #pragma once
 
-#include <set>
+#include <map>
 #include <span>
 #include <string>
 
@@ -24,8 +25,10 @@ class PartRestorer {
   // `state`: all tensors of the run, whoever holds them; throws as restore_state where the checkpoint does not fit.
   // It must have been verified, and outlives this.
   PartRestorer(const checkpoint::Loaded& loaded, std::span<const checkpoint::Expected> state);
+
   // For a new run from its weights: the checkpoint may hold more.
-  static PartRestorer of_weights(const checkpoint::Loaded& loaded, std::span<const checkpoint::Expected> weights);
+  static PartRestorer of_weights(const checkpoint::Loaded& loaded,
+                                 std::span<const checkpoint::Expected> weights);
   // False for correction biases the checkpoint does not have; they begin as zero.
   bool has(const std::string& name) const;
 
@@ -35,12 +38,13 @@ class PartRestorer {
 
  private:
   friend void restore_state(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);
-  PartRestorer(const checkpoint::Loaded& loaded, std::set<std::string> names)
-      : loaded_(loaded), names_(std::move(names)), reader_(loaded), rest_reader_(loaded) {}
+  PartRestorer(const checkpoint::Loaded& loaded, std::map<std::string, tensor::Dtype> wanted)
+      : loaded_(loaded), wanted_(std::move(wanted)), reader_(loaded), second_reader_(loaded) {}
 
   const checkpoint::Loaded& loaded_;
-  std::set<std::string> names_;
-  checkpoint::PartReader reader_, rest_reader_;  // two: a weight and its rest are read side by side
+  std::map<std::string, tensor::Dtype> wanted_;
+  checkpoint::PartReader reader_,
+      second_reader_;  // two: numbers and what belongs to them are read side by side
 };
 
 }  // namespace pleat::train

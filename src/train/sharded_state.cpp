@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "base/checked.h"
 #include "model/decoder.h"
 #include "model/shard.h"
 #include "model/state.h"
@@ -17,14 +18,14 @@ using program::Group;
 std::vector<LogicalTensor> logical_tensors(const config::Config& c,
                                            const std::vector<model::Parameter>& table) {
   const tensor::Dtype weights = model::weight_format(c);
-  const model::Optimizer optimizer = model::optimizer_of(c);
   std::vector<LogicalTensor> out;
   for (size_t i = 0; i < table.size(); ++i) {
     const model::Parameter& p = table[i];
     if (!p.tied_to.empty()) continue;
     out.push_back({p.name, weights, p.shape, StateKind::Weight, static_cast<int>(i)});
-    for (const model::StateSlot& s : optimizer.states)
-      out.push_back({p.name + s.name, s.format, p.shape, StateKind::Share, static_cast<int>(i)});
+    for (const model::StateSlot& s : model::optimizer_of(c, p).states)
+      out.push_back({p.name + s.name, s.format, model::state_shape(s, p.shape), StateKind::Share,
+                     static_cast<int>(i), -1, s.span});
   }
   for (int layer = 0; model::balances_by(c, "bias") && layer < config::num_all_layers(c); ++layer)
     if (config::is_moe_layer(c, layer))
@@ -62,8 +63,9 @@ std::vector<Part> parts_on(const config::Config& c, const std::vector<model::Par
   for (const model::Run& r : runs) {
     const int64_t from = std::max(r.local_begin, begin), to = std::min(r.local_begin + r.count, end);
     if (from >= to) continue;
-    out.push_back(
-        {(r.logical_begin + from - r.local_begin) * size, (from - value_begin) * size, (to - from) * size});
+    // Of a state with one number for many elements: cuts are at its units.
+    out.push_back({(r.logical_begin + from - r.local_begin) / t.span * size,
+                   (from - value_begin) / t.span * size, base::ceil_div(to - from, t.span) * size});
   }
   std::sort(out.begin(), out.end(),
             [](const Part& a, const Part& b) { return a.tensor_begin < b.tensor_begin; });
@@ -107,10 +109,11 @@ std::vector<checkpoint::ShareTensor> ShardedState::share() {
       return parts_on(programs_.config(), programs_.table(), t, crew_.setup(), Which::Owned);
     };
     const int64_t size = tensor::size_of(t.dtype);
-    const int64_t row = t.kind == StateKind::Bias
-                            ? t.shape[0]
-                            : model::row_elements(programs_.table()[static_cast<size_t>(t.parameter_idx)],
-                                                  crew_.setup().mesh);
+    int64_t row = t.kind == StateKind::Bias
+                      ? t.shape[0]
+                      : model::row_elements(programs_.table()[static_cast<size_t>(t.parameter_idx)],
+                                            crew_.setup().mesh);
+    if (t.span > 1) row = row % t.span == 0 ? row / t.span : t.shape[0];
     std::span<const std::byte> bytes;
     if (!parts().empty()) bytes = programs_.target(t.name).bytes;
     out.push_back({t.name, t.dtype, t.shape, row * size, bytes, parts});

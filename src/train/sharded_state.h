@@ -28,6 +28,7 @@ struct LogicalTensor {
   StateKind kind{};
   int parameter_idx = -1;  // of the table; -1: a bias
   int layer = -1;          // of a bias
+  int64_t span = 1;        // elements of the parameter that a number belongs to (model/state.h)
 };
 
 // All of a model, in ascending order of names.

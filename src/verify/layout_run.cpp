@@ -16,7 +16,8 @@
 #include "runtime/keep.h"
 #include "runtime/programs.h"
 #include "tensor/bf16.h"
-#include "tensor/halves.h"
+#include "tensor/block_codes.h"
+#include "tensor/short_master.h"
 #include "verify/batch.h"
 #include "verify/faults.h"
 #include "verify/narrow.h"
@@ -202,11 +203,14 @@ class Rank {
   void collect(LayoutRun& out, Assembly& assembly) {
     gather_weights();
     collect_weights(out.weights, out.stored, assembly);
-    const model::Optimizer optimizer = model::optimizer_of(config_);
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
-      for (const model::StateSlot& s : optimizer.states)
-        if (tensor::is_float(s.format)) add(out.states.at(s.name), assembly, p, p.name + s.name, true);
+      for (const model::StateSlot& s : model::optimizer_of(config_, p).states) {
+        if (s.coding != model::Coding::None)
+          add_decoded(out.states.at(s.name), assembly, p, s);
+        else if (model::is_number(s))
+          add(out.states.at(s.name), assembly, p, p.name + s.name, true);
+      }
     }
   }
 
@@ -215,12 +219,15 @@ class Rank {
     std::lock_guard lock(mutex);
     const program::Program& p = programs_.program();
     const auto add = [&](const program::Stage& s, const program::Use& weight) {
-      out.updates[p.values[static_cast<size_t>(weight.value)].name] = p.attrs[static_cast<size_t>(s.attrs)];
+      out.updates[p.values[static_cast<size_t>(program::root_of(p, weight.value))].name] =
+          p.attrs[static_cast<size_t>(s.attrs)];
     };
     for (const program::Stage& s : p.stages) {
       if (s.op == program::Op::adamw) add(s, program::signature::adamw::Update<program::Use>(s.uses).w);
       if (s.op == program::Op::adamw_narrow)
         add(s, program::signature::adamw_narrow::Update<program::Use>(s.uses).w);
+      if (s.op == program::Op::adamw_coded)
+        add(s, program::signature::adamw_coded::Update<program::Use>(s.uses).w);
     }
   }
 
@@ -363,11 +370,30 @@ class Rank {
     const int64_t begin = std::min(own.share * setup_.place.at(own.inside), own.elements),
                   count = std::min(own.elements - begin, own.share);
     const auto* high = static_cast<const uint16_t*>(data(p.name)) + begin;
-    const auto* rest = static_cast<const int16_t*>(data(p.name + model::kRest));
+    const void* rest = data(p.name + model::kRest);
+    const bool is_short =
+        now_->program().values[size_t(now_->find(p.name + model::kRest))].dtype == tensor::Dtype::U8;
     std::vector<float> joined(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) joined[size_t(i)] = tensor::join(high[i], rest[i]);
+    for (int64_t i = 0; i < count; ++i)
+      joined[size_t(i)] = is_short ? tensor::join_short(high[i], static_cast<const int8_t*>(rest)[i])
+                                   : tensor::join(high[i], static_cast<const int16_t*>(rest)[i]);
     assembly.add(into, p, model::local_runs(p, setup_.mesh, setup_.place.weights()), joined.data(),
                  tensor::Dtype::F32, begin, count);
+  }
+
+  void add_decoded(std::map<std::string, Tensor>& into, Assembly& assembly, const model::Parameter& p,
+                   const model::StateSlot& slot) {
+    const model::Ownership own = model::ownership(p, setup_.mesh);
+    const int64_t begin = std::min(own.share * setup_.place.at(own.inside), own.elements),
+                  count = std::min(own.elements - begin, own.share);
+    const auto* codes = static_cast<const uint8_t*>(data(p.name + slot.name));
+    const auto* scales = static_cast<const float*>(data(p.name + slot.name + model::kScale));
+    std::vector<double> numbers(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i)
+      numbers[size_t(i)] =
+          static_cast<double>(model::decoded(slot.coding, codes[i], scales[i / tensor::kCodeBlock]));
+    assembly.add(into, p, model::local_runs(p, setup_.mesh, setup_.place.weights()), numbers.data(),
+                 tensor::Dtype::F64, begin, count);
   }
 
   void set_weights() {
@@ -412,7 +438,7 @@ LayoutRun run_layout(const config::Config& asked, const model::Mesh& mesh,
   out.steps.resize(static_cast<size_t>(options.num_steps));
   // Ranks are threads: all of them find the maps that they fill.
   for (const model::StateSlot& s : model::optimizer_of(config).states)
-    if (tensor::is_float(s.format)) out.states[s.name];
+    if (model::is_number(s)) out.states[s.name];
   PLEAT_CHECK(!options.one_chain || config.device.kind == "cpu",
               "one chain of calls that block is for the CPU");
   std::vector<Batch> batches;

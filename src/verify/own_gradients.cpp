@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/parameters.h"
 #include "model/state.h"
 #include "train/learning_rate.h"
 #include "verify/compare.h"
@@ -21,6 +22,18 @@ double number_of(const program::AttrSet& attrs, std::string_view key) {
       std::find_if(attrs.begin(), attrs.end(), [&](const program::Attr& a) { return a.key == key; });
   PLEAT_CHECK(found != attrs.end(), "an update has no '{}'", key);
   return found->number;
+}
+
+std::vector<model::StateSlot> moments_of(const config::Config& c, const std::vector<model::Parameter>& table,
+                                         const std::string& name) {
+  const int found = model::find_parameter(table, name);
+  PLEAT_CHECK(found >= 0, "there is no parameter {}", name);
+  std::vector<model::StateSlot> out;
+  for (const model::StateSlot& s : model::optimizer_of(c, table[static_cast<size_t>(found)]).states)
+    if (s.power != 0) out.push_back(s);
+  PLEAT_CHECK(out.size() == 2 && out[0].power == 1 && out[1].power == -0.5,
+              "this update has other states than two moments");
+  return out;
 }
 
 // The one with the larger share of its bound.
@@ -48,13 +61,12 @@ OwnResults from_own_gradients(const config::Config& c, const LayoutRun& run) {
     const double want = clip > 0 && step.norm > clip ? clip / step.norm : 1;
     take(out.clip, std::abs(step.clip / want - 1), 0x1p-50, what);
   }
-  const std::vector<model::StateSlot> states = model::optimizer_of(c).states;
-  PLEAT_CHECK(states.size() >= 2 && states[0].power == 1 && states[1].power == -0.5,
-              "this update has other states than two moments");
-  const double unit1 = std::max(unit_roundoff(states[0].format), kUpdateUnit),
-               unit2 = std::max(unit_roundoff(states[1].format), kUpdateUnit);
+  const std::vector<model::Parameter> table = model::make_parameters(c);
   for (const auto& [name, attrs] : run.updates) {
     if (!run.weights.contains(name)) continue;  // tied: a weight of another name
+    const std::vector<model::StateSlot> states = moments_of(c, table, name);
+    const double unit1 = std::max(states[0].rounding, kUpdateUnit),
+                 unit2 = std::max(states[1].rounding, kUpdateUnit);
     const double beta1 = number_of(attrs, "beta1"), beta2 = number_of(attrs, "beta2"),
                  eps = number_of(attrs, "eps"), decay = number_of(attrs, "weight_decay");
     const Tensor& begin = run.initial.at(name);

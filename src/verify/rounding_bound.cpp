@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "model/parameters.h"
 #include "model/state.h"
+#include "tensor/block_codes.h"
 #include "train/learning_rate.h"
 #include "verify/compare.h"
 
@@ -16,6 +18,7 @@ namespace {
 
 constexpr double kSpread = 3;           // of a random sum of roundings over its expected length
 constexpr double kPerturbation = 1e-7;  // of the weights in double, to see the conditioning
+constexpr double kFarBelow = 0x1p-8;    // of the largest gradient of a block
 constexpr double kBetween = 4;          // stages that round between two products
 
 double distance(const Tensor& a, const Tensor& b) {
@@ -34,7 +37,7 @@ double relative(const Tensor& a, const Tensor& b) {
 double stored(const std::vector<model::StateSlot>& states, double arithmetic, size_t times) {
   double factor = 1;
   for (const model::StateSlot& s : states) {
-    const double unit = unit_roundoff(s.format);
+    const double unit = s.rounding;
     if (s.power == 0 || unit <= arithmetic) continue;
     const double grown = std::pow(1 + unit, double(times)) - 1;
     factor *= s.power > 0 ? std::pow(1 + grown, s.power) : std::pow(std::max(0.0, 1 - grown), s.power);
@@ -42,12 +45,21 @@ double stored(const std::vector<model::StateSlot>& states, double arithmetic, si
   return factor - 1;
 }
 
+const model::Parameter& parameter_named(const std::vector<model::Parameter>& table, const std::string& name) {
+  const int found = model::find_parameter(table, name);
+  PLEAT_CHECK(found >= 0, "there is no parameter {}", name);
+  return table[static_cast<size_t>(found)];
+}
+
 // Largest possible change of an element of AdamW's step, given how far the gradients are apart.
 class AdamBound {
  public:
-  AdamBound(const config::Config& c, const Rounding& rounding, const std::vector<model::StateSlot>& states,
+  AdamBound(const config::Config& c, const Rounding& rounding, std::vector<model::StateSlot> states,
             const LayoutRun& a, const LayoutRun& b, const std::string& name)
-      : config_(c), rounding_(rounding), states_(states), a_(a), b_(b), name_(name) {}
+      : config_(c), rounding_(rounding), states_(std::move(states)), a_(a), b_(b), name_(name) {
+    for (const model::StateSlot& s : states_)
+      if (s.coding != model::Coding::None) coded_ = true;
+  }
 
   // After steps 0 .. last, element i.
   double after(size_t last, size_t i) const {
@@ -86,7 +98,20 @@ class AdamBound {
                std::abs(gradient(a_, j, i) - gradient(b_, j, i));
     // Rounding of the quotient and what it is made of; then of states that are stored narrower, in both runs.
     const double own = 16 * rounding_.update * most + 2 * stored(states_, rounding_.update, last) * most;
+    if (coded_ && last > 0 && far_below_its_block(last, i)) return 2 * (most + own);
     return moved == 0 ? own : std::min(2 * most, 4 * moved / std::sqrt(squares)) + own;
+  }
+  // Codes of such an element are not rounded in proportion, and may tell nothing of it.
+  bool far_below_its_block(size_t last, size_t i) const {
+    const size_t begin = i / tensor::kCodeBlock * tensor::kCodeBlock;
+    const auto largest = [&](size_t from, size_t to, const LayoutRun& run) {
+      double out = 0;
+      for (size_t j = 0; j < last; ++j)
+        for (size_t k = from; k < to; ++k) out = std::max(out, std::abs(gradient(run, j, k)));
+      return out;
+    };
+    const size_t end = std::min(begin + size_t{tensor::kCodeBlock}, a_.steps[0].gradients.at(name_).size());
+    return largest(i, i + 1, a_) < kFarBelow * largest(begin, end, a_);
   }
   double gradient(const LayoutRun& run, size_t step, size_t i) const {
     return run.steps[step].clip * run.steps[step].gradients.at(name_)[i];
@@ -96,16 +121,13 @@ class AdamBound {
   }
   const config::Config& config_;
   const Rounding& rounding_;
-  const std::vector<model::StateSlot>& states_;
+  const std::vector<model::StateSlot> states_;
+  bool coded_ = false;
   const LayoutRun &a_, &b_;
   const std::string& name_;
 };
 
 }  // namespace
-
-double unit_roundoff(tensor::Dtype format) {
-  return format == tensor::Dtype::BF16 ? 0x1p-8 : format == tensor::Dtype::F32 ? 0x1p-24 : 0x1p-53;
-}
 
 Rounding float32_rounding(const config::Config& c) {
   const auto& m = c.model;
@@ -166,7 +188,7 @@ BoundReport inside_bound(const config::Config& c, const Rounding& rounding, cons
     say("another routing: no bound holds");
     return out;
   }
-  const model::Optimizer optimizer = model::optimizer_of(c);
+  const std::vector<model::Parameter> table = model::make_parameters(c);
   // Of one product in both runs.
   const double sums = kSpread * std::sqrt(2.0 * (rounding.terms + kBetween)) * rounding.unit;
   double apart = 0;  // of the weights the step begins with
@@ -186,7 +208,8 @@ BoundReport inside_bound(const config::Config& c, const Rounding& rounding, cons
     for (const auto& [name, w] : a.steps[s].weights) {
       const Tensor& other = run.steps[s].weights.at(name);
       apart = std::max(apart, relative(w, other));
-      const AdamBound bound(c, rounding, optimizer.states, a, run, name);
+      const AdamBound bound(c, rounding, model::optimizer_of(c, parameter_named(table, name)).states, a, run,
+                            name);
       for (size_t i = 0; i < w.size(); ++i) {
         if (w[i] == other[i]) continue;
         const double allowed = bound.after(s, i), got = std::abs(w[i] - other[i]);

@@ -5,8 +5,6 @@
 
 namespace pleat::verify {
 
-double unit_roundoff(tensor::Dtype format);  // of numbers that are rounded to nearest
-
 // How a run rounds.
 struct Rounding {
   double unit = 0x1p-24;  // unit roundoff of what is stored between stages, and of weights

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "model/parameters.h"
+#include "model/shard.h"
 #include "schedule/ranks.h"
 
 namespace pleat::verify {
@@ -89,11 +91,24 @@ void set_precision(config::Config& c, SmallCopy copy) {
     c.optimizer.moment_dtype = defaults.moment_dtype;
     c.optimizer.moment1_dtype = defaults.moment1_dtype;
     c.optimizer.moment2_dtype = defaults.moment2_dtype;
+    c.optimizer.master = defaults.master;
   } else if (copy == SmallCopy::AskedOnCpu && c.model.dtype == "bfloat16") {
     c.model.dtype = "float32";
+    c.optimizer.master = config::OptimizerConfig().master;
     // In a float32 model the two own keys alone decide.
     for (std::string* own : {&c.optimizer.moment1_dtype, &c.optimizer.moment2_dtype})
-      if (*own == "unset" && c.optimizer.moment_dtype == "bfloat16") *own = c.optimizer.moment_dtype;
+      if (*own == "unset" && c.optimizer.moment_dtype != "float32") *own = c.optimizer.moment_dtype;
+  }
+}
+
+// Blocks of codes stay where every rank of the small copy holds whole ones.
+void keep_whole_blocks(config::Config& c, const model::Mesh& mesh) {
+  for (const model::Parameter& p : model::make_parameters(config::resolve(c))) {
+    if (p.unit == 1 || model::uneven_cut(p, mesh, p.unit).every == 0) continue;
+    for (std::string* type :
+         {&c.optimizer.moment_dtype, &c.optimizer.moment1_dtype, &c.optimizer.moment2_dtype})
+      if (*type == "block8") *type = type == &c.optimizer.moment_dtype ? "float32" : "unset";
+    return;
   }
 }
 
@@ -135,6 +150,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
     c.offload.fraction = 1;
     c.offload.keep_last = c.offload.min_bytes = 0;
   }
+  keep_whole_blocks(c, mesh);
   Shrunk out;
   // The layout is not changed: mesh and roles have it, but for the order of its axes.
   config::Config laid_out = c;

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "model/mesh_rules.h"
 #include "model/parameters.h"
 #include "model/shard.h"
 #include "program/shares.h"
@@ -41,6 +42,12 @@ TEST(States, FormatsFollowTheKeys) {
   EXPECT_EQ(on_gpu({second}), (Formats{Dtype::F32, Dtype::BF16, Dtype::I16}));
   EXPECT_EQ(on_gpu({"optimizer.moment_dtype=bfloat16", "optimizer.moment1_dtype=float32"}),
             (Formats{Dtype::F32, Dtype::BF16, Dtype::I16}));
+  const std::string codes1 = "optimizer.moment1_dtype=block8", codes2 = "optimizer.moment2_dtype=block8";
+  EXPECT_EQ(formats_of(with({codes1, codes2})), (Formats{Dtype::U8, Dtype::F32, Dtype::U8, Dtype::F32}));
+  EXPECT_EQ(formats_of(with({codes2})), (Formats{Dtype::F32, Dtype::U8, Dtype::F32}));
+  EXPECT_EQ(on_gpu({"optimizer.moment_dtype=block8", "optimizer.master=float24"}),
+            (Formats{Dtype::U8, Dtype::F32, Dtype::U8, Dtype::F32, Dtype::U8}));
+  EXPECT_EQ(on_gpu({"optimizer.master=bfloat16"}), (Formats{Dtype::F32, Dtype::F32}));
   // A copy of the model in another type, as verify-layout makes one, keeps the keys and not their formats.
   config::Config c = with({first, second});
   c.model.dtype = "float64";
@@ -50,16 +57,62 @@ TEST(States, FormatsFollowTheKeys) {
 // The update takes the weight and behind it every state, in the order of the rows.
 TEST(States, RowsAreTheArgumentsOfTheUpdate) {
   for (const std::vector<std::string>& sets :
-       {std::vector<std::string>{}, {"model.dtype=bfloat16", "device.kind=cuda"}}) {
+       {std::vector<std::string>{},
+        {"model.dtype=bfloat16", "device.kind=cuda"},
+        {"model.dtype=bfloat16", "device.kind=cuda", "optimizer.moment_dtype=block8",
+         "optimizer.master=float24"}}) {
     const Optimizer optimizer = optimizer_of(with(sets));
     const std::vector<program::Argument>& arguments =
         program::arguments_of(optimizer.update, program::Phase::Update);
     size_t weight = 0;
     while (arguments[weight].name != "w") ++weight;
-    EXPECT_EQ(arguments.size() - weight - 1, optimizer.states.size());
+    const bool takes = arguments.back().repeated
+                           ? program::takes(arguments, weight + 1 + optimizer.states.size())
+                           : arguments.size() - weight - 1 == optimizer.states.size();
+    EXPECT_TRUE(takes) << name_of(optimizer.update);
     for (size_t i = weight; i < arguments.size(); ++i)
       EXPECT_TRUE(arguments[i].in_place) << arguments[i].name;
   }
+}
+
+// Bytes of a parameter: its codes, and a scale for every block that begins. Vectors keep wide moments.
+TEST(States, CodesTakeOneByteAndAScale) {
+  const config::Config c = with({"optimizer.moment1_dtype=block8", "optimizer.moment2_dtype=block8"});
+  for (const Parameter& p : make_parameters(c)) {
+    const int64_t n = num_elements(p);
+    int64_t bytes = 0;
+    for (const StateSlot& s : optimizer_of(c, p).states) {
+      int64_t size = tensor::size_of(s.format);
+      for (const int64_t extent : state_shape(s, p.shape)) size *= extent;
+      bytes += size;
+      EXPECT_EQ(s.unit, p.unit);
+    }
+    const bool matrix = p.shape.size() > 1;
+    EXPECT_EQ(bytes, matrix ? 2 * (n + (n + 255) / 256 * 4) : 8 * n) << p.name;
+    EXPECT_EQ(p.unit, matrix ? 256 : 1) << p.name;
+    EXPECT_EQ(optimizer_of(c, p).update, matrix ? program::Op::adamw_coded : program::Op::adamw) << p.name;
+  }
+}
+
+TEST(States, LayoutsThatCutBlocksAreRefusedByName) {
+  const std::vector<std::string> codes = {"optimizer.moment1_dtype=block8", "model.hidden_size=256"};
+  const auto fault = [&](int64_t tp, const std::string& more) {
+    std::vector<std::string> sets = codes;
+    sets.push_back(more);
+    Mesh mesh;
+    mesh.tp = tp;
+    const std::vector<LayoutFault> faults = layout_faults(with(sets), mesh);
+    return faults.empty() ? std::string() : faults[0].text;
+  };
+  EXPECT_EQ(fault(1, "model.ffn_hidden_size=24"), "");
+  EXPECT_NE(fault(2, "model.ffn_hidden_size=512")
+                .find("layers.0.attn.out.weight is cut every 128 elements (parallel.tp = 2)"),
+            std::string::npos)
+      << fault(2, "model.ffn_hidden_size=512");
+  EXPECT_EQ(fault(2, "model.head_dim=128"),
+            "layers.0.mlp.down.weight is cut every 12 elements (parallel.tp = 2), but its "
+            "moments are kept in blocks of 256: needed a multiple of that, or "
+            "optimizer.moment1_dtype and optimizer.moment2_dtype other than \"block8\"");
 }
 
 TEST(States, SharesAreWholeUnits) {

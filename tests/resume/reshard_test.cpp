@@ -166,6 +166,58 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
   }
 }
 
+// Codes: ranks hold whole blocks, so widths are multiples of one where tensor ranks cut them.
+constexpr const char* kCodes[] = {"model.num_layers=2",
+                                  "model.hidden_size=64",
+                                  "model.head_dim=128",
+                                  "moe.ffn_hidden_size=512",
+                                  "moe.shared_ffn_hidden_size=512",
+                                  "optimizer.moment1_dtype=\"block8\"",
+                                  "optimizer.moment2_dtype=\"block8\""};
+const std::vector<Case>& cases_of_codes() {
+  static const std::vector<Case> all = {
+      {1, {}},
+      {2, {"parallel.tp=2"}},
+      {3, {"parallel.bucket_mib=0"}},
+      {4, {"parallel.tp=2", "parallel.etp=2", "parallel.ep=2"}},
+      {4, {"parallel.pp=2", "parallel.ep=2", "parallel.optimizer_group=1"}},
+      {4, {"parallel.ep=4", "parallel.cp=2"}},
+  };
+  return all;
+}
+
+TEST(Reshard, CodesComeThroughLayoutsAndFormats) {
+  testing::TemporaryFolder folder;
+  testing::write_dataset(folder.at("data"), 4000, 7);
+  base::PosixVfs vfs;
+  const std::vector<std::string> codes(std::begin(kCodes), std::end(kCodes)),
+      wide(std::begin(kCodes), std::end(kCodes) - 2);
+  for (const auto& [from, to] : {std::pair(codes, codes), {wide, codes}, {codes, wide}}) {
+    Trainer trainer(config_for(folder, {1, {}}, from));
+    for (int i = 0; i < 2; ++i) trainer.step();
+    checkpoint::StateView start;
+    start.tensors = trainer.state().tensors;
+    const std::string before = checkpoint::state_sha256(start);
+    std::filesystem::create_directories(folder.at("start"));
+    const std::string first = checkpoint::save(vfs, folder.at("start"), start, {}).path;
+    Holder one(config_for(folder, {1, {}}, to), 1);
+    one.load(vfs, first);
+    const std::string expected = one.digest();
+    EXPECT_EQ(expected == before, from == to);
+    for (const Case& layout : cases_of_codes()) {
+      Holder saved(config_for(folder, layout, from), layout.ranks),
+          resumed(config_for(folder, layout, to), layout.ranks);
+      saved.load(vfs, first);
+      const checkpoint::SaveResult there = saved.save(vfs, folder.at("there"));
+      ASSERT_EQ(there.state_sha256, before) << layout.ranks;
+      resumed.load(vfs, there.path);
+      EXPECT_EQ(resumed.digest(), expected) << layout.ranks;
+      std::filesystem::remove_all(folder.at("there"));
+    }
+    std::filesystem::remove_all(folder.at("start"));
+  }
+}
+
 // Every byte of the state has exactly one owner, whatever the layout.
 TEST(Reshard, OneOwnerForEveryByte) {
   testing::TemporaryFolder folder;
@@ -187,6 +239,7 @@ TEST(Reshard, OneOwnerForEveryByte) {
     check(c, {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""});
     check(c, {"optimizer.moment1_dtype=\"bfloat16\""});
   }
+  for (const Case& c : cases_of_codes()) check(c, {std::begin(kCodes), std::end(kCodes)});
 }
 
 // A rank's part of a tensor is a few slices, however many rows it has: the table of contents stays small.
@@ -219,7 +272,10 @@ TEST(Reshard, LogicalTensorsAreOneRanksState) {
         {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"bfloat16\""},
         {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""},
         {"optimizer.moment1_dtype=\"bfloat16\""},
-        {"optimizer.moment2_dtype=\"bfloat16\""}}) {
+        {"optimizer.moment2_dtype=\"bfloat16\""},
+        {"optimizer.moment2_dtype=\"block8\""},
+        {"device.kind=\"cuda\"", "model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"block8\"",
+         "optimizer.master=\"float24\""}}) {
     const config::Config config = config_for(folder, {1, {}}, sets);
     const std::vector<model::Parameter> table = model::make_parameters(config);
     std::map<std::string, std::pair<tensor::Dtype, std::vector<int64_t>>> logical, held;

@@ -6,6 +6,8 @@
 #include "kernels/contract.h"
 #include "kernels/math/coords.h"
 #include "kernels/optimizer/optimizer.h"
+#include "kernels/optimizer/states.h"
+#include "tensor/block_codes.h"
 
 namespace pleat::kernels {
 
@@ -72,11 +74,11 @@ inline void check(const signature::clip::Update<Arg>& args, const Invocation& ca
 }
 inline Work work(const signature::clip::Update<Arg>&, const Invocation& call) { return moves(call); }
 
-// ---- adamw, adamw_narrow
+// ---- adamw, adamw_narrow, adamw_coded
 
 // With coords w is whole, and the others are pieces of it.
 template <class Args>
-void require_update(const Args& args, const Invocation& call) {
+void require_step(const Args& args, const Invocation& call) {
   using tensor::Dtype;
   require_shape(args.hyper, {4}, Dtype::F64);
   require_shape(args.grad_scale, {2}, Dtype::F64);
@@ -84,15 +86,19 @@ void require_update(const Args& args, const Invocation& call) {
   require_coords(args.coords, call);
   if (args.coords.present) require_shard(args.g, call);
   require_float(args.w);
-  for (const Arg* kept : {&args.g, &args.m, &args.v}) require_stored(*kept, args.w);
+  require_stored(args.g, args.w);
   if (!args.coords.present) require_same_shape(args.w, args.g);
-  require_same_shape(args.m, args.g);
-  require_same_shape(args.v, args.g);
   for (const char* key : {"beta1", "beta2"})
     if (!(call.attr(key) >= 0 && call.attr(key) < 1))
       refuse(args.g, "attribute '{}' is {}, needed 0 <= {} < 1", key, call.attr(key), key);
   for (const char* key : {"eps", "weight_decay", "lr_mult"})
     if (!(call.attr(key) >= 0)) refuse(args.g, "attribute '{}' is {}, needed 0 or more", key, call.attr(key));
+}
+
+template <class Args>
+void require_update(const Args& args, const Invocation& call) {
+  require_step(args, call);
+  for (const Arg* kept : {&args.m, &args.v}) require_stored(*kept, args.w), require_same_shape(*kept, args.g);
 }
 
 inline void check(const signature::adamw::Update<Arg>& args, const Invocation& call) {
@@ -111,9 +117,56 @@ inline void check(const signature::adamw_narrow::Update<Arg>& args, const Invoca
 inline Work work(const signature::adamw_narrow::Update<Arg>&, const Invocation& call) {
   return moves(call, 2);
 }
+inline void check(const signature::adamw_coded::Update<Arg>& args, const Invocation& call) {
+  using tensor::Dtype;
+  require_step(args, call);
+  const bool narrow = args.w.dtype == Dtype::BF16;
+  if (!narrow) require_type(args.w, Dtype::F32);
+  const UpdateStates s = states_of(args.states);
+  if (!s.complete || (s.rest && !narrow))
+    refuse(args.w,
+           "the states are {}; needed the two moments, codes with their scales behind them, and beside a "
+           "bf16 weight "
+           "what it keeps of its float",
+           types_of(args.states));
+  const auto require_moment = [&](const Arg& moment, const Arg* scale) {
+    require_same_shape(moment, args.g);
+    if (scale)
+      require_shape(*scale, {base::ceil_div(args.g.size(), tensor::kCodeBlock)}, Dtype::F32);
+    else
+      require_stored(moment, args.w);
+  };
+  require_moment(*s.m, s.m_scale);
+  require_moment(*s.v, s.v_scale);
+  if (s.rest) {
+    if (s.rest->dtype != Dtype::U8) require_type(*s.rest, Dtype::I16);
+    require_same_shape(*s.rest, args.g);
+  }
+  // A share begins with a block.
+  if (args.coords.present && (s.m_scale || s.v_scale) && args.g.size() < args.w.size() &&
+      args.g.size() % tensor::kCodeBlock != 0)
+    refuse(args.g, "argument 'g' has {} of {} elements, needed a multiple of {}", args.g.size(),
+           args.w.size(), tensor::kCodeBlock);
+  const bool chance = narrow && !(s.rest && s.rest->dtype == Dtype::I16);
+  if (chance != args.rng.present)
+    refuse(args.rng, "argument 'rng' is {}, but bits of the weight are {}",
+           args.rng.present ? "there" : "missing", chance ? "left out" : "all kept");
+  if (!chance) return;
+  require_shape(args.rng, {2}, Dtype::I64);
+  if (call.integer("element") < 0)
+    refuse(args.rng, "attribute 'element' is {}, needed 0 or more", call.integer("element"));
+  const double stream = call.attr("stream");
+  if (!(stream >= 0 && stream < 0x1p32 && stream == static_cast<double>(static_cast<uint32_t>(stream))))
+    refuse(args.rng, "attribute 'stream' is {}, needed a whole number below 2^32", stream);
+}
+inline Work work(const signature::adamw_coded::Update<Arg>&, const Invocation& call) {
+  return moves(call, 2);
+}
 // The scalars of the step.
 constexpr int64_t kAdamwScalarBytes = 36;
-template <AnyOf<signature::adamw::Update<Arg>, signature::adamw_narrow::Update<Arg>> Args>
+template <AnyOf<signature::adamw::Update<Arg>, signature::adamw_narrow::Update<Arg>,
+                signature::adamw_coded::Update<Arg>>
+              Args>
 int64_t scratch_bytes(const Args&, const Invocation&, const Gpu&) {
   return kAdamwScalarBytes;
 }

@@ -22,6 +22,15 @@
 //                elements [c s, (c+1) s) of w, as in grad_norm: only those elements of w change, with the
 //                bits of an update of the whole; elements of g, m and v past the end of w are neither read
 //                nor written.
+//   adamw_narrow the same on float weights kept as bf16 w and rest i16 (tensor/halves.h). g is f32 or bf16.
+//   adamw_coded  the same on weights and moments of fewer bits: w f32, or bf16 with rest i16, rest u8 or nothing
+//                (tensor/short_master.h); m and v each as above, or as codes u8 with scales
+//                f32[ceil(n / 256)] (tensor/block_codes.h): of m SignedCode, of the root of v RootCode. All are
+//                opened into floats; the step is that of floats; each is rounded once as it is written. Codes are
+//                of blocks of 256 elements of w: a piece begins with a block. What a weight leaves out is
+//                rounded by chance, by number e % 4 of draw e / 4 of the stream (rng[0], Update, rng[1], attr
+//                stream) of base/rng.h, e = attr element
+//                plus the element of w.
 //   bias_update  load i64[E], commit i32[1] -> bias f32[E] += rate * sign(mean(load) - load); the sign is
 //                exact, taken in integers as sign(sum - E load). commit == 0: nothing is written. attr rate.
 #pragma once

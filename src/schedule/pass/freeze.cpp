@@ -28,13 +28,13 @@ void require_effect(const std::vector<std::string>& names, const std::vector<mod
 
 // Whether the stage is there for frozen parameters alone.
 bool serves_frozen(const program::Program& p, const program::Stage& s,
-                   const std::vector<model::Parameter>& table, Op update, bool router) {
+                   const std::vector<model::Parameter>& table, bool router) {
   const auto is_frozen_weight = [&](const Use& weight) {
     const int written = model::find_parameter(table, p.values[size_t(weight.value)].name);
     PLEAT_CHECK(written >= 0, "{} writes no weight", program::stage_name(s));
     return table[size_t(written)].frozen;
   };
-  if (s.op == update) return table[size_t(s.part)].frozen;
+  if (model::is_update(s.op)) return table[size_t(s.part)].frozen;
   switch (s.op) {
     case Op::bias_update:
       return router;
@@ -71,10 +71,8 @@ program::Program freeze(program::Program p, const config::Config& config) {
   const std::vector<model::Parameter> table = model::make_parameters(config);
   require_effect(names, table);
   const bool router = std::find(names.begin(), names.end(), "router") != names.end();
-  const Op update = model::optimizer_of(config).update;
   program::Edit edit(std::move(p));
-  edit.erase_if(
-      [&](const program::Stage& s) { return serves_frozen(edit.program(), s, table, update, router); });
+  edit.erase_if([&](const program::Stage& s) { return serves_frozen(edit.program(), s, table, router); });
   p = edit.apply();
   // Ranks that sum their norms all sum the same list of parts: those of frozen parameters stay zero.
   if (std::none_of(p.stages.begin(), p.stages.end(),

@@ -45,6 +45,8 @@ Program host_copies(Program program) {
     return host;
   };
   int num_in = 0, num_out = 0;
+  for (const Stage& s : edit.program().stages)  // of states (pass/host_states.h)
+    if (s.op == Op::copy_out && s.phase == Phase::Update) num_out = std::max(num_out, s.part + 1);
   for (ValueId v = 0; v < num_values; ++v) {
     if (!is_host_value(edit.value(v))) continue;
     const bool input = edit.value(v).life == Life::Input;

@@ -8,6 +8,7 @@
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/host_copies.h"
+#include "schedule/pass/host_states.h"
 #include "schedule/pass/host_waits.h"
 #include "schedule/pass/low_precision.h"
 #include "schedule/pass/message_buffers.h"
@@ -90,6 +91,14 @@ const std::vector<Pass>& pass_table() {
        [](program::Program p, const config::Config& c, program::Meeting) {
          return offload_modules_of(std::move(p), c);
        }},
+      {"host_states", Promise::Exact,
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
+         return c.optimizer.state_space == "host" && has_device_states(p);
+       },
+       [](program::Program p, const config::Config& c, program::Meeting) {
+         return host_states(std::move(p), c.optimizer.state_bucket_mb << 20);
+       },
+       true},
       // What a GPU and its host give each other.
       {"host_copies", Promise::Exact,
        [](const config::Config& c, const program::Program& p, program::Meeting) {
