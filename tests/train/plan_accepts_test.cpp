@@ -87,6 +87,7 @@ const std::map<std::string, std::vector<std::string>>& special_values() {
       {"train.micro_batch", {"1", "2", "3"}},
       {"train.num_microbatches", {"1", "2", "4", "6"}},
       {"train.loss_chunk", {"0", "3", "7", "4096"}},
+      {"precision.recipe", {"\"none\"", "\"fp8\""}},  // the others can only be planned
       {"data.weights", {"[1.0]"}},
       {"data.sources", {"[\"a\"]"}},
   };
