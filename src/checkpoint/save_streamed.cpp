@@ -197,7 +197,8 @@ class StreamedSaver {
 
   void fill(const std::string& temporary, const Pour& pour, const StreamWatch& watch) {
     // Of a save that was cut short just before its commit; PLAN went from memory and not from the disk.
-    if (const std::string path = base::join_path(temporary, kManifestName); vfs_.stat(path)) vfs_.unlink(path);
+    if (const std::string path = base::join_path(temporary, kManifestName); vfs_.stat(path))
+      vfs_.unlink(path);
     ShardFiller filler(vfs_, temporary, manifest_);
     StreamProgress progress{StreamProgress::Write, filler.position(), manifest_.stream_length(),
                             filler.position()};

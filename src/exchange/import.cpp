@@ -71,7 +71,8 @@ class ImportPlace {
     const std::string begun = base::read_file(vfs_, mark_, kMostMarkBytes);
     if (begun != source_ + "\n")
       base::fail(
-          "'{}' holds an import of '{}' that was cut short; the same command goes on with it. Remove the folder, or "
+          "'{}' holds an import of '{}' that was cut short; the same command goes on with it. Remove the "
+          "folder, or "
           "choose another, to import '{}'",
           folder_, base::terminal_text(begun.substr(0, begun.find('\n'))), model_folder);
     goes_on_ = true;

@@ -81,7 +81,8 @@ void refuse_non_finite(const safetensors::ModelFolder& folder, const safetensors
   for (size_t d = info.shape.size(); d-- > 0; left /= info.shape[d]) index[d] = left % info.shape[d];
   base::fail(
       "{}: tensor '{}' holds {} at {} ({} of its {} elements are not finite); finite weights are needed",
-      folder.path(), info.name, static_cast<double>(*bad), safetensors::shape_text(index), count, numbers.size());
+      folder.path(), info.name, static_cast<double>(*bad), safetensors::shape_text(index), count,
+      numbers.size());
 }
 
 template <class T>
@@ -201,21 +202,22 @@ void stream_parameter(const safetensors::ModelFolder& folder, const model::Param
     skip = 0;
   };
   const std::vector<PlacedPiece> placed = in_order(pieces, p);
-  if (!placed.empty() && tensor::is_float(as) && is_of_type(folder, pieces, safetensors::element_type_of(as))) {
+  if (!placed.empty() && tensor::is_float(as) &&
+      is_of_type(folder, pieces, safetensors::element_type_of(as))) {
     std::vector<std::byte> raw;
     for (const PlacedPiece& run : placed)
       for (int64_t at = std::max<int64_t>(first - run.begin, 0); at < run.count; at += kElementsAtOnce) {
         raw.resize(static_cast<size_t>(std::min(kElementsAtOnce, run.count - at) * size));
         folder.read(run.piece->name, at * size, raw);
-        if (!all_finite(safetensors::element_type_of(as), raw)) fail_not_finite<double>(folder, run.piece->name);
+        if (!all_finite(safetensors::element_type_of(as), raw))
+          fail_not_finite<double>(folder, run.piece->name);
         hand_over(raw);
       }
     return;
   }
   if (as == tensor::Dtype::F64)
-    return read_in_order<double>(folder, p, pieces, first, [&](std::span<const double> numbers) {
-      hand_over(std::as_bytes(numbers));
-    });
+    return read_in_order<double>(folder, p, pieces, first,
+                                 [&](std::span<const double> numbers) { hand_over(std::as_bytes(numbers)); });
   std::vector<uint16_t> halves;
   read_in_order<float>(folder, p, pieces, first, [&](std::span<const float> numbers) {
     if (as == tensor::Dtype::F32) return hand_over(std::as_bytes(numbers));

@@ -146,12 +146,11 @@ std::vector<std::string> TrainedModel::remarks() const { return reading_->chosen
 
 void TrainedModel::stream(const NamedTensor& t, const checkpoint::Sink& sink) {
   if (!reader_) reader_.emplace(checkpoint());
-  const ParameterStore store{
-      [&](const std::string& name) { return checkpoint().tensor(name).dtype; },
-      [&](const std::string& name, int64_t begin, std::span<std::byte> out) {
-        const checkpoint::Part part{begin, 0, static_cast<int64_t>(out.size())};
-        reader_->read(name, {&part, 1}, out);
-      }};
+  const ParameterStore store{[&](const std::string& name) { return checkpoint().tensor(name).dtype; },
+                             [&](const std::string& name, int64_t begin, std::span<std::byte> out) {
+                               const checkpoint::Part part{begin, 0, static_cast<int64_t>(out.size())};
+                               reader_->read(name, {&part, 1}, out);
+                             }};
   stream_tensor(t, table_, store, sink);
 }
 

@@ -186,12 +186,12 @@ void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& tabl
     base::fail_with(base::ExitCode::Internal, "no source for '{}'", name);
   };
   out.clear();
-  const ParameterStore store{
-      [&](const std::string& name) { return source(name).dtype; },
-      [&](const std::string& name, int64_t begin, std::span<std::byte> bytes) {
-        const auto from = source(name).bytes.subspan(static_cast<size_t>(begin), bytes.size());
-        std::copy(from.begin(), from.end(), bytes.begin());
-      }};
+  const ParameterStore store{[&](const std::string& name) { return source(name).dtype; },
+                             [&](const std::string& name, int64_t begin, std::span<std::byte> bytes) {
+                               const auto from =
+                                   source(name).bytes.subspan(static_cast<size_t>(begin), bytes.size());
+                               std::copy(from.begin(), from.end(), bytes.begin());
+                             }};
   stream_tensor(tensor, table, store,
                 [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); });
 }

@@ -120,7 +120,8 @@ void restore_state(const Loaded& loaded, std::span<const Target> targets) {
   loaded.verify();
   PartRestorer converted(loaded, names);
   for (const Target& target : targets) {
-    if (const Source source = source_of(loaded, target.name, target.dtype, names); source.part == Source::Bits) {
+    if (const Source source = source_of(loaded, target.name, target.dtype, names);
+        source.part == Source::Bits) {
       loaded.read_tensor(source.name, target.bytes);
       continue;
     }

@@ -25,7 +25,8 @@ class PartRestorer {
   // It must have been verified, and outlives this.
   PartRestorer(const checkpoint::Loaded& loaded, std::span<const checkpoint::Expected> state);
   // For a new run from its weights: the checkpoint may hold more.
-  static PartRestorer of_weights(const checkpoint::Loaded& loaded, std::span<const checkpoint::Expected> weights);
+  static PartRestorer of_weights(const checkpoint::Loaded& loaded,
+                                 std::span<const checkpoint::Expected> weights);
   // False for correction biases the checkpoint does not have; they begin as zero.
   bool has(const std::string& name) const;
 
