@@ -186,7 +186,7 @@ class StreamedSaver {
   }
 
   std::string begin(std::vector<std::string> taken) {
-    const std::string temporary = in_directory(free_leftover_name(step_name(manifest_.step), taken));
+    std::string temporary = in_directory(free_leftover_name(step_name(manifest_.step), taken));
     vfs_.mkdir(temporary);
     write_durably(vfs_, base::join_path(temporary, kPlanName), options_.max_file_attempts,
                   [&](base::File& file) { file.write(std::as_bytes(std::span(plan_text_))); });
