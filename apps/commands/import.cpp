@@ -12,7 +12,9 @@ void add_import(CLI::App& command, Action& chosen) {
   auto o = std::make_shared<exchange::ImportOptions>();
   CLI::App* c = &command;
   c->add_option("model", o->model_folder, "Model folder (config.json and safetensors)")->required();
-  c->add_option("--out", o->run_folder, "Folder of the run; new or empty, or of this import when it was cut short")->required();
+  c->add_option("--out", o->run_folder,
+                "Folder of the run; new or empty, or of this import when it was cut short")
+      ->required();
   c->add_option("--set", o->sets,
                 "Override a key of the run's config: section.key=value; section.key= takes it out, as if it "
                 "were not set (repeatable)")

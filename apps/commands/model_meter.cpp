@@ -31,11 +31,11 @@ void ModelMeter::show(const checkpoint::StreamProgress& now) {
   }
   last_ = now;
   const double done = double(now.done - now.found), seconds = std::max(meter_->seconds(), 1e-3);
-  meter_->show(done, double(now.total - now.found),
-               fmt::format("{} {} of {}, {}/s",
-                           now.phase == checkpoint::StreamProgress::Write ? write_ : "checking",
-                           report::format_bytes(double(now.done)), report::format_bytes(double(now.total)),
-                           report::format_bytes(done / seconds)));
+  meter_->show(
+      done, double(now.total - now.found),
+      fmt::format("{} {} of {}, {}/s", now.phase == checkpoint::StreamProgress::Write ? write_ : "checking",
+                  report::format_bytes(double(now.done)), report::format_bytes(double(now.total)),
+                  report::format_bytes(done / seconds)));
 }
 
 void ModelMeter::finish() {

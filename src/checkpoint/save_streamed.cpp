@@ -186,7 +186,7 @@ class StreamedSaver {
   }
 
   std::string begin(std::vector<std::string> taken) {
-    const std::string temporary = in_directory(free_leftover_name(step_name(manifest_.step), taken));
+    std::string temporary = in_directory(free_leftover_name(step_name(manifest_.step), taken));
     vfs_.mkdir(temporary);
     write_durably(vfs_, base::join_path(temporary, kPlanName), options_.max_file_attempts,
                   [&](base::File& file) { file.write(std::as_bytes(std::span(plan_text_))); });
@@ -197,7 +197,8 @@ class StreamedSaver {
 
   void fill(const std::string& temporary, const Pour& pour, const StreamWatch& watch) {
     // Of a save that was cut short just before its commit; PLAN went from memory and not from the disk.
-    if (const std::string path = base::join_path(temporary, kManifestName); vfs_.stat(path)) vfs_.unlink(path);
+    if (const std::string path = base::join_path(temporary, kManifestName); vfs_.stat(path))
+      vfs_.unlink(path);
     ShardFiller filler(vfs_, temporary, manifest_);
     StreamProgress progress{StreamProgress::Write, filler.position(), manifest_.stream_length(),
                             filler.position()};

@@ -27,7 +27,8 @@ struct StreamedTensor {
 
 struct StreamedState {
   int64_t step = 0;
-  std::vector<StreamedTensor> tensors;  // their order does not matter: they are asked for in ascending order of names
+  std::vector<StreamedTensor>
+      tensors;  // their order does not matter: they are asked for in ascending order of names
   std::map<std::string, int64_t> integers;
   std::map<std::string, double> reals;
   std::map<std::string, std::string> texts;
@@ -41,8 +42,8 @@ using Pour = std::function<void(const std::string& tensor, int64_t begin, const 
 
 struct StreamProgress {
   enum Phase { Write, ReadBack } phase = Write;  // ReadBack: of anything that is read to be compared
-  int64_t done = 0, total = 0;  // bytes of this phase
-  int64_t found = 0;            // of `done`: what an earlier process has written
+  int64_t done = 0, total = 0;                   // bytes of this phase
+  int64_t found = 0;                             // of `done`: what an earlier process has written
 };
 
 struct StreamWatch {

@@ -113,8 +113,9 @@ void ShardFiller::take(std::span<const std::byte> bytes) {
     const ShardLayout layout = ShardLayout::of(manifest_, shard_idx_);
     const SliceEntry& slice = manifest_.slices[slice_idx_];
     const int64_t in_block = static_cast<int64_t>(block_.size()) - kBlockHeaderBytes;
-    const int64_t count = std::min({static_cast<int64_t>(bytes.size()), layout.payload_bytes(block_idx_) - in_block,
-                                    slice.start + slice.where.length() - position_});
+    const int64_t count =
+        std::min({static_cast<int64_t>(bytes.size()), layout.payload_bytes(block_idx_) - in_block,
+                  slice.start + slice.where.length() - position_});
     const std::span<const std::byte> now = bytes.first(static_cast<size_t>(count));
     hash_.update(now);
     crc_ = base::crc32c(now, crc_);  // of the source: the copy is one of the things it guards

@@ -154,7 +154,8 @@ void check_slices(const Manifest& manifest, const std::string& path) {
                  manifest.tensors.size());
     const TensorEntry& t = manifest.tensors[static_cast<size_t>(s.tensor_idx)];
     const Rectangle& r = s.where;
-    if (t.zero) base::fail("{}: slice {} is of tensor '{}', which is all zero and stored nowhere", path, i, t.name);
+    if (t.zero)
+      base::fail("{}: slice {} is of tensor '{}', which is all zero and stored nowhere", path, i, t.name);
     if (r.row_begin < 0 || r.row_begin >= r.row_end || r.row_end > t.num_rows() || r.byte_begin < 0 ||
         r.byte_begin >= r.byte_end || r.byte_end > t.row_bytes)
       base::fail(

@@ -24,7 +24,8 @@ class Streamed {
     const StateView view = state_.view();
     streamed_ = {view.step, {}, view.integers, view.reals, view.texts, source};
     for (const TestState::Tensor& t : state_.tensors) {
-      const bool zero = std::all_of(t.bytes.begin(), t.bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+      const bool zero =
+          std::all_of(t.bytes.begin(), t.bytes.end(), [](std::byte b) { return b == std::byte{0}; });
       streamed_.tensors.push_back({t.name, t.dtype, t.shape, zero});
       if (zero) num_zero_ += t.bytes.empty() ? 0 : 1;
     }
@@ -242,7 +243,8 @@ TEST(SaveStreamed, AFailureAtEveryOperationCanBeGoneOnFrom) {
 }
 
 // The same text with its digest, as a parser meets it.
-void expect_refused(std::string text, const std::string& from, const std::string& to, const std::string& part) {
+void expect_refused(std::string text, const std::string& from, const std::string& to,
+                    const std::string& part) {
   text = text.substr(0, text.rfind("sha256 "));
   const size_t at = text.find(from);
   ASSERT_NE(at, std::string::npos) << from;
@@ -266,8 +268,9 @@ TEST(SaveStreamed, HostileManifestsAreRefused) {
   const std::string line = text.substr(mark, text.find('\n', mark) + 1 - mark);
   expect_refused(text, line, "", "the manifest has no key 'mark'");
   expect_refused(text, "\"mark\": \"", "\"mark\": \"0", "mark 'mark' does not hold 16");
-  const std::string moment = "\"name\": \"zz.moment\", \"dtype\": \"f32\", \"shape\": [4, 100], \"length\": 1600, "
-                             "\"row_bytes\": 1600";
+  const std::string moment =
+      "\"name\": \"zz.moment\", \"dtype\": \"f32\", \"shape\": [4, 100], \"length\": 1600, "
+      "\"row_bytes\": 1600";
   expect_refused(text, moment,
                  "\"name\": \"zz.moment\", \"dtype\": \"f32\", \"shape\": [4, 101], \"length\": 1616, "
                  "\"row_bytes\": 1616",
@@ -276,15 +279,13 @@ TEST(SaveStreamed, HostileManifestsAreRefused) {
 
 TEST(SaveStreamed, ZerosAreBoundedByWhatIsStored) {
   base::SimVfs vfs;
-  const StreamedState state = {1,
-                               {{"a", tensor::Dtype::F32, {2}}, {"z", tensor::Dtype::F32, {int64_t{1} << 40}, true}},
-                               {},
-                               {},
-                               {},
-                               ""};
+  const StreamedState state = {
+      1, {{"a", tensor::Dtype::F32, {2}}, {"z", tensor::Dtype::F32, {int64_t{1} << 40}, true}}, {}, {}, {},
+      ""};
   const Pour pour = [](const std::string&, int64_t, const Sink& sink) { sink(std::vector<std::byte>(8)); };
-  EXPECT_NE(thrown_by([&] { save_streamed(vfs, kDirectory, state, pour, small_options()); })
-                .message.find("bytes of zeros beside 8 bytes that are stored"),
+  EXPECT_NE(thrown_by([&] {
+              save_streamed(vfs, kDirectory, state, pour, small_options());
+            }).message.find("bytes of zeros beside 8 bytes that are stored"),
             std::string::npos);
 }
 

@@ -37,7 +37,8 @@ class Stream : public ::testing::Test {
     export_model({at(family + "-whole"), at(family + "-" + dtype), dtype, int64_t{1} << 30, true});
     return at(family + "-" + dtype);
   }
-  void write(const std::string& run, const std::string& out, const checkpoint::StreamWatch& watch = {}) const {
+  void write(const std::string& run, const std::string& out,
+             const checkpoint::StreamWatch& watch = {}) const {
     ExportOptions o;
     o.run_folder = run;
     o.model_folder = at(out);
@@ -48,8 +49,8 @@ class Stream : public ::testing::Test {
     return checkpoint::open_step(vfs_, at(run) + "/checkpoints", 0);
   }
   std::string state_after_training(const std::string& run) const {
-    train_run(at(run), {"data.train=\"" + data_ + "\"", "train.steps=2", "train.seq_len=24", "train.micro_batch=2",
-                        "device.threads=1", "log.tensorboard=false"});
+    train_run(at(run), {"data.train=\"" + data_ + "\"", "train.steps=2", "train.seq_len=24",
+                        "train.micro_batch=2", "device.threads=1", "log.tensorboard=false"});
     return nlohmann::json::parse(read_file(at(run) + "/summary.json")).at("state_sha256");
   }
 
@@ -59,7 +60,8 @@ class Stream : public ::testing::Test {
 };
 
 // What an import wrote when it held the whole model: every weight in the run's type, and zeros as they are.
-void write_from_memory(const std::string& model_folder, const std::string& run, const checkpoint::Loaded& like) {
+void write_from_memory(const std::string& model_folder, const std::string& run,
+                       const checkpoint::Loaded& like) {
   const config::Config c = config::resolve(config::read_unchecked(run, {}));
   family::FamilyConfig model = family::read_model_config(model_folder);
   model.config = c;
@@ -91,7 +93,8 @@ TEST_P(StreamedFamily, TheRunIsTheSame) {
     EXPECT_EQ(streamed.manifest().version, checkpoint::kStreamedVersion);
     EXPECT_EQ(held.manifest().version, checkpoint::kFormatVersion);
     int64_t weight_bytes = 0;
-    for (const auto& [name, tensor] : tensors_of(source)) weight_bytes += static_cast<int64_t>(tensor.second.size());
+    for (const auto& [name, tensor] : tensors_of(source))
+      weight_bytes += static_cast<int64_t>(tensor.second.size());
     EXPECT_EQ(streamed.manifest().stream_length(), weight_bytes) << "native types, and no zeros";
     EXPECT_GT(2 * held.manifest().stream_length(), 5 * weight_bytes);
     if (dtype == "f32") {
@@ -107,7 +110,8 @@ INSTANTIATE_TEST_SUITE_P(Families, StreamedFamily, ::testing::Values("qwen3_moe"
 
 // A run in bf16 keeps weights as the GPU has them, and beside them what they leave: nothing of bf16 weights.
 TEST_F(Stream, NarrowRunsKeepWeightsAndRests) {
-  const std::vector<std::string> narrow = {"model.dtype=bfloat16", "device.kind=cuda", "optimizer.grad_dtype=bfloat16"};
+  const std::vector<std::string> narrow = {"model.dtype=bfloat16", "device.kind=cuda",
+                                           "optimizer.grad_dtype=bfloat16"};
   for (const std::string dtype : {"bf16", "f32"}) {
     const std::string source = golden_as("qwen3_moe", dtype);
     import_model({source, at("narrow-" + dtype), narrow});
@@ -169,7 +173,9 @@ TEST_F(Stream, AStoppedImportIsNoRunAndGoesOn) {
     EXPECT_FALSE(fs::exists(run + "/checkpoints/step-0"));
     EXPECT_TRUE(fs::exists(run + "/IMPORT"));
     EXPECT_NE(message_of([&] { write(run, "out"); }), "");
-    EXPECT_NE(message_of([&] { import_model({golden_folder("olmoe"), run, {}}); }).find("holds an import of '"),
+    EXPECT_NE(message_of([&] {
+                import_model({golden_folder("olmoe"), run, {}});
+              }).find("holds an import of '"),
               std::string::npos);
     int64_t found = 0;
     import_model({source, run, {}, shard, stop_at(-1, &found)});
@@ -184,7 +190,8 @@ TEST_F(Stream, AStoppedImportIsNoRunAndGoesOn) {
 TEST_F(Stream, AChangedSourceBeginsAnew) {
   fs::copy(golden_folder("qwen3_moe"), at("source"));
   EXPECT_THROW(import_model({at("source"), at("run"), {}, 20000, stop_at(70000)}), base::Error);
-  fs::last_write_time(at("source/model.safetensors"), fs::file_time_type::clock::now() + std::chrono::seconds(2));
+  fs::last_write_time(at("source/model.safetensors"),
+                      fs::file_time_type::clock::now() + std::chrono::seconds(2));
   int64_t found = 0;
   import_model({at("source"), at("run"), {}, 20000, stop_at(-1, &found)});
   EXPECT_EQ(found, 0);
@@ -195,10 +202,11 @@ TEST_F(Stream, WeightsThatAreNotFiniteLeaveNothing) {
   fs::copy(golden_folder("llama"), at("source"));
   const safetensors::ModelFolder folder = safetensors::ModelFolder::open(at("source"));
   const safetensors::TensorInfo& info = folder.at("model.layers.1.mlp.up_proj.weight");
-  const int64_t data = static_cast<int64_t>(fs::file_size(at("source/model.safetensors"))) -
-                       std::max_element(folder.files()[0].tensors().begin(), folder.files()[0].tensors().end(),
-                                        [](const auto& a, const auto& b) { return a.end < b.end; })
-                           ->end;
+  const int64_t data =
+      static_cast<int64_t>(fs::file_size(at("source/model.safetensors"))) -
+      std::max_element(folder.files()[0].tensors().begin(), folder.files()[0].tensors().end(),
+                       [](const auto& a, const auto& b) { return a.end < b.end; })
+          ->end;
   std::fstream file(at("source/model.safetensors"), std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(data + info.begin + 4 * 7);
   const uint32_t nan = 0x7FC00000;
@@ -253,7 +261,8 @@ void write_deep(const std::string& folder, int64_t layers) {
   model.config = config::resolve(model.config);
   const auto table = model::make_parameters(model.config);
   std::vector<safetensors::TensorSpec> specs;
-  for (const NamedTensor& t : tensors_on_disk(model, table, safetensors::ElementType::BF16, family::Naming::Disk))
+  for (const NamedTensor& t :
+       tensors_on_disk(model, table, safetensors::ElementType::BF16, family::Naming::Disk))
     specs.push_back(t.spec);
   safetensors::FolderWriter writer(folder, specs, int64_t{20} << 20);
   uint32_t state = 1;
@@ -288,7 +297,8 @@ TEST_F(Stream, MemoryDoesNotGrowWithDepth) {
   }
   for (const auto& peaks : {imported, exported}) {
     EXPECT_LT(peaks[0], 3 * kLayerBytes);
-    EXPECT_LT(peaks[1], peaks[0] + kLayerBytes / 2) << "four layers more have " << 4 * kLayerBytes << " bytes";
+    EXPECT_LT(peaks[1], peaks[0] + kLayerBytes / 2)
+        << "four layers more have " << 4 * kLayerBytes << " bytes";
   }
 }
 #endif
