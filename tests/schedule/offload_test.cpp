@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "interpret/check/check.h"
 #include "interpret/print/print.h"
+#include "model/overflow.h"
 #include "program/turns.h"
 #include "schedule/pass/low_precision.h"
 #include "schedule/pass/recompute.h"
@@ -401,6 +402,29 @@ TEST(Offload, CodesOfFewBitsGoInstead) {
   for (const SavedValue& v : offloaded_values(plain, offload_options(c)))
     if (v.microbatch == 0 && v.layer == 1) names.insert(plain.values[size_t(v.value)].name);
   EXPECT_EQ(names, (std::set<std::string>{"mb0.L1.attn_normed.codes", "mb0.L1.expert_rows.codes"}));
+}
+
+// A step that is run again computes its experts once more: what they saved is not there to go, and nothing is refused.
+TEST(Offload, AStepThatIsRunAgainStillOffloadsWhatIsLeft) {
+  const Words base = {"parallel.ep=4",          "train.num_microbatches=4", "moe.token_budget=1.25",
+                      "moe.overflow=\"rerun\"", "offload.min_bytes=512",    "model.ffn_hidden_size=48"};
+  const auto again = [&](Words more) {
+    more.insert(more.begin(), base.begin(), base.end());
+    const config::Config c = model::rerun_config(make_config(more));
+    build_ranks(c, 4);
+    return c.offload.modules;
+  };
+  const std::string dense = "model.leading_dense_layers=1";
+  EXPECT_EQ(again({"offload.modules=[\"attn_norm\",\"expert_up\",\"activation\"]", dense}),
+            (Words{"attn_norm", "activation"}));
+  EXPECT_EQ(
+      again({"offload.modules=[\"qkv\",\"expert_up\",\"activation\"]", dense, "offload.layers=\"1-2\""}),
+      (Words{"qkv"}));
+  EXPECT_EQ(again({"offload.modules=[\"expert_up\"]", dense}), Words{});
+  EXPECT_EQ(again({"offload.modules=[\"layer\"]", dense}), Words{"layer"});
+  EXPECT_EQ(again({"offload.modules=[\"attn_norm\",\"qkv\"]", dense, "recompute.modules=[\"layer\"]",
+                   "recompute.layers=\"0\""}),
+            Words{"attn_norm"});
 }
 
 std::string offload_refusal(const Words& sets) {

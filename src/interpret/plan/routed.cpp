@@ -11,8 +11,9 @@ std::vector<RoutedRows> routed_rows(std::span<const program::Program> programs, 
   std::map<std::tuple<bool, int64_t, int64_t, int64_t>, RoutedRows> found;
   for (const program::Program& p : programs)
     for (const program::Value& v : p.values) {
-      // Column codes have blocks where others have rows.
-      if (v.maximum_rows == 0 || v.layer < 0 || what_of(v).find(".columns") != std::string_view::npos)
+      // Column codes have blocks where others have rows; what waits on the host is a copy.
+      if (v.maximum_rows == 0 || v.space == program::Space::Pinned || v.layer < 0 ||
+          what_of(v).find(".columns") != std::string_view::npos)
         continue;
       const bool prediction = v.layer >= num_layers;
       RoutedRows& rows = found[{prediction, v.expected_rows, v.shape[0], v.maximum_rows}];
