@@ -7,13 +7,13 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
-#include "fit_json.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/step_parts.h"
 #include "layout/nodes.h"
 #include "machine_argument.h"
+#include "memory_fit_json.h"
 #include "model/overflow.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -88,15 +88,8 @@ struct Simulated {
   }
 };
 
-// A step that may be run again has room for its other program too.
 void judge_memory(Simulated& s, int64_t num_ranks) {
-  if (model::may_rerun(s.config, s.ranks.programs)) {
-    const schedule::RankPrograms again = schedule::build_ranks(model::rerun_config(s.config), num_ranks);
-    for (size_t i = 0; i < s.memory.size(); ++i)
-      s.memory[i] =
-          train::larger(s.memory[i], train::stage_memory(s.ground.machine.kind, again.mesh, again.programs[i],
-                                                         interpret::plan(again.programs[i])));
-  }
+  train::add_rerun(s.memory, s.config, s.ranks, num_ranks, s.ground.machine.kind);
   s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine),
                             s.ranks.layout, s.memory);
 }
