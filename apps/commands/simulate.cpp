@@ -13,6 +13,7 @@
 #include "interpret/simulate/step_parts.h"
 #include "layout/nodes.h"
 #include "machine_argument.h"
+#include "memory_argument.h"
 #include "memory_fit_json.h"
 #include "model/overflow.h"
 #include "program/turns.h"
@@ -31,6 +32,7 @@ namespace {
 struct SimulateArguments {
   ConfigArgument config;
   MachineArgument machine;
+  MemoryArgument memory;
   int64_t ranks = 1, stage = 0;
   std::string out, svg, load_from;
   double load = 1;
@@ -120,6 +122,7 @@ void note_rates(const config::Config& c, const cost::Machine& machine) {
 
 std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   schedule::Ground ground = a.machine.ground();
+  a.memory.apply(ground.machine);
   config::Config config = schedule::placed_on(a.config.resolved(), ground.machine, a.ranks);
   note_carrier(a.ranks);
   if (ground.machine.kind == cost::MachineKind::Gpu && config.device.kind != "cuda")
@@ -486,6 +489,7 @@ void add_simulate(CLI::App& command, Action& chosen) {
       ->required()
       ->check(CLI::PositiveNumber);
   add_machine_argument(*c, a->machine);
+  add_memory_argument(*c, a->memory);
   c->add_option(
        "--load", a->load,
        "The fullest expert of every layer has so many times the mean, drawn anew for every layer and "

@@ -68,13 +68,13 @@ std::optional<std::string> thinner(const Trials& trials, const Space& space) {
     return [layers](config::Config& c) {
       c.model.num_layers = layers;
       if (!c.recompute.modules.empty()) c.recompute.layers = "all";
-      c.model.leading_dense_layers = std::min(c.model.leading_dense_layers, layers - 1);
     };
   };
+  const int64_t least = space.base.model.leading_dense_layers + 1;
   int64_t fits = 0, not_fits = space.base.model.num_layers;
   std::optional<std::string> text;
-  while (not_fits - fits > 1) {
-    const int64_t middle = fits == 0 ? 1 : (fits + not_fits) / 2;
+  while (not_fits - std::max(fits, least - 1) > 1) {
+    const int64_t middle = fits == 0 ? least : (fits + not_fits) / 2;
     if (auto found = trials.fits(edit(middle), space.num_ranks)) {
       fits = middle, text = std::move(found);
     } else {
@@ -88,28 +88,31 @@ std::optional<std::string> thinner(const Trials& trials, const Space& space) {
 }
 
 std::optional<std::string> spread(const Trials& trials, const Space& space) {
+  const bool moe = space.base.moe.num_experts > 0;
   for (int64_t times = 2; space.num_ranks * times <= kMostRanks; times *= 2) {
-    const int64_t ranks = space.num_ranks * times;
-    const bool moe = space.base.moe.num_experts > 0;
-    const int64_t ep = space.base.parallel.ep * times;
+    const int64_t ranks = space.num_ranks * times, ep = space.base.parallel.ep * times;
     if (moe && space.base.moe.num_experts % ep != 0) return {};
-    int64_t microbatches = 0;
+    std::string shape;
     const auto text = trials.fits(
         [&](config::Config& c) {
           if (moe) c.parallel.ep = ep;
           const int64_t replicas =
               std::max<int64_t>(1, ranks / (c.parallel.tp * c.parallel.cp * c.parallel.pp));
-          microbatches =
+          // The tokens of a step stay where they can be divided so.
+          const int64_t sequences = c.train.micro_batch * c.train.num_microbatches;
+          c.train.num_microbatches =
               std::lcm(c.train.num_microbatches, replicas * (c.parallel.vpp > 1 ? c.parallel.pp : 1));
-          if (microbatches == c.train.num_microbatches) microbatches = 0;
-          if (microbatches > 0) c.train.num_microbatches = microbatches;
+          c.train.micro_batch = std::max<int64_t>(1, sequences / c.train.num_microbatches);
+          const int64_t now = c.train.micro_batch * c.train.num_microbatches;
+          shape = fmt::format(
+              "train.micro_batch = {}, train.num_microbatches = {}{}", c.train.micro_batch,
+              c.train.num_microbatches,
+              now == sequences ? "" : fmt::format(": {} sequences in place of {}", now, sequences));
         },
         ranks);
     if (text)
-      return fmt::format(
-          "with {} ranks ({}{}) {}", ranks,
-          moe ? fmt::format("parallel.ep = {}", ep) : std::string("the optimizer's states divided"),
-          microbatches > 0 ? fmt::format(", train.num_microbatches = {}", microbatches) : "", *text);
+      return fmt::format("with {} ranks ({}{}) {}", ranks, moe ? fmt::format("parallel.ep = {}, ", ep) : "",
+                         shape, *text);
   }
   return {};
 }

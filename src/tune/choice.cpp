@@ -152,7 +152,7 @@ std::string text_of(const Space& space, const Candidate& candidate) {
     const Choice& choice = space.families[f].choices[candidate.choice[f]];
     out += fmt::format("{}{}", out.empty() ? "" : "; ", choice.name);
     if (!choice.layers_key.empty() && candidate.layers[f] < static_cast<int>(choice.layers.size()))
-      out += fmt::format(" in {} of {} layers", candidate.layers[f], choice.layers.size());
+      out += fmt::format(" {}/{}", candidate.layers[f], choice.layers.size());
   }
   return out.empty() ? "nothing" : out;
 }

@@ -28,7 +28,7 @@ struct Setting {
 };
 
 struct Choice {
-  std::string name;           // for a cell of a table: "recompute norm, experts"
+  std::string name;           // for a cell of a table: "recompute norm+experts"
   std::vector<Setting> sets;  // none: as without it
   Numbers numbers = Numbers::Same;
   std::string cost;  // a sentence
@@ -77,7 +77,7 @@ Candidate without_any(const Space& space);
 // Not resolved and not judged: combinations may be impossible.
 config::Config configured(const Space& space, const Candidate& candidate);
 
-// "recompute experts in 20 of 48 layers; bf16 gradients"; "nothing" where nothing is chosen.
+// "grads bf16; recompute experts 20/48", in 20 of 48 layers; "nothing" where nothing is chosen.
 std::string text_of(const Space& space, const Candidate& candidate);
 
 // Layers as recompute.layers names them: "0-3,7"; "all" where they are.

@@ -22,6 +22,10 @@ constexpr size_t kBatch = 4;
 // Parts of its layers that a technique of layers is tried in beside another, whose number is then solved for.
 constexpr int kSteps = 4;
 constexpr size_t kMostNearest = 4;
+// Rows that are worse than the best by more are of no interest.
+constexpr double kFar = 1.5;
+// The worth of rounding to whoever would rather have none.
+constexpr double kRatherNot = 10;
 
 struct Limits {
   double device = std::numeric_limits<double>::infinity(), host = std::numeric_limits<double>::infinity();
@@ -99,8 +103,8 @@ class Search {
       : space_(space), estimate_(estimate), ground_(ground), options_(options), combinations_(space) {}
 
   // The best that fit, one of each kind.
-  std::vector<Found> best(const Limits& limits, size_t num_rows) {
-    limits_ = limits, num_rows_ = num_rows;
+  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth) {
+    limits_ = limits, num_rows_ = num_rows, worth_ = worth;
     states_.clear(), kinds_.clear();
     // What was guessed too large at first may turn out to fit when more is known.
     for (bool again = true; again && complete_;) {
@@ -111,10 +115,7 @@ class Search {
       again = again && run();
       queue_ = {};
     }
-    std::vector<Found> out;
-    for (const auto& [kind, found] : kinds_) out.push_back(found);
-    std::stable_sort(out.begin(), out.end(),
-                     [](const Found& a, const Found& b) { return a.score < b.score; });
+    std::vector<Found> out = rows();
     if (out.size() > num_rows) out.resize(num_rows);
     return out;
   }
@@ -132,13 +133,21 @@ class Search {
     for (size_t i = 0; i < num; ++i) smallest.push_back(whole(combinations_.at(order[i].second)));
     measure_these(smallest);
     std::vector<Found> out;
-    for (const auto& [key, found] : measured_)
-      if (found.measured.possible()) out.push_back(found);
+    for (const auto& [key, candidate] : candidates_)
+      if (measured_.at(key).possible()) out.push_back(found(candidate));
     std::stable_sort(out.begin(), out.end(), [&](const Found& a, const Found& b) {
       return over(figures_of(a.measured), limits) < over(figures_of(b.measured), limits);
     });
+    std::set<std::vector<size_t>> kinds;
+    std::erase_if(out, [&](const Found& f) { return !kinds.insert(kind_of(f.candidate)).second; });
     if (out.size() > kMostNearest) out.resize(kMostNearest);
     return out;
+  }
+
+  // The same candidate as others see it: by another worth.
+  Found scored(Found f, double worth) const {
+    f.score = score_of(space_, f.candidate, static_cast<double>(f.measured.step_ns), worth);
+    return f;
   }
 
   int64_t num_measured() const { return static_cast<int64_t>(measured_.size()); }
@@ -147,7 +156,7 @@ class Search {
  private:
   struct Next {
     Candidate candidate;
-    double score = 0;
+    double step_ns = 0, score = 0;
   };
   // Of a combination: with how many layers it was measured, and what that was.
   struct State {
@@ -188,8 +197,42 @@ class Search {
       if (!space_.families[f].fine) out.push_back(c.choice[f]);
     return out;
   }
-  double score(const Candidate& c, double step_ns) const {
-    return score_of(space_, c, step_ns, options_.worth);
+  double score(const Candidate& c, double step_ns) const { return score_of(space_, c, step_ns, worth_); }
+  Found found(const Candidate& c) const {
+    const Measured& m = measured_.at(key_of(c));
+    return {c, m, score(c, static_cast<double>(m.step_ns))};
+  }
+
+  // `b` is `a` with more on top: of every family the same or nothing less.
+  bool is_more(const Candidate& b, const Candidate& a) const {
+    for (size_t f = 0; f < a.choice.size(); ++f) {
+      if (space_.families[f].fine || a.choice[f] == 0) continue;
+      const std::vector<Choice>& choices = space_.families[f].choices;
+      const auto parts = [&](size_t i) {
+        return choices[i].parts.empty() ? std::vector<size_t>{i} : choices[i].parts;
+      };
+      const std::vector<size_t> less = parts(a.choice[f]), more = parts(b.choice[f]);
+      const bool holds = std::all_of(less.begin(), less.end(), [&](size_t p) {
+        return std::find(more.begin(), more.end(), p) != more.end();
+      });
+      // In fewer layers it is something else, such as more in some in place of less in all.
+      if (!holds || b.layers[f] < a.layers[f]) return false;
+    }
+    return true;
+  }
+
+  // Of each kind the best, best first; what is a better one with more on top, and no faster, is none.
+  std::vector<Found> rows() const {
+    std::vector<Found> all, out;
+    for (const auto& [kind, found] : kinds_) all.push_back(found);
+    std::stable_sort(all.begin(), all.end(),
+                     [](const Found& a, const Found& b) { return a.score < b.score; });
+    for (const Found& f : all)
+      if (std::none_of(out.begin(), out.end(), [&](const Found& better) {
+            return is_more(f.candidate, better.candidate) && f.measured.step_ns >= better.measured.step_ns;
+          }))
+        out.push_back(f);
+    return out;
   }
 
   Figures guess(const Candidate& c) const {
@@ -213,7 +256,7 @@ class Search {
     if (c.solved == SIZE_MAX) {
       const Figures f = guess(c.candidate);
       if (state || !may_fit(f)) return {};
-      return Next{c.candidate, score(c.candidate, f.step_ns)};
+      return Next{c.candidate, f.step_ns, score(c.candidate, f.step_ns)};
     }
     Candidate candidate = whole(c);
     const int all = candidate.layers[c.solved];
@@ -247,15 +290,15 @@ class Search {
       k = last;
     }
     candidate.layers[c.solved] = k;
-    return Next{candidate, score(candidate, line(k).step_ns)};
+    return Next{candidate, line(k).step_ns, score(candidate, line(k).step_ns)};
   }
 
   double stop_score() const {
-    std::vector<double> scores;
-    for (const auto& [kind, found] : kinds_) scores.push_back(found.score);
-    if (scores.size() < num_rows_) return std::numeric_limits<double>::infinity();
-    std::sort(scores.begin(), scores.end());
-    return std::max(scores[num_rows_ - 1], scores[0] * (1 + kTolerance));
+    const std::vector<Found> known = rows();
+    if (known.empty()) return std::numeric_limits<double>::infinity();
+    const double far = known[0].score * kFar;
+    if (known.size() < num_rows_) return far;
+    return std::clamp(known[num_rows_ - 1].score, known[0].score * (1 + kTolerance), far);
   }
 
   // False where nothing was measured.
@@ -263,6 +306,7 @@ class Search {
     bool any = false;
     for (;;) {
       const double stop = stop_score();
+      const std::vector<Found> known = rows();
       std::vector<std::pair<size_t, Candidate>> batch;
       while (batch.size() < kBatch && !queue_.empty()) {
         const Entry top = queue_.top();
@@ -274,8 +318,12 @@ class Search {
           queue_.push({next->score, top.combination});
           continue;
         }
-        const auto known = kinds_.find(kind_of(next->candidate));
-        if (known != kinds_.end() && known->second.score * (1 + kTolerance) < next->score) continue;
+        // Nothing new: it cannot be the better of its kind, or it is a faster one with more on top.
+        if (std::any_of(known.begin(), known.end(), [&](const Found& f) {
+              return f.score * (1 + kTolerance) < next->score && is_more(next->candidate, f.candidate) &&
+                     static_cast<double>(f.measured.step_ns) < next->step_ns;
+            }))
+          continue;
         batch.emplace_back(top.combination, next->candidate);
       }
       if (batch.empty()) return any;
@@ -292,7 +340,7 @@ class Search {
   }
 
   void learn(size_t index, const Candidate& candidate) {
-    const Found& found = measured_.at(key_of(candidate));
+    const Found found = this->found(candidate);
     State& state = states_[index];
     if (!found.measured.possible()) {
       state.refused = true;
@@ -329,8 +377,7 @@ class Search {
     }
     const std::vector<Measured> measured = measure_all(configs, space_.num_ranks, ground_);
     for (size_t i = 0; i < missing.size(); ++i)
-      measured_[key_of(missing[i])] = {missing[i], measured[i],
-                                       score(missing[i], static_cast<double>(measured[i].step_ns))};
+      measured_[key_of(missing[i])] = measured[i], candidates_[key_of(missing[i])] = missing[i];
   }
 
   const Space& space_;
@@ -340,13 +387,22 @@ class Search {
   const Combinations combinations_;
   Limits limits_;
   size_t num_rows_ = 1;
-  std::map<Key, Found> measured_;
+  double worth_ = 0;
+  std::map<Key, Measured> measured_;
+  std::map<Key, Candidate> candidates_;
   std::map<std::vector<size_t>, Figures> off_;  // measured less estimated, by activations_of
   std::map<std::vector<size_t>, Found> kinds_;  // the best that fits, by kind_of
   std::unordered_map<size_t, State> states_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   bool complete_ = true;
 };
+
+int num_rounded(const Space& space, const Candidate& c) {
+  int out = 0;
+  for (size_t f = 0; f < c.choice.size(); ++f)
+    out += space.families[f].choices[c.choice[f]].numbers == Numbers::Rounded;
+  return out;
+}
 
 Limits limits_of(const schedule::Ground& ground, const Measured& any) {
   Limits out;
@@ -358,9 +414,7 @@ Limits limits_of(const schedule::Ground& ground, const Measured& any) {
 }  // namespace
 
 double score_of(const Space& space, const Candidate& candidate, double step_ns, double worth) {
-  for (size_t f = 0; f < candidate.choice.size(); ++f)
-    if (space.families[f].choices[candidate.choice[f]].numbers == Numbers::Rounded) step_ns *= 1 + worth;
-  return step_ns;
+  return step_ns * std::pow(1 + worth, num_rounded(space, candidate));
 }
 
 Answer search(Space& space, const schedule::Ground& ground, const SearchOptions& options) {
@@ -369,48 +423,27 @@ Answer search(Space& space, const schedule::Ground& ground, const SearchOptions&
   Search s(space, estimate, ground, options);
   Answer out;
   out.plain = {without_any(space), estimate.base(), static_cast<double>(estimate.base().step_ns)};
-  out.rows = s.best(limits, options.rows);
+  out.rows = s.best(limits, options.rows, options.worth);
   if (out.rows.empty()) {
     out.nearest = s.nearest(limits);
     // One of the smallest may fit after all.
-    std::erase_if(out.nearest, [&](const Found& f) {
-      if (f.measured.fits()) out.rows.push_back(f);
-      return f.measured.fits();
-    });
-    std::sort(out.rows.begin(), out.rows.end(),
-              [](const Found& a, const Found& b) { return a.score < b.score; });
+    for (const Found& f : out.nearest)
+      if (f.measured.fits()) out.rows.push_back(s.scored(f, options.worth));
     if (!out.rows.empty()) out.nearest.clear();
+  } else if (const std::vector<Found> plainest = s.best(limits, 1, kRatherNot); !plainest.empty()) {
+    const Found least = s.scored(plainest[0], options.worth);
+    if (std::none_of(out.rows.begin(), out.rows.end(), [&](const Found& f) {
+          return num_rounded(space, f.candidate) <= num_rounded(space, least.candidate);
+        }))
+      out.rows.push_back(least);
   }
-  if (const std::vector<Found> unlimited = s.best({}, 1); !unlimited.empty()) out.unlimited = unlimited[0];
+  std::stable_sort(out.rows.begin(), out.rows.end(),
+                   [](const Found& a, const Found& b) { return a.score < b.score; });
+  if (const std::vector<Found> unlimited = s.best({}, 1, 0); !unlimited.empty()) out.unlimited = unlimited[0];
   out.num_combinations = static_cast<int64_t>(Combinations(space).size());
   out.num_measured = estimate.num_measured() + s.num_measured();
   out.complete = s.complete();
   return out;
-}
-
-std::optional<Found> search_everything(const Space& space, const schedule::Ground& ground, double worth) {
-  std::vector<Candidate> all = {without_any(space)};
-  for (size_t f = 0; f < space.families.size(); ++f) {
-    std::vector<Candidate> wider;
-    for (const Candidate& c : all)
-      for (size_t i = 0; i < space.families[f].choices.size(); ++i) {
-        const int layers = static_cast<int>(space.families[f].choices[i].layers.size());
-        for (int k = std::min(layers, 1); k <= layers; ++k) {
-          wider.push_back(c);
-          wider.back().choice[f] = i, wider.back().layers[f] = k;
-        }
-      }
-    all = std::move(wider);
-  }
-  std::vector<config::Config> configs;
-  for (const Candidate& c : all) configs.push_back(configured(space, c));
-  const std::vector<Measured> measured = measure_all(configs, space.num_ranks, ground);
-  std::optional<Found> best;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const double score = score_of(space, all[i], static_cast<double>(measured[i].step_ns), worth);
-    if (measured[i].fits() && (!best || score < best->score)) best = Found{all[i], measured[i], score};
-  }
-  return best;
 }
 
 }  // namespace pleat::tune

@@ -29,9 +29,11 @@ struct Found {
 };
 
 struct Answer {
-  std::vector<Found> rows;         // that fit, best first
+  // That fit, best first. What is another row with more techniques on top and no faster is left out; the best of those that round
+  // least is always there.
+  std::vector<Found> rows;
   std::vector<Found> nearest;      // where none fits: those that are least too large, least first
-  std::optional<Found> unlimited;  // the best if memory had no end
+  std::optional<Found> unlimited;  // the fastest if memory had no end, whatever it rounds
   Found plain;                     // without any choice
   int64_t num_combinations = 0;    // numbers of layers not counted
   int64_t num_measured = 0;
@@ -42,8 +44,5 @@ double score_of(const Space& space, const Candidate& candidate, double step_ns, 
 
 // The limits are the machine's. The space loses choices that are refused in it.
 Answer search(Space& space, const schedule::Ground& ground, const SearchOptions& options);
-
-// The same answer by trying everything, for spaces that are small; the best row only.
-std::optional<Found> search_everything(const Space& space, const schedule::Ground& ground, double worth);
 
 }  // namespace pleat::tune

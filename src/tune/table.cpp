@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/counted.h"
+
 namespace pleat::tune {
 namespace {
 
@@ -17,13 +19,13 @@ std::vector<Choice> microbatch_choices(const config::Config& c, const Place& pla
   for (int64_t b = 1; b * multiple <= sequences; ++b) {
     if (sequences % b != 0 || sequences / b % multiple != 0 || b == c.train.micro_batch) continue;
     const int64_t n = sequences / b;
-    out.push_back(
-        {fmt::format("{} x micro-batch {}", n, b),
-         {{"train.micro_batch", b}, {"train.num_microbatches", n}},
-         Numbers::Regrouped,
-         fmt::format("{} microbatches of {} sequences: the same tokens in a step; activations are kept of {} "
-                     "tokens at a time, and experts are balanced over them",
-                     n, b, b * c.train.seq_len)});
+    out.push_back({fmt::format("{} x mb {}", n, b),
+                   {{"train.micro_batch", b}, {"train.num_microbatches", n}},
+                   Numbers::Regrouped,
+                   fmt::format("{} of {}: the same tokens in a step; activations are kept of {} "
+                               "tokens at a time, and experts are balanced over them",
+                               base::counted(n, "microbatch", "microbatches"), base::counted(b, "sequence"),
+                               b * c.train.seq_len)});
   }
   return out;
 }
@@ -34,7 +36,7 @@ std::vector<Choice> loss_choices(const config::Config& c, const Place&) {
   for (const int64_t rows : {1024, 4096}) {
     if (rows == c.train.loss_chunk) continue;
     out.push_back(
-        {fmt::format("loss of {} rows", rows),
+        {fmt::format("loss {}", rows),
          {{"train.loss_chunk", rows}},
          Numbers::Regrouped,
          fmt::format("logits of {} tokens are in memory at once: more rows are fewer, faster products "
@@ -101,16 +103,16 @@ bool narrow(const config::Config& c) { return c.model.dtype == "bfloat16"; }
 
 std::vector<Choice> gradient_choices(const config::Config& c, const Place&) {
   if (!narrow(c)) return {};
-  return {{"bf16 gradients",
+  return {{"grads bf16",
            {{"optimizer.grad_dtype", std::string("bfloat16")}},
            Numbers::Rounded,
            "2 bytes a parameter less; sums over microbatches are rounded once per microbatch"}};
 }
 
-std::vector<Choice> moment_choices(const config::Config& c, const char* key, const char* which,
-                                   const char* also) {
+std::vector<Choice> moment_choices(const config::Config& c, const char* key, const char* shorthand,
+                                   const char* which, const char* also) {
   if (c.model.dtype == "float64") return {};
-  return {{fmt::format("bf16 {} moment", which),
+  return {{fmt::format("{} bf16", shorthand),
            {{key, std::string("bfloat16")}},
            Numbers::Rounded,
            fmt::format("2 bytes a parameter less; the {} moment is rounded in every update{}", which, also)}};
@@ -134,7 +136,7 @@ const std::vector<FamilyRow>& family_table() {
        false,
        false,
        [](const config::Config& c, const Place&) {
-         return moment_choices(c, "optimizer.moment1_dtype", "first", "");
+         return moment_choices(c, "optimizer.moment1_dtype", "m1", "first", "");
        }},
       {"second moment",
        {"optimizer.moment2_dtype", "optimizer.moment_dtype"},
@@ -142,7 +144,7 @@ const std::vector<FamilyRow>& family_table() {
        false,
        false,
        [](const config::Config& c, const Place&) {
-         return moment_choices(c, "optimizer.moment2_dtype", "second",
+         return moment_choices(c, "optimizer.moment2_dtype", "m2", "second",
                                ", and changes of less than 1/512 of it are lost");
        }},
       {"recompute",
