@@ -152,17 +152,18 @@ nlohmann::json to_json(const config::Config& config, const std::vector<Row>& row
     out["passes"].push_back({{"name", row.name},
                              {"arena_bytes", row.plan.arena_bytes},
                              {"live_peak_bytes", row.plan.live_peak_bytes},
+                             {"pinned_bytes", row.plan.pinned.arena_bytes},
                              {"stages", row.program.stages.size()}});
   const auto count = model::count_parameters(config, model::make_parameters(config));
   out["parameters"] = {{"total", count.total}, {"active", count.active}, {"mtp", count.mtp}};
   if (config.device.kind == "cuda") {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
-    out["pinned_bytes"] = last.plan.pinned.arena_bytes;
     out["gpu_memory"] = {{"arena_bytes", gpu.arena_bytes},
                          {"context_bytes", gpu.context_bytes},
                          {"context_measured", gpu.context_measured},
                          {"total_bytes", gpu.total()}};
   }
+  out["pinned_bytes"] = last.plan.pinned.arena_bytes;
   out["routed"] = routed_json(interpret::routed_rows({&last.program, 1}, config.model.num_layers));
   out["model_flops_per_token"] = cost::model_flops(config, 1, double(config.train.seq_len)).total();
   return out;
@@ -192,14 +193,14 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
                   report::format_bytes(double(last.plan.live_peak_bytes))});
   owners.add_row({"arena (allocated)", fmt::format("{}", last.plan.arena_bytes),
                   report::format_bytes(double(last.plan.arena_bytes))});
+  const auto add_pinned = [&] { add("pinned memory of the host", last.plan.pinned.arena_bytes); };
   if (config.device.kind != "cuda") {
+    if (last.plan.pinned.arena_bytes > 0) add_pinned();
     fmt::print("{}\n", owners.text());
   } else {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
-    owners.add_row({"all of the GPU's memory", fmt::format("{}", gpu.total()),
-                    report::format_bytes(double(gpu.total()))});
-    owners.add_row({"pinned memory of the host", fmt::format("{}", last.plan.pinned.arena_bytes),
-                    report::format_bytes(double(last.plan.pinned.arena_bytes))});
+    add("all of the GPU's memory", gpu.total());
+    add_pinned();
     fmt::print("{}GPU memory: {}\n\n", owners.text(), interpret::describe(gpu));
   }
   if (last.plan.peak_stage >= 0)
@@ -207,19 +208,27 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
                program::stage_name(last.program.stages[size_t(last.plan.peak_stage)]));
   fmt::print("arena / live peak {:.4f}; host waits per step: {}\n\n",
              double(last.plan.arena_bytes) / double(last.plan.live_peak_bytes), last.host_waits);
-  report::Table passes({{"after"},
-                        {"stages", report::Align::Right},
-                        {"live peak", report::Align::Right},
-                        {"arena", report::Align::Right},
-                        {"arena change", report::Align::Right}});
-  for (size_t i = 0; i < rows.size(); ++i)
-    passes.add_row({rows[i].name, fmt::format("{}", rows[i].program.stages.size()),
-                    report::format_bytes(double(rows[i].plan.live_peak_bytes)),
-                    report::format_bytes(double(rows[i].plan.arena_bytes)),
-                    i == 0 ? ""
-                           : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) /
-                                                                   double(rows[i - 1].plan.arena_bytes) -
-                                                               1))});
+  const bool pinned =
+      std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.plan.pinned.arena_bytes > 0; });
+  std::vector<report::Table::Column> titles = {{"after"},
+                                               {"stages", report::Align::Right},
+                                               {"live peak", report::Align::Right},
+                                               {"arena", report::Align::Right},
+                                               {"arena change", report::Align::Right}};
+  if (pinned) titles.push_back({"pinned", report::Align::Right});
+  report::Table passes(std::move(titles));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<std::string> cells = {
+        rows[i].name, fmt::format("{}", rows[i].program.stages.size()),
+        report::format_bytes(double(rows[i].plan.live_peak_bytes)),
+        report::format_bytes(double(rows[i].plan.arena_bytes)),
+        i == 0 ? ""
+               : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) /
+                                                       double(rows[i - 1].plan.arena_bytes) -
+                                                   1))};
+    if (pinned) cells.push_back(report::format_bytes(double(rows[i].plan.pinned.arena_bytes)));
+    passes.add_row(std::move(cells));
+  }
   fmt::print("{}{}", passes.text(),
              routed_text(interpret::routed_rows({&last.program, 1}, config.model.num_layers)));
 }
@@ -247,6 +256,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
                        {"live peak", report::Align::Right},
                        {"arena", report::Align::Right},
                        {"bytes", report::Align::Right},
+                       {"pinned", report::Align::Right},
                        {"stages", report::Align::Right},
                        {"layers in flight", report::Align::Right}});
   const bool gpu = config.device.kind == "cuda";
@@ -274,11 +284,13 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
     table.add_row({fmt::format("{}", i), text(owner(Owner::Weights)), text(owner(Owner::Gradients)),
                    text(owner(Owner::Optimizer)), text(owner(Owner::Activations)), text(other),
                    text(plan.live_peak_bytes), text(plan.arena_bytes), fmt::format("{}", plan.arena_bytes),
-                   fmt::format("{}", p.stages.size()), fmt::format("{}", flight.most_layers)});
+                   text(plan.pinned.arena_bytes), fmt::format("{}", p.stages.size()),
+                   fmt::format("{}", flight.most_layers)});
     nlohmann::json row = {{"stage", i},
                           {"arena_bytes", plan.arena_bytes},
                           {"live_peak_bytes", plan.live_peak_bytes},
                           {"persistent_bytes", plan.persistent_bytes},
+                          {"pinned_bytes", plan.pinned.arena_bytes},
                           {"stages", p.stages.size()},
                           {"layers_in_flight", flight.most_layers}};
     for (size_t o = 0; o < plan.at_peak.size(); ++o)

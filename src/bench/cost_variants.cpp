@@ -35,6 +35,8 @@ void make_short(Config& c, int64_t dp) {
   const int64_t wide_behind = config::num_all_layers(c) - c.precision.wide_last;
   c.model.num_layers = layers;
   c.precision.wide_last = std::max<int64_t>(0, config::num_all_layers(c) - wide_behind);
+  if (c.offload.layers != "all") c.offload = {};
+  if (!c.offload.modules.empty()) c.offload.fraction = 1, c.offload.keep_last = c.offload.min_bytes = 0;
   if (c.model.moe_layer_freq.size() > 1) c.model.moe_layer_freq.resize(static_cast<size_t>(layers));
   // The first gradient of a step is written, the others are added.
   c.train.num_microbatches = std::min(c.train.num_microbatches, 2 * dp);

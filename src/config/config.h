@@ -208,6 +208,19 @@ struct RecomputeConfig {
   bool operator==(const RecomputeConfig&) const = default;
 };
 
+// What is kept for the backward pass and waits for it in the host's memory (schedule/pass/offload.h).
+struct OffloadConfig {
+  // attn_norm | qkv | core_attention | attn_out | mlp_norm | expert_up | activation | layer
+  std::vector<std::string> modules;
+  std::string layers = "all";        // or ranges such as "0-3,7"
+  double fraction = 1.0;             // of the modules of the layers, in forward order
+  int64_t keep_last = 1;             // layers whose backward follows their forward at once
+  int64_t ahead = 2;                 // halves of a layer that copies may run ahead or lag behind
+  int64_t min_bytes = int64_t{1} << 20;  // smaller tensors stay
+
+  bool operator==(const OffloadConfig&) const = default;
+};
+
 // Products in fewer bits than model.dtype (schedule/pass/low_precision.h).
 struct PrecisionConfig {
   std::string recipe = "none";  // none | fp8 | mxfp8 | nvfp4
@@ -270,6 +283,7 @@ struct Config {
   LogConfig log;
   PrecisionConfig precision;
   RecomputeConfig recompute;
+  OffloadConfig offload;
   ParallelConfig parallel;
   CommConfig comm;
   DeviceConfig device;
@@ -282,8 +296,8 @@ struct Config {
   bool operator==(const Config& other) const {
     return model == other.model && moe == other.moe && optimizer == other.optimizer && train == other.train &&
            data == other.data && chat == other.chat && checkpoint == other.checkpoint && log == other.log &&
-           precision == other.precision && recompute == other.recompute && parallel == other.parallel &&
-           comm == other.comm && device == other.device;
+           precision == other.precision && recompute == other.recompute && offload == other.offload &&
+           parallel == other.parallel && comm == other.comm && device == other.device;
   }
 };
 
@@ -340,6 +354,8 @@ int64_t last_own_layer(const ModelConfig& model, int64_t layer);  // the layer i
 
 // Layers named by recompute.layers as one flag per layer.
 std::vector<bool> recompute_layers(const Config& config);
+// The same of offload.layers.
+std::vector<bool> offload_layers(const Config& config);
 
 // Whether products of that layer may be in few bits; layers of multi-token prediction come last.
 bool has_low_precision(const Config& config, int64_t layer);

@@ -116,7 +116,8 @@ std::vector<Key> model_keys();
 std::vector<Key> moe_keys();
 std::vector<Key> optimizer_keys();
 std::vector<Key> data_keys();  // [data] and [chat]
-std::vector<Key> run_keys();   // the rest, data_keys() among them
+std::vector<Key> offload_keys();
+std::vector<Key> run_keys();   // the rest, data_keys() and offload_keys() among them
 std::vector<Key> parallel_keys();
 
 // Conditions used by several sections.

@@ -1,17 +1,21 @@
-// Keys of [train], [checkpoint], [log], [precision], [recompute] and [device].
+// Keys of [train], [checkpoint], [log], [precision], [recompute] and [device]; where those of other files stand.
 #include "config/schema.h"
 
 namespace pleat::config {
 
 namespace {
 
-// Lanes beside the one that computes: of shared experts, of a GPU's copies, of what several ranks exchange for their
+// Lanes beside the one that computes: of shared experts, of copies to the host, of what several ranks exchange for their
 // gradients and weights.
 Condition a_step_has_lanes() {
   Condition out = on_ranks(RankCount::Several);
-  out.text = "device.kind is \"cuda\", moe.shared_ffn_hidden_size > 0 or the run has several ranks";
-  out.decided_by = {"device.kind", "moe.shared_ffn_hidden_size"};
-  out.anyway = [](const Config& c) { return c.device.kind == "cuda" || c.moe.shared_ffn_hidden_size > 0; };
+  out.text =
+      "device.kind is \"cuda\", moe.shared_ffn_hidden_size > 0, offload.modules is not empty or the run has several "
+      "ranks";
+  out.decided_by = {"device.kind", "moe.shared_ffn_hidden_size", "offload.modules"};
+  out.anyway = [](const Config& c) {
+    return c.device.kind == "cuda" || c.moe.shared_ffn_hidden_size > 0 || !c.offload.modules.empty();
+  };
   return out;
 }
 
@@ -269,6 +273,7 @@ std::vector<Key> run_keys() {
   add_log_keys(keys);
   add_precision_keys(keys);
   add_recompute_keys(keys);
+  for (Key& key : offload_keys()) keys.push_back(std::move(key));
   add_device_keys(keys);
   return keys;
 }

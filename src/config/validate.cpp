@@ -149,6 +149,7 @@ void check_values(const Config& config) {
   if (config.moe.num_experts > 0) check_layer_pattern(config);
   check_no_repeats("moe.load_balancing", config.moe.load_balancing);
   check_no_repeats("recompute.modules", config.recompute.modules);
+  check_no_repeats("offload.modules", config.offload.modules);
   check_no_repeats("precision.modules", config.precision.modules);
   check_no_repeats("optimizer.freeze", config.optimizer.freeze);
 }
@@ -161,6 +162,7 @@ void validate(const Config& config) {
   validate_model(config);
   if (config.moe.num_experts > 0) validate_moe(config);
   validate_run(config);
+  validate_offload(config);
   validate_parallel(config);
   validate_device(config);
 }

@@ -12,6 +12,7 @@ void validate_vocabulary(const Config& config);
 // Only for moe.num_experts > 0.
 void validate_moe(const Config& config);
 void validate_run(const Config& config);
+void validate_offload(const Config& config);
 void validate_parallel(const Config& config);
 // What the kernels of device.kind do not take (program/limits.h).
 void validate_device(const Config& config);

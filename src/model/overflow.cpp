@@ -65,7 +65,17 @@ config::Config rerun_config(config::Config c) {
     return std::find(modules.begin(), modules.end(), name) != modules.end();
   };
   if (!holds("experts") && !holds("layer")) modules.push_back("experts");
+  // What is computed again is not there to be offloaded.
+  const bool wider = c.recompute.layers != "all";
   c.recompute.layers = "all";
+  const std::vector<bool> layers = config::offload_layers(c);
+  bool dense = false;
+  for (size_t i = 0; i < layers.size(); ++i)
+    dense |= layers[i] && !config::is_moe_layer(c, static_cast<int64_t>(i));
+  std::erase_if(c.offload.modules, [&](const std::string& module) {
+    if (module == "layer" || module == "attn_norm") return false;  // the input of a layer always is
+    return wider || holds("layer") || module == "expert_up" || (module == "activation" && !dense);
+  });
   return c;
 }
 

@@ -130,6 +130,11 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
   c.optimizer.clip = std::min(c.optimizer.clip > 0 ? c.optimizer.clip : 1.0, 0.3);
   c.optimizer.lr = 1e-3;
   c.recompute.layers = "all";
+  if (!c.offload.modules.empty()) {
+    c.offload.layers = "all";
+    c.offload.fraction = 1;
+    c.offload.keep_last = c.offload.min_bytes = 0;
+  }
   Shrunk out;
   // The layout is not changed: mesh and roles have it, but for the order of its axes.
   config::Config laid_out = c;

@@ -106,6 +106,12 @@ TEST(ConfigLayers, EveryNthLayer) {
   EXPECT_EQ(pattern(parse(both, {"model.moe_layer_freq=[0,1,1,0,0,1]"})), "dMMddM");
 }
 
+TEST(ConfigLayers, OffloadRanges) {
+  EXPECT_EQ(offload_layers(parse(kDense)), (std::vector<bool>{false, false, false, false}));
+  EXPECT_EQ(offload_layers(parse(kDense, {"offload.modules=qkv", "offload.layers=1-2"})),
+            (std::vector<bool>{false, true, true, false}));
+}
+
 TEST(ConfigLayers, RecomputeRanges) {
   EXPECT_EQ(recompute_layers(parse(kDense)), (std::vector<bool>{false, false, false, false}));
   EXPECT_EQ(recompute_layers(parse(kDense, {"recompute.modules=norm"})),

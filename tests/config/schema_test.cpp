@@ -44,6 +44,7 @@ TEST(ConfigSchema, EveryFieldHasAKey) {
   EXPECT_EQ(num_keys("log"), num_fields<LogConfig>());
   EXPECT_EQ(num_keys("precision"), num_fields<PrecisionConfig>());
   EXPECT_EQ(num_keys("recompute"), num_fields<RecomputeConfig>());
+  EXPECT_EQ(num_keys("offload"), num_fields<OffloadConfig>());
   EXPECT_EQ(num_keys("parallel"), num_fields<ParallelConfig>());
   EXPECT_EQ(num_keys("device"), num_fields<DeviceConfig>());
 }
@@ -190,6 +191,13 @@ valid = "übung"
 [recompute]
 modules = ["norm", "experts"]
 layers = "0-1,3"
+[offload]
+modules = ["expert_up", "attn_norm"]
+layers = "2"
+fraction = 0.75
+keep_last = 0
+ahead = 3
+min_bytes = 4096
 [parallel]
 tp = 2
 pp = 2

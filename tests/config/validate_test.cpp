@@ -300,6 +300,34 @@ TEST(ConfigCombination, Recompute) {
   EXPECT_EQ(refusal(mixed + "recompute.layers = \"0-1,3\""), "");
 }
 
+TEST(ConfigCombination, Offload) {
+  const std::string norm = "offload.modules = \"attn_norm\"\n";
+  expect_refused(kDense + norm, {
+                                    {"offload.layers = \"a\"", "offload.layers = \"a\": 'a' is not a layer"},
+                                    {"offload.layers = \"0-4\"", "0-4 does not lie within layers 0-3"},
+                                    {"offload.layers = \"0-2,1\"", "names layer 1 twice"},
+                                    {"offload.fraction = 0", "offload.fraction = 0 is out of range"},
+                                    {"offload.fraction = 1.5", "offload.fraction = 1.5 is out of range"},
+                                    {"offload.keep_last = -1", "offload.keep_last = -1 is out of range"},
+                                    {"offload.ahead = 0", "offload.ahead = 0 is out of range"},
+                                    {"offload.min_bytes = -1", "offload.min_bytes = -1 is out of range"},
+                                });
+  for (const char* key : {"layers = \"0\"", "fraction = 0.5", "keep_last = 2", "ahead = 1", "min_bytes = 0"})
+    EXPECT_TRUE(holds(refusal(kDense + "offload." + key), "offload.modules is not empty")) << key;
+  EXPECT_TRUE(holds(refusal(kDense + "offload.modules = \"norm\""), "offload.modules"));
+  EXPECT_TRUE(holds(refusal(kDense + "offload.modules = \"expert_up\""), "none of the layers all is MoE"));
+  EXPECT_TRUE(holds(refusal(kDense + "offload.modules = [\"qkv\", \"qkv\"]"), "names \"qkv\" twice"));
+  EXPECT_TRUE(holds(refusal(kDense + "offload.modules = [\"qkv\", \"layer\"]"), "\"layer\" alone"));
+  // A module of a layer is kept, recomputed or offloaded.
+  for (const char* module : {"activation", "core_attention", "layer"}) {
+    const std::string both = kMoe + fmt::format("offload.modules = \"{0}\"\nrecompute.modules = \"{0}\"\n", module);
+    EXPECT_TRUE(holds(refusal(both), fmt::format("layer 0 would have \"{}\" both recomputed and offloaded", module)));
+    EXPECT_TRUE(holds(refusal(both + "recompute.layers = \"0-2\"\noffload.layers = \"2-3\""), "layer 2 would have"));
+    EXPECT_EQ(refusal(both + "recompute.layers = \"0-1\"\noffload.layers = \"2-3\""), "");
+  }
+  EXPECT_EQ(refusal(kMoe + "offload.modules = \"attn_norm\"\nrecompute.modules = \"layer\""), "");
+}
+
 TEST(ConfigCombination, Parallel) {
   expect_refused(kDense, {
                              {"parallel.vpp = 2", "parallel.vpp = 2 has no effect with parallel.pp = 1"},

@@ -16,6 +16,8 @@ TEST(Lanes, InOrderIsTakenWhereThereAreSeveral) {
   const std::vector<Words> models = {{},
                                      {"moe.shared_ffn_hidden_size=0"},
                                      dense,
+                                     {"moe.shared_ffn_hidden_size=0", "offload.modules=[\"attn_norm\"]",
+                                      "offload.min_bytes=0"},
                                      {"device.kind=\"cuda\""},
                                      {"moe.shared_ffn_hidden_size=0", "device.kind=\"cuda\""}};
   const std::vector<std::pair<int64_t, Words>> layouts = {

@@ -179,7 +179,8 @@ void check_arguments(const Program& program, const Stage& stage, CheckReport& re
 // exchange may read, on the host, how much goes where.
 void check_spaces(const Program& program, const Stage& stage, CheckReport& report) {
   const auto& arguments = arguments_of(stage.op, stage.phase);
-  const bool in = stage.op == Op::copy_in, out = stage.op == Op::copy_out;
+  const bool in = stage.op == Op::copy_in || stage.op == Op::fetch,
+             out = stage.op == Op::copy_out || stage.op == Op::offload;
   if ((in || out) && program.lanes[static_cast<size_t>(stage.lane)].resource != "host_link")
     report.faults.push_back(
         fmt::format("{}: a copy between spaces needs a lane of resource host_link, not {}", stage_name(stage),

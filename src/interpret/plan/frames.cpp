@@ -154,6 +154,8 @@ class FramePacker {
     for (StageId s = turns_[t].begin; s < turns_[t].end; ++s) {
       const Stage& stage = p_.stages[size_t(s)];
       mix(stage.lane), mix(static_cast<int64_t>(stage.uses.size()));
+      for (const StageId before : stage.after)
+        if (before >= turns_[t].begin) mix(before - turns_[t].begin);
       for (const Use& use : stage.uses) {
         if (use.value == kNoValue) continue;
         const size_t root = size_t(root_of(p_, use.value));

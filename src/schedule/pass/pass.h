@@ -2,7 +2,7 @@
 //
 // An exact pass moves, rebuilds or stores elsewhere: results are compared bit for bit. A bounded pass states
 // its bound. The table in passes.cpp has all of them and fixes their order. What a key of the configuration
-// asks for (freeze, recompute) and would change nothing in the model is an error, never silent; the others
+// asks for (freeze, recompute, offload) and would change nothing in the model is an error, never silent; the others
 // follow from device and layout, and take what they find.
 #pragma once
 

@@ -12,6 +12,7 @@
 #include "schedule/pass/low_precision.h"
 #include "schedule/pass/message_buffers.h"
 #include "schedule/pass/message_chain.h"
+#include "schedule/pass/offload.h"
 #include "schedule/pass/pass.h"
 #include "schedule/pass/recompute.h"
 #include "schedule/pass/ring_buffers.h"
@@ -38,6 +39,19 @@ program::Program recompute_modules(program::Program p, const config::Config& c) 
                   [&](const std::string& m) { return freed_by(p, m, options.layers).empty(); }))
     require_freed_by_ranks(c);
   return recompute(std::move(p), options);
+}
+
+// The same of what is offloaded.
+program::Program offload_modules_of(program::Program p, const config::Config& c) {
+  OffloadOptions options = offload_options(c);
+  options.is_part = has_messages(p);
+  if (options.is_part && c.parallel.pp > 1) {
+    std::vector<bool> goes(options.modules.size(), false);
+    for (const SavedValue& v : offloaded_values(p, options))
+      for (const size_t module : v.modules) goes[module] = true;
+    if (std::find(goes.begin(), goes.end(), false) != goes.end()) require_offloaded_by_ranks(c);
+  }
+  return offload(std::move(p), options);
 }
 
 }  // namespace
@@ -68,6 +82,14 @@ const std::vector<Pass>& pass_table() {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
        [](program::Program p, const config::Config&, program::Meeting) { return fuse(std::move(p)); }},
+      // Behind all that says what a backward reads.
+      {"offload", Promise::Exact,
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
+         return !c.offload.modules.empty() && has_backward(p);
+       },
+       [](program::Program p, const config::Config& c, program::Meeting) {
+         return offload_modules_of(std::move(p), c);
+       }},
       // What a GPU and its host give each other.
       {"host_copies", Promise::Exact,
        [](const config::Config& c, const program::Program& p, program::Meeting) {

@@ -4,11 +4,8 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "layout/from_config.h"
 #include "program/edit.h"
-#include "schedule/build.h"
-#include "schedule/pass/freeze.h"
-#include "schedule/ranks.h"
+#include "schedule/parts.h"
 
 namespace pleat::schedule {
 namespace {
@@ -110,20 +107,9 @@ void require_freed(std::span<const Program> parts, const RecomputeOptions& optio
           module);
 }
 
-void require_freed_by_ranks(config::Config c) {
+void require_freed_by_ranks(const config::Config& c) {
   if (c.recompute.modules.empty()) return;
-  // What is kept for the backward of one microbatch is kept for that of each.
-  c.parallel.optimizer_group = 0;  // of more ranks than these
-  const layout::Layout ranks(layout::sizes_of(c, layout::least_ranks(c)));
-  const model::Mesh mesh = mesh_of(c, ranks);
-  c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? mesh.pp : 1);
-  const std::vector<model::Parameter> table = model::make_parameters(c);
-  std::vector<Program> parts;
-  for (const model::Role& role : roles_of(c)) {
-    parts.push_back(build_training_step(c, table, {model::RoutingUse::Choose, mesh, role}));
-    if (!c.optimizer.freeze.empty()) parts.back() = freeze(std::move(parts.back()), c);
-  }
-  require_freed(parts, {c.recompute.modules, config::recompute_layers(c)});
+  require_freed(parts_of_ranks(c), {c.recompute.modules, config::recompute_layers(c)});
 }
 
 Program recompute(Program program, const RecomputeOptions& options) {

@@ -25,7 +25,7 @@ void require_freed(std::span<const program::Program> parts, const RecomputeOptio
 
 // The same of what the ranks of a layout hold, all stages of the pipeline together. `config` must be resolved, with the
 // layout.
-void require_freed_by_ranks(config::Config config);
+void require_freed_by_ranks(const config::Config& config);
 
 // After require_freed, unless the program is a part.
 program::Program recompute(program::Program program, const RecomputeOptions& options);
