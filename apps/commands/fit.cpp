@@ -24,6 +24,7 @@ struct SearchArguments {
   tune::SpaceOptions space;
   int64_t ranks = 0;
   size_t rows = 6;
+  int64_t trials = 200;
   double worth_percent = 5, time_limit_s = 120;
   std::string out;
   bool json = false, force = false;
@@ -60,6 +61,7 @@ int search_fit(const SearchArguments& a) {
   const tune::SearchOptions options{
       .worth = a.worth_percent / 100,
       .rows = a.rows,
+      .trials = a.trials,
       .deadline = start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                               std::chrono::duration<double>(a.time_limit_s))};
   const tune::Answer answer = tune::search(space, ground, options);
@@ -69,14 +71,15 @@ int search_fit(const SearchArguments& a) {
       !first.empty())
     if (const std::string budget = tune::token_budget_advice(space, first[0], ground); !budget.empty())
       advice.push_back(budget);
-  const FitQuestion question{space, ground, a.time_limit_s};
+  const FitQuestion question{space, ground, a.trials, a.time_limit_s};
   if (a.json)
     fmt::print("{}\n", fit_json(question, answer, advice).dump(1));
   else
     fmt::print("{}", fit_page(question, answer, advice));
   if (answer.rows.empty())
     base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step does not fit with any choice{}{}",
-                    ground.machine.name, answer.complete ? "" : " that was looked at (--time-limit)",
+                    ground.machine.name,
+                    answer.complete ? "" : " that was looked at (--trials, --time-limit)",
                     a.out.empty() ? "" : "; nothing was written");
   if (!a.out.empty()) {
     // As the user wrote it: what the tokenizer says is not part of it.
@@ -109,6 +112,9 @@ void add_fit(CLI::App& command, Action& chosen) {
       ->capture_default_str();
   c->add_option("--rows", a->rows, "Rows of the table, at most")
       ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  c->add_option("--trials", a->trials, "Combinations that are planned and simulated for the answer, at most")
+      ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   c->add_option("--time-limit", a->time_limit_s, "Seconds after which the best that was found is the answer")
       ->check(CLI::Range(0.1, 1e6))

@@ -168,9 +168,9 @@ std::string fit_page(const FitQuestion& q, const tune::Answer& answer,
                      base::counted(answer.num_combinations, "combination"), answer.num_measured);
   if (!answer.complete)
     out += fmt::format(
-        "stopped after {:g} s (--time-limit): this is the best of what was looked at, and there may be "
-        "better\n",
-        q.time_limit_s);
+        "stopped at a limit (--trials {}, --time-limit {:g}): the best of what was looked at, and there may "
+        "be better\n",
+        q.trials, q.time_limit_s);
   return out;
 }
 

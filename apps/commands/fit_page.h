@@ -12,7 +12,8 @@ namespace pleat::apps {
 struct FitQuestion {
   const tune::Space& space;
   const schedule::Ground& ground;
-  double time_limit_s = 0;  // for words
+  int64_t trials = 0;  // the limits, for words
+  double time_limit_s = 0;
 };
 
 // `advice`: what would have to give, or is worth a thought.

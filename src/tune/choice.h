@@ -36,6 +36,8 @@ struct Choice {
   // is searched for.
   std::string layers_key = {};
   std::vector<int> layers = {};
+  // What it adds lies beside the rest of the step while there is room: a part of the layers may cost nothing.
+  bool beside = false;
   // Other choices of the family that together do the same: it is estimated by them. Empty: it is tried by itself.
   std::vector<size_t> parts = {};
 };

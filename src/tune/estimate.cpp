@@ -11,10 +11,13 @@ Figures minus(const Figures& a, const Figures& b) {
   return {a.step_ns - b.step_ns, a.device - b.device, a.host - b.host};
 }
 
-Candidate alone(const Space& space, size_t family, size_t choice) {
+// In `part` of kTrialParts of its layers.
+constexpr int kTrialParts = 4;
+Candidate alone(const Space& space, size_t family, size_t choice, int part = kTrialParts) {
   Candidate out = without_any(space);
   out.choice[family] = choice;
-  out.layers[family] = static_cast<int>(space.families[family].choices[choice].layers.size());
+  const size_t layers = space.families[family].choices[choice].layers.size();
+  out.layers[family] = static_cast<int>((layers * static_cast<size_t>(part) + kTrialParts - 1) / kTrialParts);
   return out;
 }
 
@@ -32,6 +35,24 @@ void erase_choices(Family& family, const std::vector<bool>& gone) {
   family.choices = std::move(kept);
 }
 
+// Of choices made of others, those that another one in fewer layers outdoes: as many bytes in less time.
+std::vector<bool> outdone(const Family& family, const std::vector<Figures>& changes) {
+  constexpr double kClearly = 0.95;
+  std::vector<bool> out(family.choices.size(), false);
+  size_t largest = 0;
+  for (size_t i = 1; i < family.choices.size(); ++i)
+    if (!family.choices[i].parts.empty() && changes[i].device < changes[largest].device) largest = i;
+  for (size_t i = 1; i < family.choices.size(); ++i) {
+    // The one that frees most of those with parts stays, whatever a guess says.
+    if (family.choices[i].parts.empty() || changes[i].device >= 0 || i == largest) continue;
+    for (size_t j = 1; j < family.choices.size() && !out[i]; ++j) {
+      if (j == i || changes[j].device > changes[i].device) continue;
+      out[i] = changes[j].step_ns * (changes[i].device / changes[j].device) < changes[i].step_ns * kClearly;
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 Figures figures_of(const Measured& m) {
@@ -42,14 +63,17 @@ Figures figures_of(const Measured& m) {
 Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space) {
   struct Trial {
     size_t family, choice;
+    int part;
   };
   std::vector<Trial> trials;
   std::vector<config::Config> configs = {configured(space, without_any(space))};
   for (size_t f = 0; f < space.families.size(); ++f)
     for (size_t i = 1; i < space.families[f].choices.size(); ++i) {
       if (!space.families[f].choices[i].parts.empty()) continue;
-      trials.push_back({f, i});
-      configs.push_back(configured(space, alone(space, f, i)));
+      for (int part = space.families[f].choices[i].beside ? 1 : kTrialParts; part <= kTrialParts; ++part) {
+        trials.push_back({f, i, part});
+        configs.push_back(configured(space, alone(space, f, i, part)));
+      }
     }
   const std::vector<Measured> measured = measure_all(configs, space.num_ranks, ground);
   num_measured_ = static_cast<int64_t>(measured.size());
@@ -63,10 +87,14 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
   }
   for (size_t t = 0; t < trials.size(); ++t) {
     const Measured& m = measured[t + 1];
-    if (m.possible())
-      changes_[trials[t].family][trials[t].choice] = minus(figures_of(m), base);
-    else
-      gone[trials[t].family][trials[t].choice] = true;
+    const auto [f, i, part] = trials[t];
+    if (m.possible() && part == kTrialParts)
+      changes_[f][i] = minus(figures_of(m), base);
+    else if (m.possible())
+      times_[{f, space.families[f].choices[i].name}].push_back(
+          {alone(space, f, i, part).layers[f], static_cast<double>(m.step_ns) - base.step_ns});
+    else if (part == kTrialParts)
+      gone[f][i] = true;
   }
   for (size_t f = 0; f < space.families.size(); ++f) {
     Family& family = space.families[f];
@@ -89,6 +117,12 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
     }
     changes_[f] = std::move(kept);
     erase_choices(family, gone[f]);
+    const std::vector<bool> worse = outdone(family, changes_[f]);
+    kept.clear();
+    for (size_t i = 0; i < worse.size(); ++i)
+      if (!worse[i]) kept.push_back(changes_[f][i]);
+    changes_[f] = std::move(kept);
+    erase_choices(family, worse);
     std::vector<double>& sizes = micro_batch_.emplace_back();
     for (size_t i = 0; i < family.choices.size(); ++i) {
       Candidate c = without_any(space);
@@ -113,7 +147,20 @@ Figures Estimate::change(const Candidate& candidate, size_t f, double scale) con
   const Choice& choice = family.choices[candidate.choice[f]];
   if (choice.layers.empty()) return out;
   const double share = static_cast<double>(candidate.layers[f]) / static_cast<double>(choice.layers.size());
-  return {out.step_ns * share, out.device * share, out.host * share};
+  double step_ns = out.step_ns * share;
+  // Beside the step time does not go by layers: between the two numbers of them that were measured.
+  if (const auto known = times_.find({f, choice.name}); known != times_.end()) {
+    std::pair<int, double> low{0, 0}, high{static_cast<int>(choice.layers.size()), out.step_ns};
+    for (const auto& [layers, ns] : known->second) {
+      if (layers <= candidate.layers[f] && layers > low.first) low = {layers, ns};
+      if (layers >= candidate.layers[f] && layers < high.first) high = {layers, ns};
+    }
+    step_ns = high.first <= low.first
+                  ? low.second
+                  : low.second + (high.second - low.second) * (candidate.layers[f] - low.first) /
+                                     (high.first - low.first);
+  }
+  return {step_ns, out.device * share, out.host * share};
 }
 
 Figures Estimate::of(const Candidate& candidate) const {

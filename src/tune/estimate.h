@@ -3,7 +3,10 @@
 // It orders the search and nothing else: what is said of a candidate was measured (tune/measure.h).
 #pragma once
 
+#include <algorithm>
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "tune/choice.h"
@@ -20,12 +23,18 @@ Figures figures_of(const Measured& measured);
 class Estimate {
  public:
   // Measures the space without any choice, and every choice of every family alone. Throws what the program refuses of the
-  // first; a choice that is refused alone is none.
+  // first; a choice that is refused alone is none, and neither is one made of others that is
+  // guessed to free no more than another one does in less time.
   Estimate(Space& space, const schedule::Ground& ground);
 
   const Measured& base() const { return base_; }
   int64_t num_measured() const { return num_measured_; }
   Figures of(const Candidate& candidate) const;
+  // Whether a choice of the family makes microbatches of another size.
+  bool resizes(size_t family) const {
+    return std::any_of(micro_batch_[family].begin(), micro_batch_[family].end(),
+                       [](double b) { return b != 1; });
+  }
   // What one more layer of a family's choice changes.
   Figures per_layer(const Candidate& candidate, size_t family) const;
 
@@ -39,6 +48,8 @@ class Estimate {
   int64_t num_measured_ = 0;
   std::vector<std::vector<Figures>> changes_;     // by family and choice, in all of its layers
   std::vector<std::vector<double>> micro_batch_;  // of the same
+  // Of choices that lie beside the step, by family and name: numbers of layers and what the step takes more.
+  std::map<std::pair<size_t, std::string>, std::vector<std::pair<int, double>>> times_;
 };
 
 }  // namespace pleat::tune

@@ -17,11 +17,17 @@ namespace {
 constexpr double kTolerance = 0.005;
 // Of memory, where nothing with the same activations was measured, and where something was.
 constexpr double kUnsureGuess = 0.03, kSureGuess = 0.003;
+// The same where nothing was found.
+constexpr double kVeryUnsureGuess = 0.15;
 // Measured together; the number of cores does not change what is.
 constexpr size_t kBatch = 4;
 // Parts of its layers that a technique of layers is tried in beside another, whose number is then solved for.
 constexpr int kSteps = 4;
 constexpr size_t kMostNearest = 4;
+// Measured for rows beyond the best one.
+constexpr int kSpare = 24;
+// Measured for what stands beside the answer: the best of those that round least, the best without a limit.
+constexpr int64_t kAside = 48;
 // Rows that are worse than the best by more are of no interest.
 constexpr double kFar = 1.5;
 // The worth of rounding to whoever would rather have none.
@@ -100,12 +106,15 @@ class Search {
  public:
   Search(const Space& space, const Estimate& estimate, const schedule::Ground& ground,
          const SearchOptions& options)
-      : space_(space), estimate_(estimate), ground_(ground), options_(options), combinations_(space) {}
+      : space_(space), estimate_(estimate), ground_(ground), options_(options), combinations_(space) {
+    for (size_t f = 0; f < space.families.size(); ++f) resizes_.push_back(estimate.resizes(f));
+  }
 
   // The best that fit, one of each kind.
-  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth) {
-    limits_ = limits, num_rows_ = num_rows, worth_ = worth;
-    states_.clear(), kinds_.clear();
+  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth, bool is_answer) {
+    trials_ = is_answer ? options_.trials : kAside, is_answer_ = is_answer;
+    limits_ = limits, num_rows_ = num_rows, worth_ = worth, spare_ = kSpare;
+    states_.clear(), kinds_.clear(), queue_ = {};
     // What was guessed too large at first may turn out to fit when more is known.
     for (bool again = true; again && complete_;) {
       again = false;
@@ -120,6 +129,12 @@ class Search {
     return out;
   }
 
+  // The same once more, trusting guesses less.
+  std::vector<Found> best_of_unsure(const Limits& limits, size_t num_rows, double worth) {
+    unsure_ = kVeryUnsureGuess;
+    return best(limits, num_rows, worth, true);
+  }
+
   // Those least too large, the smallest guesses measured among them.
   std::vector<Found> nearest(const Limits& limits) {
     std::vector<std::pair<double, size_t>> order;
@@ -132,6 +147,7 @@ class Search {
     std::vector<Candidate> smallest;
     for (size_t i = 0; i < num; ++i) smallest.push_back(whole(combinations_.at(order[i].second)));
     measure_these(smallest);
+    for (size_t i = 0; i < num; ++i) learn(order[i].second, smallest[i]);
     std::vector<Found> out;
     for (const auto& [key, candidate] : candidates_)
       if (measured_.at(key).possible()) out.push_back(found(candidate));
@@ -184,12 +200,24 @@ class Search {
     return out;
   }
 
-  // Candidates that keep the same of a microbatch: estimates of all of them are off alike.
-  std::vector<size_t> activations_of(const Candidate& c) const {
-    std::vector<size_t> out;
+  // A number for all candidates that keep the same of a microbatch: estimates of them are off alike. Without the
+  // microbatch's size they are off in the same direction.
+  uint64_t activations_of(const Candidate& c, bool sized) const {
+    uint64_t out = 0;
     for (size_t f = 0; f < c.choice.size(); ++f)
-      if (space_.families[f].per_microbatch || space_.families[f].fine) out.push_back(c.choice[f]);
+      if (space_.families[f].per_microbatch || (sized && resizes_[f]))
+        out = out * space_.families[f].choices.size() + c.choice[f];
     return out;
+  }
+  const Figures* known_off(const Candidate& c) const {
+    if (const auto at = off_.find(activations_of(c, true)); at != off_.end()) return &at->second;
+    const auto at = off_any_size_.find(activations_of(c, false));
+    return at == off_any_size_.end() ? nullptr : &at->second;
+  }
+  bool lies_beside(const Candidate& c) const {
+    for (size_t f = 0; f < c.choice.size(); ++f)
+      if (space_.families[f].choices[c.choice[f]].beside) return true;
+    return false;
   }
   std::vector<size_t> kind_of(const Candidate& c) const {
     std::vector<size_t> out;
@@ -236,9 +264,8 @@ class Search {
   }
 
   Figures guess(const Candidate& c) const {
-    const Figures f = estimate_.of(c);
-    const auto known = off_.find(activations_of(c));
-    return known == off_.end() ? f : plus(f, known->second);
+    const Figures f = estimate_.of(c), *off = known_off(c);
+    return off ? plus(f, *off) : f;
   }
 
   // What to measure next of a combination: of a technique of layers the fewest that are guessed to fit.
@@ -248,7 +275,7 @@ class Search {
     const auto found = states_.find(index);
     const State* state = found == states_.end() ? nullptr : &found->second;
     if (state && state->refused) return {};
-    const double unsure = off_.contains(activations_of(c.candidate)) ? kSureGuess : kUnsureGuess;
+    const double unsure = known_off(c.candidate) ? kSureGuess : unsure_;
     const auto fits = [&](const Figures& f) { return f.device <= limits_.device && f.host <= limits_.host; };
     const auto may_fit = [&](const Figures& f) {
       return f.device <= limits_.device * (1 + unsure) && f.host <= limits_.host * (1 + unsure);
@@ -290,7 +317,8 @@ class Search {
       k = last;
     }
     candidate.layers[c.solved] = k;
-    return Next{candidate, line(k).step_ns, score(candidate, line(k).step_ns)};
+    const double step_ns = guess(candidate).step_ns;
+    return Next{candidate, step_ns, score(candidate, step_ns)};
   }
 
   double stop_score() const {
@@ -307,10 +335,13 @@ class Search {
     for (;;) {
       const double stop = stop_score();
       const std::vector<Found> known = rows();
+      // Beyond the best that is proven, a few more for the table.
+      const double proven =
+          known.empty() ? std::numeric_limits<double>::infinity() : known[0].score * (1 + kTolerance);
       std::vector<std::pair<size_t, Candidate>> batch;
       while (batch.size() < kBatch && !queue_.empty()) {
         const Entry top = queue_.top();
-        if (top.score >= stop) break;
+        if (top.score >= stop || (top.score >= proven && spare_ == 0)) break;
         queue_.pop();
         const std::optional<Next> next = solve(top.combination);
         if (!next) continue;
@@ -319,14 +350,27 @@ class Search {
           continue;
         }
         // Nothing new: it cannot be the better of its kind, or it is a faster one with more on top.
+        if (const auto same = kinds_.find(kind_of(next->candidate));
+            same != kinds_.end() && same->second.score * (1 + kTolerance) < next->score)
+          continue;
         if (std::any_of(known.begin(), known.end(), [&](const Found& f) {
-              return f.score * (1 + kTolerance) < next->score && is_more(next->candidate, f.candidate) &&
-                     static_cast<double>(f.measured.step_ns) < next->step_ns;
+              return is_more(next->candidate, f.candidate) &&
+                     static_cast<double>(f.measured.step_ns) <= next->step_ns;
             }))
           continue;
+        // Guesses of what lies beside the step are rough: it is tried where it is guessed to win.
+        if (!known.empty() && lies_beside(next->candidate) &&
+            next->score >= known[0].score * (1 - kTolerance) && known.size() >= num_rows_)
+          continue;
+        if (top.score >= proven) --spare_;
         batch.emplace_back(top.combination, next->candidate);
       }
       if (batch.empty()) return any;
+      if (trials_ <= 0) {
+        if (is_answer_) complete_ = false;
+        return false;
+      }
+      trials_ -= static_cast<int64_t>(batch.size());
       if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) {
         complete_ = false;
         return any;
@@ -347,7 +391,9 @@ class Search {
       return;
     }
     const Figures f = figures_of(found.measured);
-    off_[activations_of(candidate)] = plus(f, times(estimate_.of(candidate), -1));
+    const Figures off = plus(f, times(estimate_.of(candidate), -1));
+    off_[activations_of(candidate, true)] = off;
+    off_any_size_[activations_of(candidate, false)] = off;
     const bool fits = over(f, limits_) <= 0;
     if (fits) {
       const auto [kind, is_new] = kinds_.try_emplace(kind_of(candidate), found);
@@ -385,13 +431,17 @@ class Search {
   const schedule::Ground& ground_;
   const SearchOptions& options_;
   const Combinations combinations_;
+  std::vector<bool> resizes_;  // by family
   Limits limits_;
   size_t num_rows_ = 1;
-  double worth_ = 0;
+  int spare_ = 0;
+  int64_t trials_ = 0;
+  bool is_answer_ = true;
+  double worth_ = 0, unsure_ = kUnsureGuess;
   std::map<Key, Measured> measured_;
   std::map<Key, Candidate> candidates_;
-  std::map<std::vector<size_t>, Figures> off_;  // measured less estimated, by activations_of
-  std::map<std::vector<size_t>, Found> kinds_;  // the best that fits, by kind_of
+  std::unordered_map<uint64_t, Figures> off_, off_any_size_;  // measured less estimated, by activations_of
+  std::map<std::vector<size_t>, Found> kinds_;                // the best that fits, by kind_of
   std::unordered_map<size_t, State> states_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   bool complete_ = true;
@@ -423,14 +473,18 @@ Answer search(Space& space, const schedule::Ground& ground, const SearchOptions&
   Search s(space, estimate, ground, options);
   Answer out;
   out.plain = {without_any(space), estimate.base(), static_cast<double>(estimate.base().step_ns)};
-  out.rows = s.best(limits, options.rows, options.worth);
+  out.rows = s.best(limits, options.rows, options.worth, true);
+  if (out.rows.empty()) {
+    out.nearest = s.nearest(limits);
+    out.rows = s.best_of_unsure(limits, options.rows, options.worth);
+  }
   if (out.rows.empty()) {
     out.nearest = s.nearest(limits);
     // One of the smallest may fit after all.
     for (const Found& f : out.nearest)
       if (f.measured.fits()) out.rows.push_back(s.scored(f, options.worth));
     if (!out.rows.empty()) out.nearest.clear();
-  } else if (const std::vector<Found> plainest = s.best(limits, 1, kRatherNot); !plainest.empty()) {
+  } else if (const std::vector<Found> plainest = s.best(limits, 1, kRatherNot, false); !plainest.empty()) {
     const Found least = s.scored(plainest[0], options.worth);
     if (std::none_of(out.rows.begin(), out.rows.end(), [&](const Found& f) {
           return num_rounded(space, f.candidate) <= num_rounded(space, least.candidate);
@@ -439,7 +493,8 @@ Answer search(Space& space, const schedule::Ground& ground, const SearchOptions&
   }
   std::stable_sort(out.rows.begin(), out.rows.end(),
                    [](const Found& a, const Found& b) { return a.score < b.score; });
-  if (const std::vector<Found> unlimited = s.best({}, 1, 0); !unlimited.empty()) out.unlimited = unlimited[0];
+  if (const std::vector<Found> unlimited = s.best({}, 1, 0, false); !unlimited.empty())
+    out.unlimited = unlimited[0];
   out.num_combinations = static_cast<int64_t>(Combinations(space).size());
   out.num_measured = estimate.num_measured() + s.num_measured();
   out.complete = s.complete();

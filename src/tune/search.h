@@ -3,7 +3,7 @@
 //
 // Candidates are ranked by the time of their step. What keeps values in fewer bits has to be worth it: for each such
 // choice the step counts as longer by a given share. The order of work depends on the question alone, never on clocks or
-// cores, so the answer does; only a time limit that is met can cut it short.
+// cores, so the answer does, unless the time limit is met.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,9 @@
 namespace pleat::tune {
 
 struct SearchOptions {
-  double worth = 0.05;  // what a choice that rounds must win of the step to be taken
-  size_t rows = 6;      // of the answer: the best ones that differ in more than fine choices
+  double worth = 0.05;   // what a choice that rounds must win of the step to be taken
+  size_t rows = 6;       // of the answer: the best ones that differ in more than fine choices
+  int64_t trials = 200;  // combinations that are planned and simulated for the answer, at most
   std::optional<std::chrono::steady_clock::time_point> deadline = {};
 };
 
@@ -37,7 +38,7 @@ struct Answer {
   Found plain;                     // without any choice
   int64_t num_combinations = 0;    // numbers of layers not counted
   int64_t num_measured = 0;
-  bool complete = true;  // false: the time limit came first
+  bool complete = true;  // false: a limit came first
 };
 
 double score_of(const Space& space, const Candidate& candidate, double step_ns, double worth);

@@ -48,13 +48,18 @@ std::vector<Choice> loss_choices(const config::Config& c, const Place&) {
 
 std::string modules_text(const Texts& modules) { return fmt::format("{}", fmt::join(modules, "+")); }
 
+std::vector<int> moe_layers_of(const config::Config& c, const Place& place) {
+  std::vector<int> out;
+  for (const int layer : place.layers)
+    if (config::is_moe_layer(c, layer)) out.push_back(layer);
+  return out;
+}
+
 // Sets of modules that free something in this model. `layer` is all of them and what lies between.
 std::vector<Choice> recompute_choices(const config::Config& c, const Place& place) {
   const bool moe = config::num_moe_layers(c) > 0;
   const bool dense = config::num_moe_layers(c) < c.model.num_layers;
-  std::vector<int> moe_layers;
-  for (const int layer : place.layers)
-    if (config::is_moe_layer(c, layer)) moe_layers.push_back(layer);
+  const std::vector<int> moe_layers = moe_layers_of(c, place);
   Texts modules = {"norm", "activation", "core_attention"};
   if (moe) modules.push_back("experts");
   if (moe && c.moe.shared_ffn_hidden_size > 0) modules.push_back("shared_experts");
@@ -96,6 +101,27 @@ std::vector<Choice> recompute_choices(const config::Config& c, const Place& plac
   add_sets(false);
   add({"layer"}, {},
       "the forward of these layers runs twice, all but the choice of experts; only their inputs are kept");
+  return out;
+}
+
+// Sets of modules whose saved values wait on the host. Of a GPU: ranks of a CPU have no other memory.
+std::vector<Choice> offload_choices(const config::Config& c, const Place& place) {
+  if (c.device.kind != "cuda") return {};
+  std::vector<Choice> out;
+  for (const Texts& set :
+       std::vector<Texts>{{"attn_norm"}, {"core_attention"}, {"expert_up"}, {"activation"}, {"layer"}}) {
+    Choice choice{
+        "offload " + modules_text(set),
+        {{"offload.modules", set}},
+        Numbers::Same,
+        fmt::format("what {} saves for the backward waits in the host's memory; its copies lie beside the "
+                    "work of the step as far as the link to the host allows",
+                    set[0] == "layer" ? "a layer" : modules_text(set))};
+    choice.layers_key = "offload.layers";
+    choice.layers = set[0] == "expert_up" ? moe_layers_of(c, place) : place.layers;
+    choice.beside = true;
+    out.push_back(std::move(choice));
+  }
   return out;
 }
 
@@ -147,6 +173,12 @@ const std::vector<FamilyRow>& family_table() {
          return moment_choices(c, "optimizer.moment2_dtype", "m2", "second",
                                ", and changes of less than 1/512 of it are lost");
        }},
+      {"offload",
+       {"offload.modules", "offload.layers", "offload.fraction"},
+       {"offload.modules", "offload.layers", "offload.fraction"},
+       true,
+       false,
+       offload_choices},
       {"recompute",
        {"recompute.modules", "recompute.layers"},
        {"recompute.modules", "recompute.layers"},

@@ -125,8 +125,11 @@ TEST(Choices, ModulesOfExpertsAreInTheirLayersAlone) {
   const Space space =
       make_space(gpu_step({"model.leading_dense_layers=1", "model.ffn_hidden_size=64"}), 1, {});
   for (const Choice& c : family(space, "recompute")->choices) {
-    if (c.name == "recompute experts") EXPECT_EQ(c.layers, (std::vector<int>{1, 2, 3}));
-    if (c.name == "recompute norm") EXPECT_EQ(c.layers, (std::vector<int>{0, 1, 2, 3}));
+    if (c.name == "recompute experts") {
+      EXPECT_EQ(c.layers, (std::vector<int>{1, 2, 3}));
+    } else if (c.name == "recompute norm") {
+      EXPECT_EQ(c.layers, (std::vector<int>{0, 1, 2, 3}));
+    }
   }
 }
 

@@ -14,12 +14,8 @@ using testing::gpu_ground;
 using testing::gpu_step;
 
 // Choices of everything but the moments and the head, which would make too many to try all.
-const std::vector<std::string> kFew = {"optimizer.moment_dtype=float32", "train.loss_chunk=512"};
-
-std::vector<std::string> with(std::vector<std::string> sets, const std::vector<std::string>& more) {
-  sets.insert(sets.end(), more.begin(), more.end());
-  return sets;
-}
+const std::vector<std::string> kFew = {"optimizer.moment_dtype=float32", "train.loss_chunk=512",
+                                       "offload.modules=[]"};
 
 std::vector<config::Config> configs_of(const Space& space, const std::vector<Candidate>& all) {
   std::vector<config::Config> out;
@@ -104,7 +100,8 @@ TEST(Search, MoreMemoryIsNeverWorse) {
   double score_before = std::numeric_limits<double>::infinity(), exact_before = score_before;
   for (double gib = 1.2; gib < 2.6; gib += 0.1) {
     SCOPED_TRACE(gib);
-    Space space = make_space(gpu_step(), 1, {}), exact = make_space(gpu_step(), 1, {.exact = true});
+    Space space = make_space(gpu_step(), 1, {}),
+          exact = make_space(gpu_step(), 1, {.exact = true, .free = {}});
     const Answer any = search(space, gpu_ground(gib), {}), same = search(exact, gpu_ground(gib), {});
     const double score = any.rows.empty() ? std::numeric_limits<double>::infinity() : any.rows[0].score;
     EXPECT_LE(score, score_before);
@@ -118,7 +115,7 @@ TEST(Search, MoreMemoryIsNeverWorse) {
 }
 
 TEST(Search, ExactRowsChangeNoBits) {
-  Space space = make_space(gpu_step(), 1, {.exact = true});
+  Space space = make_space(gpu_step(), 1, {.exact = true, .free = {}});
   const Answer answer = search(space, gpu_ground(2.2), {});
   ASSERT_FALSE(answer.rows.empty());
   EXPECT_FALSE(space.left_out.empty());
@@ -141,15 +138,15 @@ TEST(Search, RoundsOnlyWhereItIsWorthIt) {
   for (size_t f = 0; f < space.families.size(); ++f)
     EXPECT_NE(space.families[f].choices[roomy.rows[0].candidate.choice[f]].numbers, Numbers::Rounded);
   // Of every question: the best of those that round least is among the rows.
-  const Answer tight = search(space, gpu_ground(1.9), {.rows = 1, .worth = 0});
+  const Answer tight = search(space, gpu_ground(1.9), {.worth = 0, .rows = 1});
   ASSERT_FALSE(tight.rows.empty());
-  Space exact = make_space(gpu_step(), 1, {.exact = true});
+  Space exact = make_space(gpu_step(), 1, {.exact = true, .free = {}});
   const bool exact_fits = !search(exact, gpu_ground(1.9), {}).rows.empty();
   bool without = false;
   for (const Found& row : tight.rows)
     without |=
         row.score == static_cast<double>(row.measured.step_ns) && score_of(space, row.candidate, 1, 1) == 1;
-  if (exact_fits) EXPECT_TRUE(without);
+  EXPECT_TRUE(without || !exact_fits);
 }
 
 TEST(Search, StopsAtItsTimeLimitAndSaysSo) {
@@ -175,7 +172,7 @@ TEST(Search, SeveralRanksAndPipelines) {
       const Measured again = measure(configured(space, row.candidate), 4, gpu_ground(gib));
       EXPECT_EQ(again.device_bytes, row.measured.device_bytes);
     }
-    if (gib == 3.0) EXPECT_FALSE(answer.rows.empty());
+    EXPECT_TRUE(gib < 3.0 || !answer.rows.empty());
   }
 }
 
