@@ -265,7 +265,9 @@ class Search {
 
   Figures guess(const Candidate& c) const {
     const Figures f = estimate_.of(c), *off = known_off(c);
-    return off ? plus(f, *off) : f;
+    Figures out = off ? plus(f, *off) : f;
+    out.step_ns = std::max(out.step_ns, 1.0);
+    return out;
   }
 
   // What to measure next of a combination: of a technique of layers the fewest that are guessed to fit.
@@ -345,7 +347,7 @@ class Search {
         queue_.pop();
         const std::optional<Next> next = solve(top.combination);
         if (!next) continue;
-        if (next->score > top.score * (1 + 1e-9)) {
+        if (next->score > top.score) {
           queue_.push({next->score, top.combination});
           continue;
         }
@@ -402,7 +404,7 @@ class Search {
     const size_t solved = combinations_.at(index).solved;
     if (solved == SIZE_MAX) return;
     const int k = candidate.layers[solved];
-    state.seen.emplace_back(k, f);
+    if (state.seen.empty() || state.seen.back().first != k) state.seen.emplace_back(k, f);
     if (fits)
       state.enough = std::min(state.enough, k);
     else
