@@ -23,6 +23,7 @@ using Action = std::function<int()>;
 void add_train(CLI::App& command, Action& chosen);
 void add_launch(CLI::App& command, Action& chosen);
 void add_plan(CLI::App& command, Action& chosen);
+void add_fit(CLI::App& command, Action& chosen);
 void add_flops(CLI::App& command, Action& chosen);
 void add_explain(CLI::App& command, Action& chosen);
 void add_explain_config(CLI::App& command, Action& chosen);

@@ -11,6 +11,8 @@ constexpr Command kCommands[] = {
     {"launch", "Start a command on several ranks, one process each: 'launch --gpus 8 train CONFIG'",
      add_launch},
     {"plan", "Exact memory of a training step by owner, without allocating it", add_plan},
+    {"fit", "Find the memory techniques that make a training step fit, and which of them cost least",
+     add_fit},
     {"flops", "Parameters and FLOPs per trained token of a model, by part", add_flops},
     {"explain", "Print the program a run would execute, stage by stage", add_explain},
     {"explain-config", "Meaning, default and range of a configuration key or section", add_explain_config},

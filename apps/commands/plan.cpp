@@ -11,7 +11,6 @@
 #include "cost/flops.h"
 #include "cost/machine_file.h"
 #include "cost/nccl_memory.h"
-#include "fit_json.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/alive.h"
 #include "interpret/plan/pack.h"
@@ -19,6 +18,8 @@
 #include "interpret/plan/routed.h"
 #include "interpret/run/device_memory.h"
 #include "layout/from_config.h"
+#include "memory_argument.h"
+#include "memory_fit_json.h"
 #include "model/overflow.h"
 #include "model/parameters.h"
 #include "model/state.h"
@@ -337,8 +338,12 @@ struct Verdict {
   std::optional<cost::Machine> machine;
   train::MemoryFit fit;
 
-  explicit Verdict(const std::string& name) {
-    if (!name.empty()) machine = cost::find_machine(name);
+  Verdict(const std::string& name, const MemoryArgument& memory) {
+    if (name.empty() && memory.given())
+      base::fail("--device-memory and --host-memory need --machine: whose they are in place of");
+    if (name.empty()) return;
+    machine = cost::find_machine(name);
+    memory.apply(*machine);
   }
   cost::MachineKind kind() const { return machine ? machine->kind : cost::MachineKind::Cpu; }
   void judge(const config::Config& config, const layout::Layout& layout,
@@ -360,9 +365,8 @@ struct Verdict {
 };
 
 int plan_ranks(const config::Config& asked, int64_t num_ranks, int64_t tensors_of, bool as_json,
-               const std::string& machine) {
+               Verdict verdict) {
   note_carrier(num_ranks);
-  Verdict verdict(machine);
   const config::Config config =
       verdict.machine ? schedule::placed_on(asked, *verdict.machine, num_ranks) : asked;
   const schedule::RankPrograms ranks = schedule::build_ranks(config, num_ranks);
@@ -406,6 +410,7 @@ void add_plan(CLI::App& command, Action& chosen) {
   auto json = std::make_shared<bool>(false);
   auto ranks = std::make_shared<int64_t>(0), tensors = std::make_shared<int64_t>(-1);
   auto machine = std::make_shared<std::string>();
+  auto memory = std::make_shared<MemoryArgument>();
   CLI::App* c = &command;
   add_config_argument(*c, *a);
   c->add_flag("--json", *json, "Machine-readable output");
@@ -418,21 +423,22 @@ void add_plan(CLI::App& command, Action& chosen) {
   c->add_option("--machine", *machine,
                 "Also say whether it fits: a name (`pleat machines` lists them) or a .toml file; a step that "
                 "does not is an error");
+  add_memory_argument(*c, *memory);
   add_example(*c,
               "pleat plan configs/demo.toml --set recompute.modules='[\"activation\",\"norm\"]'\n"
               "  pleat plan configs/demo.toml --ranks 8 --set parallel.pp=4 --set parallel.ep=2");
-  c->callback([a, json, ranks, tensors, machine, &chosen] {
-    chosen = [a, json, ranks, tensors, machine] {
+  c->callback([a, json, ranks, tensors, machine, memory, &chosen] {
+    chosen = [a, json, ranks, tensors, machine, memory] {
       const config::Config config = a->resolved();
+      Verdict verdict(*machine, *memory);
       if (*tensors >= 0 && *ranks == 0) base::fail("--tensors needs --ranks");
-      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json, *machine);
+      if (*ranks > 0) return plan_ranks(config, *ranks, *tensors, *json, std::move(verdict));
       if (const int64_t least = layout::least_ranks(config); least > 1) {
         if (!*json)
           fmt::print("--ranks is not given: {}, the fewest that [parallel] can be laid out on\n", least);
-        return plan_ranks(config, least, *tensors, *json, *machine);
+        return plan_ranks(config, least, *tensors, *json, std::move(verdict));
       }
       const auto rows = rows_of(config);
-      Verdict verdict(*machine);
       verdict.judge(config, schedule::layout_of(config, 1),
                     {train::stage_memory(verdict.kind(), {}, rows.back().program, rows.back().plan)});
       if (*json) {

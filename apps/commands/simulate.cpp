@@ -7,13 +7,14 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "command.h"
-#include "fit_json.h"
 #include "interpret/check/check.h"
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/exchanges.h"
 #include "interpret/simulate/step_parts.h"
 #include "layout/nodes.h"
 #include "machine_argument.h"
+#include "memory_argument.h"
+#include "memory_fit_json.h"
 #include "model/overflow.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -31,6 +32,7 @@ namespace {
 struct SimulateArguments {
   ConfigArgument config;
   MachineArgument machine;
+  MemoryArgument memory;
   int64_t ranks = 1, stage = 0;
   std::string out, svg, load_from;
   double load = 1;
@@ -88,15 +90,8 @@ struct Simulated {
   }
 };
 
-// A step that may be run again has room for its other program too.
 void judge_memory(Simulated& s, int64_t num_ranks) {
-  if (model::may_rerun(s.config, s.ranks.programs)) {
-    const schedule::RankPrograms again = schedule::build_ranks(model::rerun_config(s.config), num_ranks);
-    for (size_t i = 0; i < s.memory.size(); ++i)
-      s.memory[i] =
-          train::larger(s.memory[i], train::stage_memory(s.ground.machine.kind, again.mesh, again.programs[i],
-                                                         interpret::plan(again.programs[i])));
-  }
+  train::add_rerun(s.memory, s.config, s.ranks, num_ranks, s.ground.machine.kind);
   s.fit = train::memory_fit(s.ground.machine, schedule::ranks_per_node(s.config, s.ground.machine),
                             s.ranks.layout, s.memory);
 }
@@ -127,6 +122,7 @@ void note_rates(const config::Config& c, const cost::Machine& machine) {
 
 std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
   schedule::Ground ground = a.machine.ground();
+  a.memory.apply(ground.machine);
   config::Config config = schedule::placed_on(a.config.resolved(), ground.machine, a.ranks);
   note_carrier(a.ranks);
   if (ground.machine.kind == cost::MachineKind::Gpu && config.device.kind != "cuda")
@@ -493,6 +489,7 @@ void add_simulate(CLI::App& command, Action& chosen) {
       ->required()
       ->check(CLI::PositiveNumber);
   add_machine_argument(*c, a->machine);
+  add_memory_argument(*c, a->memory);
   c->add_option(
        "--load", a->load,
        "The fullest expert of every layer has so many times the mean, drawn anew for every layer and "

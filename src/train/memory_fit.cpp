@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cost/nccl_memory.h"
+#include "model/overflow.h"
 #include "report/format.h"
 #include "runtime/require_memory.h"
 
@@ -36,6 +37,15 @@ StageMemory larger(const StageMemory& a, const StageMemory& b) {
   out.device.exchange_bytes = std::max(a.device.exchange_bytes, b.device.exchange_bytes);
   out.host_bytes = std::max(a.host_bytes, b.host_bytes);
   return out;
+}
+
+void add_rerun(std::vector<StageMemory>& stages, const config::Config& config,
+               const schedule::RankPrograms& ranks, int64_t num_ranks, cost::MachineKind kind) {
+  if (!model::may_rerun(config, ranks.programs)) return;
+  const schedule::RankPrograms again = schedule::build_ranks(model::rerun_config(config), num_ranks);
+  for (size_t i = 0; i < stages.size(); ++i)
+    stages[i] = larger(stages[i],
+                       stage_memory(kind, again.mesh, again.programs[i], interpret::plan(again.programs[i])));
 }
 
 bool MemoryFit::fits() const {

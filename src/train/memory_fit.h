@@ -23,6 +23,10 @@ StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const 
                          const interpret::Plan& plan);
 // Of a rank that has both programs in one arena, as large as the larger: a step, and its like that is run again.
 StageMemory larger(const StageMemory& a, const StageMemory& b);
+// Of every pipeline stage: a step that may be run again (moe.overflow) has room for its other program too. `config` must
+// be resolved.
+void add_rerun(std::vector<StageMemory>& stages, const config::Config& config,
+               const schedule::RankPrograms& ranks, int64_t num_ranks, cost::MachineKind kind);
 
 struct MemoryFit {
   int64_t device_limit = 0;          // of a rank: a GPU's memory; ranks of a CPU have their node's

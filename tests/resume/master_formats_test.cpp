@@ -99,7 +99,8 @@ TEST_F(MasterFormats, ARestOfAnotherTypeIsRefused) {
   std::vector<Held> run = {held("w", Dtype::F32)};
   std::vector<checkpoint::Target> targets = {{"w", Dtype::F32, {kSize}, run[0].bytes}};
   EXPECT_NE(pleat::testing::refusal([&] { restore_state(loaded, targets); }), "");
-  EXPECT_NE(pleat::testing::refusal([&] { restore_weights(loaded, targets); }), "");
+  const std::vector<checkpoint::Expected> weights = {{"w", Dtype::F32, {kSize}}};
+  EXPECT_NE(pleat::testing::refusal([&] { (void)PartRestorer::of_weights(loaded, weights); }), "");
 }
 
 TEST_F(MasterFormats, CodesWithoutTheirScalesAreRefused) {

@@ -1,4 +1,4 @@
-#include "fit_json.h"
+#include "memory_fit_json.h"
 
 #include <nlohmann/json.hpp>
 

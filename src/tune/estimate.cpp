@@ -1,0 +1,182 @@
+#include "tune/estimate.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace pleat::tune {
+namespace {
+
+Figures minus(const Figures& a, const Figures& b) {
+  return {a.step_ns - b.step_ns, a.device - b.device, a.host - b.host};
+}
+
+// In `part` of kTrialParts of its layers.
+constexpr int kTrialParts = 4;
+Candidate alone(const Space& space, size_t family, size_t choice, int part = kTrialParts) {
+  Candidate out = without_any(space);
+  out.choice[family] = choice;
+  const size_t layers = space.families[family].choices[choice].layers.size();
+  out.layers[family] = static_cast<int>((layers * static_cast<size_t>(part) + kTrialParts - 1) / kTrialParts);
+  return out;
+}
+
+// Without the choices of `gone`, and without those that are made of them.
+void erase_choices(Family& family, const std::vector<bool>& gone) {
+  std::vector<size_t> place(family.choices.size(), SIZE_MAX);
+  std::vector<Choice> kept;
+  for (size_t i = 0; i < family.choices.size(); ++i) {
+    Choice& c = family.choices[i];
+    if (gone[i] || std::any_of(c.parts.begin(), c.parts.end(), [&](size_t p) { return gone[p]; })) continue;
+    place[i] = kept.size();
+    kept.push_back(std::move(c));
+    for (size_t& part : kept.back().parts) part = place[part];
+  }
+  family.choices = std::move(kept);
+}
+
+// Of choices made of others, those that another one in fewer layers outdoes: as many bytes in less time.
+std::vector<bool> outdone(const Family& family, const std::vector<Figures>& changes) {
+  constexpr double kClearly = 0.95;
+  std::vector<bool> out(family.choices.size(), false);
+  size_t largest = 0;
+  for (size_t i = 1; i < family.choices.size(); ++i)
+    if (!family.choices[i].parts.empty() && changes[i].device < changes[largest].device) largest = i;
+  for (size_t i = 1; i < family.choices.size(); ++i) {
+    // The one that frees most of those with parts stays, whatever a guess says.
+    if (family.choices[i].parts.empty() || changes[i].device >= 0 || i == largest) continue;
+    for (size_t j = 1; j < family.choices.size() && !out[i]; ++j) {
+      if (j == i || changes[j].device > changes[i].device) continue;
+      out[i] = changes[j].step_ns * (changes[i].device / changes[j].device) < changes[i].step_ns * kClearly;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Figures figures_of(const Measured& m) {
+  return {static_cast<double>(m.step_ns), static_cast<double>(m.device_bytes),
+          static_cast<double>(m.fit.host_bytes)};
+}
+
+Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space) {
+  struct Trial {
+    size_t family, choice;
+    int part;
+  };
+  std::vector<Trial> trials;
+  std::vector<config::Config> configs = {configured(space, without_any(space))};
+  for (size_t f = 0; f < space.families.size(); ++f)
+    for (size_t i = 1; i < space.families[f].choices.size(); ++i) {
+      if (!space.families[f].choices[i].parts.empty()) continue;
+      for (int part = space.families[f].choices[i].beside ? 1 : kTrialParts; part <= kTrialParts; ++part) {
+        trials.push_back({f, i, part});
+        configs.push_back(configured(space, alone(space, f, i, part)));
+      }
+    }
+  const std::vector<Measured> measured = measure_all(configs, space.num_ranks, ground);
+  num_measured_ = static_cast<int64_t>(measured.size());
+  base_ = measured[0];
+  if (!base_.possible()) base::fail("{}", base_.refusal);
+  const Figures base = figures_of(base_);
+  std::vector<std::vector<bool>> gone;
+  for (const Family& family : space.families) {
+    gone.emplace_back(family.choices.size(), false);
+    changes_.emplace_back(family.choices.size());
+  }
+  for (size_t t = 0; t < trials.size(); ++t) {
+    const Measured& m = measured[t + 1];
+    const auto [f, i, part] = trials[t];
+    if (m.possible() && part == kTrialParts)
+      changes_[f][i] = minus(figures_of(m), base);
+    else if (m.possible())
+      times_[{f, space.families[f].choices[i].name}].push_back(
+          {alone(space, f, i, part).layers[f], static_cast<double>(m.step_ns) - base.step_ns});
+    else if (part == kTrialParts)
+      gone[f][i] = true;
+  }
+  for (size_t f = 0; f < space.families.size(); ++f) {
+    Family& family = space.families[f];
+    std::vector<Figures> kept;
+    for (size_t i = 0; i < family.choices.size(); ++i) {
+      const std::vector<size_t>& parts = family.choices[i].parts;
+      if (gone[f][i] || std::any_of(parts.begin(), parts.end(), [&](size_t p) { return gone[f][p]; }))
+        continue;
+      for (const size_t p : parts) {
+        const double share = static_cast<double>(family.choices[i].layers.size()) /
+                             static_cast<double>(std::max<size_t>(1, family.choices[p].layers.size()));
+        const Figures& c = changes_[f][p];
+        // A part may be in fewer layers than the whole: what it frees there is all it can.
+        const double times = std::min(1.0, share);
+        changes_[f][i].step_ns += c.step_ns * times;
+        changes_[f][i].device += c.device * times;
+        changes_[f][i].host += c.host * times;
+      }
+      kept.push_back(changes_[f][i]);
+    }
+    changes_[f] = std::move(kept);
+    erase_choices(family, gone[f]);
+    const std::vector<bool> worse = outdone(family, changes_[f]);
+    kept.clear();
+    for (size_t i = 0; i < worse.size(); ++i)
+      if (!worse[i]) kept.push_back(changes_[f][i]);
+    changes_[f] = std::move(kept);
+    erase_choices(family, worse);
+    std::vector<double>& sizes = micro_batch_.emplace_back();
+    for (size_t i = 0; i < family.choices.size(); ++i) {
+      Candidate c = without_any(space);
+      c.choice[f] = i;
+      c.layers[f] = static_cast<int>(family.choices[i].layers.size());
+      sizes.push_back(static_cast<double>(configured(space, c).train.micro_batch) /
+                      static_cast<double>(space.base.train.micro_batch));
+    }
+  }
+}
+
+double Estimate::scale(const Candidate& candidate) const {
+  double out = 1;
+  for (size_t f = 0; f < candidate.choice.size(); ++f) out *= micro_batch_[f][candidate.choice[f]];
+  return out;
+}
+
+Figures Estimate::change(const Candidate& candidate, size_t f, double scale) const {
+  const Family& family = space_.families[f];
+  Figures out = changes_[f][candidate.choice[f]];
+  if (family.per_microbatch) out.device *= scale, out.host *= scale;
+  const Choice& choice = family.choices[candidate.choice[f]];
+  if (choice.layers.empty()) return out;
+  const double share = static_cast<double>(candidate.layers[f]) / static_cast<double>(choice.layers.size());
+  double step_ns = out.step_ns * share;
+  // Beside the step time does not go by layers: between the two numbers of them that were measured.
+  if (const auto known = times_.find({f, choice.name}); known != times_.end()) {
+    std::pair<int, double> low{0, 0}, high{static_cast<int>(choice.layers.size()), out.step_ns};
+    for (const auto& [layers, ns] : known->second) {
+      if (layers <= candidate.layers[f] && layers > low.first) low = {layers, ns};
+      if (layers >= candidate.layers[f] && layers < high.first) high = {layers, ns};
+    }
+    step_ns = high.first <= low.first
+                  ? low.second
+                  : low.second + (high.second - low.second) * (candidate.layers[f] - low.first) /
+                                     (high.first - low.first);
+  }
+  return {step_ns, out.device * share, out.host * share};
+}
+
+Figures Estimate::of(const Candidate& candidate) const {
+  Figures out = figures_of(base_);
+  const double times = scale(candidate);
+  for (size_t f = 0; f < candidate.choice.size(); ++f) {
+    const Figures c = change(candidate, f, times);
+    out.step_ns += c.step_ns, out.device += c.device, out.host += c.host;
+  }
+  return out;
+}
+
+Figures Estimate::per_layer(const Candidate& candidate, size_t family) const {
+  Candidate one = candidate;
+  one.layers[family] = 1;
+  return change(one, family, scale(candidate));
+}
+
+}  // namespace pleat::tune

@@ -1,0 +1,192 @@
+#include "tune/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/counted.h"
+
+namespace pleat::tune {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+// Sequences of a microbatch, with as many microbatches as keep the tokens of a step.
+std::vector<Choice> microbatch_choices(const config::Config& c, const Place& place) {
+  const int64_t sequences = c.train.micro_batch * c.train.num_microbatches;
+  const int64_t multiple = place.mesh.dp * (place.mesh.vpp > 1 ? place.mesh.pp : 1);
+  std::vector<Choice> out;
+  for (int64_t b = 1; b * multiple <= sequences; ++b) {
+    if (sequences % b != 0 || sequences / b % multiple != 0 || b == c.train.micro_batch) continue;
+    const int64_t n = sequences / b;
+    out.push_back({fmt::format("{} x mb {}", n, b),
+                   {{"train.micro_batch", b}, {"train.num_microbatches", n}},
+                   Numbers::Regrouped,
+                   fmt::format("{} of {}: the same tokens in a step; activations are kept of {} "
+                               "tokens at a time, and experts are balanced over them",
+                               base::counted(n, "microbatch", "microbatches"), base::counted(b, "sequence"),
+                               b * c.train.seq_len)});
+  }
+  return out;
+}
+
+// Rows of logits at once.
+std::vector<Choice> loss_choices(const config::Config& c, const Place&) {
+  std::vector<Choice> out;
+  for (const int64_t rows : {1024, 4096}) {
+    if (rows == c.train.loss_chunk) continue;
+    out.push_back(
+        {fmt::format("loss {}", rows),
+         {{"train.loss_chunk", rows}},
+         Numbers::Regrouped,
+         fmt::format("logits of {} tokens are in memory at once: more rows are fewer, faster products "
+                     "of the head",
+                     rows)});
+  }
+  return out;
+}
+
+std::string modules_text(const Texts& modules) { return fmt::format("{}", fmt::join(modules, "+")); }
+
+std::vector<int> moe_layers_of(const config::Config& c, const Place& place) {
+  std::vector<int> out;
+  for (const int layer : place.layers)
+    if (config::is_moe_layer(c, layer)) out.push_back(layer);
+  return out;
+}
+
+// Sets of modules that free something in this model. `layer` is all of them and what lies between.
+std::vector<Choice> recompute_choices(const config::Config& c, const Place& place) {
+  const bool moe = config::num_moe_layers(c) > 0;
+  const bool dense = config::num_moe_layers(c) < c.model.num_layers;
+  const std::vector<int> moe_layers = moe_layers_of(c, place);
+  Texts modules = {"norm", "activation", "core_attention"};
+  if (moe) modules.push_back("experts");
+  if (moe && c.moe.shared_ffn_hidden_size > 0) modules.push_back("shared_experts");
+  std::vector<Choice> out;
+  const auto add = [&](Texts set, std::vector<size_t> parts, std::string cost) {
+    // Layers that have none of it would only be named.
+    const bool only_moe = std::all_of(
+        set.begin(), set.end(), [](const std::string& m) { return m == "experts" || m == "shared_experts"; });
+    Choice choice{
+        "recompute " + modules_text(set), {{"recompute.modules", set}}, Numbers::Same, std::move(cost)};
+    choice.layers_key = "recompute.layers";
+    choice.layers = only_moe ? moe_layers : place.layers;
+    choice.parts = std::move(parts);
+    out.push_back(std::move(choice));
+  };
+  const auto bit = [&](const char* name) -> size_t {
+    const auto at = std::find(modules.begin(), modules.end(), name);
+    return at == modules.end() ? 0 : size_t{1} << (at - modules.begin());
+  };
+  std::vector<size_t> single(modules.size());
+  const auto add_sets = [&](bool of_one) {
+    for (size_t mask = 1; mask < size_t{1} << modules.size(); ++mask) {
+      if (((mask & (mask - 1)) == 0) != of_one) continue;
+      // The activation of an expert is part of experts.
+      if (!dense && (mask & bit("experts")) && (mask & bit("activation"))) continue;
+      Texts set;
+      std::vector<size_t> parts;
+      for (size_t m = 0; m < modules.size(); ++m)
+        if (mask & (size_t{1} << m)) set.push_back(modules[m]), parts.push_back(single[m]);
+      if (of_one)
+        single[static_cast<size_t>(std::find(modules.begin(), modules.end(), set[0]) - modules.begin())] =
+            out.size();
+      add(set, of_one ? std::vector<size_t>{} : parts,
+          fmt::format("outputs of {} are freed after the forward and computed a second time in the backward",
+                      fmt::join(set, ", ")));
+    }
+  };
+  add_sets(true);
+  add_sets(false);
+  add({"layer"}, {},
+      "the forward of these layers runs twice, all but the choice of experts; only their inputs are kept");
+  return out;
+}
+
+// Sets of modules whose saved values wait on the host. Of a GPU: ranks of a CPU have no other memory.
+std::vector<Choice> offload_choices(const config::Config& c, const Place& place) {
+  if (c.device.kind != "cuda") return {};
+  std::vector<Choice> out;
+  for (const Texts& set :
+       std::vector<Texts>{{"attn_norm"}, {"core_attention"}, {"expert_up"}, {"activation"}, {"layer"}}) {
+    Choice choice{
+        "offload " + modules_text(set),
+        {{"offload.modules", set}},
+        Numbers::Same,
+        fmt::format("what {} saves for the backward waits in the host's memory; its copies lie beside the "
+                    "work of the step as far as the link to the host allows",
+                    set[0] == "layer" ? "a layer" : modules_text(set))};
+    choice.layers_key = "offload.layers";
+    choice.layers = set[0] == "expert_up" ? moe_layers_of(c, place) : place.layers;
+    choice.beside = true;
+    out.push_back(std::move(choice));
+  }
+  return out;
+}
+
+bool narrow(const config::Config& c) { return c.model.dtype == "bfloat16"; }
+
+std::vector<Choice> gradient_choices(const config::Config& c, const Place&) {
+  if (!narrow(c)) return {};
+  return {{"grads bf16",
+           {{"optimizer.grad_dtype", std::string("bfloat16")}},
+           Numbers::Rounded,
+           "2 bytes a parameter less; sums over microbatches are rounded once per microbatch"}};
+}
+
+std::vector<Choice> moment_choices(const config::Config& c, const char* key, const char* shorthand,
+                                   const char* which, const char* also) {
+  if (c.model.dtype == "float64") return {};
+  return {{fmt::format("{} bf16", shorthand),
+           {{key, std::string("bfloat16")}},
+           Numbers::Rounded,
+           fmt::format("2 bytes a parameter less; the {} moment is rounded in every update{}", which, also)}};
+}
+
+}  // namespace
+
+const std::vector<FamilyRow>& family_table() {
+  static const std::vector<FamilyRow> table = {
+      {"micro-batch",
+       {"train.micro_batch"},
+       {},  // the product of both is the user's
+       false,
+       true,
+       microbatch_choices},
+      {"loss chunk", {"train.loss_chunk"}, {"train.loss_chunk"}, false, true, loss_choices},
+      {"gradients", {"optimizer.grad_dtype"}, {"optimizer.grad_dtype"}, false, false, gradient_choices},
+      {"first moment",
+       {"optimizer.moment1_dtype", "optimizer.moment_dtype"},
+       {"optimizer.moment1_dtype", "optimizer.moment_dtype"},
+       false,
+       false,
+       [](const config::Config& c, const Place&) {
+         return moment_choices(c, "optimizer.moment1_dtype", "m1", "first", "");
+       }},
+      {"second moment",
+       {"optimizer.moment2_dtype", "optimizer.moment_dtype"},
+       {"optimizer.moment2_dtype", "optimizer.moment_dtype"},
+       false,
+       false,
+       [](const config::Config& c, const Place&) {
+         return moment_choices(c, "optimizer.moment2_dtype", "m2", "second",
+                               ", and changes of less than 1/512 of it are lost");
+       }},
+      {"offload",
+       {"offload.modules", "offload.layers", "offload.fraction"},
+       {"offload.modules", "offload.layers", "offload.fraction"},
+       true,
+       false,
+       offload_choices},
+      {"recompute",
+       {"recompute.modules", "recompute.layers"},
+       {"recompute.modules", "recompute.layers"},
+       true,
+       false,
+       recompute_choices},
+  };
+  return table;
+}
+
+}  // namespace pleat::tune
