@@ -68,6 +68,7 @@ std::optional<std::string> thinner(const Trials& trials, const Space& space) {
     return [layers](config::Config& c) {
       c.model.num_layers = layers;
       if (!c.recompute.modules.empty()) c.recompute.layers = "all";
+      if (!c.offload.modules.empty()) c.offload.layers = "all";
     };
   };
   const int64_t least = space.base.model.leading_dense_layers + 1;

@@ -13,8 +13,7 @@ Figures minus(const Figures& a, const Figures& b) {
 
 // In `part` of kTrialParts of its layers.
 constexpr int kTrialParts = 4;
-Candidate alone(const Space& space, size_t family, size_t choice, int part = kTrialParts) {
-  Candidate out = without_any(space);
+Candidate alone(Candidate out, const Space& space, size_t family, size_t choice, int part = kTrialParts) {
   out.choice[family] = choice;
   const size_t layers = space.families[family].choices[choice].layers.size();
   out.layers[family] = static_cast<int>((layers * static_cast<size_t>(part) + kTrialParts - 1) / kTrialParts);
@@ -66,33 +65,51 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
     int part;
   };
   std::vector<Trial> trials;
-  std::vector<config::Config> configs = {configured(space, without_any(space))};
+  // What a microbatch keeps shows where it is large: the largest of which a step has two.
+  const Candidate plain = without_any(space);
+  Candidate large = plain;
+  for (size_t f = 0; f < space.families.size(); ++f)
+    for (size_t i = 1; i < space.families[f].choices.size(); ++i) {
+      Candidate c = plain;
+      c.choice[f] = i, c.layers[f] = static_cast<int>(space.families[f].choices[i].layers.size());
+      const config::TrainConfig train = configured(space, c).train;
+      if (train.num_microbatches >= 2 * space.num_ranks &&
+          train.micro_batch > configured(space, large).train.micro_batch)
+        large = c;
+    }
+  large_ = static_cast<double>(configured(space, large).train.micro_batch) /
+           static_cast<double>(space.base.train.micro_batch);
+  const auto start = [&](size_t f) { return space.families[f].per_microbatch ? large : plain; };
+  std::vector<config::Config> configs = {configured(space, plain), configured(space, large)};
   for (size_t f = 0; f < space.families.size(); ++f)
     for (size_t i = 1; i < space.families[f].choices.size(); ++i) {
       if (!space.families[f].choices[i].parts.empty()) continue;
       for (int part = space.families[f].choices[i].beside ? 1 : kTrialParts; part <= kTrialParts; ++part) {
         trials.push_back({f, i, part});
-        configs.push_back(configured(space, alone(space, f, i, part)));
+        configs.push_back(configured(space, alone(start(f), space, f, i, part)));
       }
     }
   const std::vector<Measured> measured = measure_all(configs, space.num_ranks, ground);
   num_measured_ = static_cast<int64_t>(measured.size());
   base_ = measured[0];
   if (!base_.possible()) base::fail("{}", base_.refusal);
-  const Figures base = figures_of(base_);
+  if (!measured[1].possible()) base::fail("{}", measured[1].refusal);
+  const auto base_of = [&](size_t f) {
+    return figures_of(measured[space.families[f].per_microbatch ? 1 : 0]);
+  };
   std::vector<std::vector<bool>> gone;
   for (const Family& family : space.families) {
     gone.emplace_back(family.choices.size(), false);
     changes_.emplace_back(family.choices.size());
   }
   for (size_t t = 0; t < trials.size(); ++t) {
-    const Measured& m = measured[t + 1];
+    const Measured& m = measured[t + 2];
     const auto [f, i, part] = trials[t];
     if (m.possible() && part == kTrialParts)
-      changes_[f][i] = minus(figures_of(m), base);
+      changes_[f][i] = minus(figures_of(m), base_of(f));
     else if (m.possible())
       times_[{f, space.families[f].choices[i].name}].push_back(
-          {alone(space, f, i, part).layers[f], static_cast<double>(m.step_ns) - base.step_ns});
+          {alone(plain, space, f, i, part).layers[f], static_cast<double>(m.step_ns) - base_of(f).step_ns});
     else if (part == kTrialParts)
       gone[f][i] = true;
   }
@@ -143,7 +160,7 @@ double Estimate::scale(const Candidate& candidate) const {
 Figures Estimate::change(const Candidate& candidate, size_t f, double scale) const {
   const Family& family = space_.families[f];
   Figures out = changes_[f][candidate.choice[f]];
-  if (family.per_microbatch) out.device *= scale, out.host *= scale;
+  if (family.per_microbatch) out.device *= scale / large_, out.host *= scale / large_;
   const Choice& choice = family.choices[candidate.choice[f]];
   if (choice.layers.empty()) return out;
   const double share = static_cast<double>(candidate.layers[f]) / static_cast<double>(choice.layers.size());

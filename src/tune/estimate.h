@@ -46,6 +46,8 @@ class Estimate {
   const Space& space_;
   Measured base_;
   int64_t num_measured_ = 0;
+  double large_ =
+      1;  // size of the microbatch in which choices of microbatches were measured, against the base
   std::vector<std::vector<Figures>> changes_;     // by family and choice, in all of its layers
   std::vector<std::vector<double>> micro_batch_;  // of the same
   // Of choices that lie beside the step, by family and name: numbers of layers and what the step takes more.

@@ -200,19 +200,17 @@ class Search {
     return out;
   }
 
-  // A number for all candidates that keep the same of a microbatch: estimates of them are off alike. Without the
-  // microbatch's size they are off in the same direction.
-  uint64_t activations_of(const Candidate& c, bool sized) const {
+  // A number for all candidates that keep the same of a microbatch: estimates of them are off alike.
+  uint64_t activations_of(const Candidate& c) const {
     uint64_t out = 0;
     for (size_t f = 0; f < c.choice.size(); ++f)
-      if (space_.families[f].per_microbatch || (sized && resizes_[f]))
+      if (space_.families[f].per_microbatch || resizes_[f])
         out = out * space_.families[f].choices.size() + c.choice[f];
     return out;
   }
   const Figures* known_off(const Candidate& c) const {
-    if (const auto at = off_.find(activations_of(c, true)); at != off_.end()) return &at->second;
-    const auto at = off_any_size_.find(activations_of(c, false));
-    return at == off_any_size_.end() ? nullptr : &at->second;
+    const auto at = off_.find(activations_of(c));
+    return at == off_.end() ? nullptr : &at->second;
   }
   bool lies_beside(const Candidate& c) const {
     for (size_t f = 0; f < c.choice.size(); ++f)
@@ -277,7 +275,9 @@ class Search {
     const auto found = states_.find(index);
     const State* state = found == states_.end() ? nullptr : &found->second;
     if (state && state->refused) return {};
-    const double unsure = known_off(c.candidate) ? kSureGuess : unsure_;
+    // One layer less than fits is as good as the line through what was measured.
+    const bool fits_with_more = state && state->enough < std::numeric_limits<int>::max();
+    const double unsure = known_off(c.candidate) && !fits_with_more ? kSureGuess : unsure_;
     const auto fits = [&](const Figures& f) { return f.device <= limits_.device && f.host <= limits_.host; };
     const auto may_fit = [&](const Figures& f) {
       return f.device <= limits_.device * (1 + unsure) && f.host <= limits_.host * (1 + unsure);
@@ -315,7 +315,7 @@ class Search {
       k = last + 1;
     if (k > last || !fits(line(k))) {
       // Not by the guess; what is just beyond it is tried all the same, once.
-      if (fit_before || !may_fit(line(last))) return {};
+      if (!may_fit(line(last))) return {};
       k = last;
     }
     candidate.layers[c.solved] = k;
@@ -393,9 +393,7 @@ class Search {
       return;
     }
     const Figures f = figures_of(found.measured);
-    const Figures off = plus(f, times(estimate_.of(candidate), -1));
-    off_[activations_of(candidate, true)] = off;
-    off_any_size_[activations_of(candidate, false)] = off;
+    off_[activations_of(candidate)] = plus(f, times(estimate_.of(candidate), -1));
     const bool fits = over(f, limits_) <= 0;
     if (fits) {
       const auto [kind, is_new] = kinds_.try_emplace(kind_of(candidate), found);
@@ -442,8 +440,8 @@ class Search {
   double worth_ = 0, unsure_ = kUnsureGuess;
   std::map<Key, Measured> measured_;
   std::map<Key, Candidate> candidates_;
-  std::unordered_map<uint64_t, Figures> off_, off_any_size_;  // measured less estimated, by activations_of
-  std::map<std::vector<size_t>, Found> kinds_;                // the best that fits, by kind_of
+  std::unordered_map<uint64_t, Figures> off_;   // measured less estimated, by activations_of
+  std::map<std::vector<size_t>, Found> kinds_;  // the best that fits, by kind_of
   std::unordered_map<size_t, State> states_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
   bool complete_ = true;

@@ -116,7 +116,7 @@ TEST(Search, MoreMemoryIsNeverWorse) {
 
 TEST(Search, ExactRowsChangeNoBits) {
   Space space = make_space(gpu_step(), 1, {.exact = true, .free = {}});
-  const Answer answer = search(space, gpu_ground(1.75), {});
+  const Answer answer = search(space, gpu_ground(100), {});
   ASSERT_FALSE(answer.rows.empty());
   EXPECT_FALSE(space.left_out.empty());
   for (const Found& row : answer.rows) {
@@ -164,7 +164,7 @@ TEST(Search, WhatNoBuildTakesIsAnErrorAndNoEmptyTable) {
 
 TEST(Search, SeveralRanksAndPipelines) {
   const std::vector<std::string> sets = {"parallel.pp=2", "parallel.ep=2", "recompute.modules="};
-  for (const double gib : {1.8, 3.0}) {
+  for (const double gib : {3.0, 20.0}) {
     Space space = make_space(gpu_step(sets), 4, {});
     const Answer answer = search(space, gpu_ground(gib), {});
     for (const Found& row : answer.rows) {
@@ -172,13 +172,13 @@ TEST(Search, SeveralRanksAndPipelines) {
       const Measured again = measure(configured(space, row.candidate), 4, gpu_ground(gib));
       EXPECT_EQ(again.device_bytes, row.measured.device_bytes);
     }
-    EXPECT_TRUE(gib < 3.0 || !answer.rows.empty());
+    EXPECT_TRUE(gib < 20.0 || !answer.rows.empty());
   }
 }
 
 TEST(Advice, WhatIsSaidToFitDoes) {
   Space space = make_space(gpu_step(), 1, {});
-  const schedule::Ground ground = gpu_ground(1.0);
+  const schedule::Ground ground = gpu_ground(1.3);
   const Answer answer = search(space, ground, {});
   ASSERT_TRUE(answer.rows.empty());
   const std::vector<std::string> advice = what_would_fit(space, answer.nearest, ground);
@@ -203,8 +203,8 @@ TEST(Advice, WhatIsSaidToFitDoes) {
 }
 
 TEST(Advice, ATokenBudgetIsNamedAndNotTaken) {
-  const Space space = make_space(gpu_step({"parallel.ep=2"}), 2, {});
-  const Found plain{without_any(space), measure(space.base, 2, gpu_ground(100)), 0};
+  const Space space = make_space(gpu_step({"parallel.ep=4"}), 4, {});
+  const Found plain{without_any(space), measure(space.base, 4, gpu_ground(100)), 0};
   EXPECT_NE(token_budget_advice(space, plain, gpu_ground(100)).find("moe.token_budget = 2"),
             std::string::npos);
   const Space alone = make_space(gpu_step(), 1, {});
