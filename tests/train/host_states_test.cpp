@@ -105,6 +105,15 @@ TEST(HostStates, TheDeviceHasRoomForTwoBuckets) {
   }
 }
 
+TEST(HostStates, BucketsWithoutNumberAreRefused) {
+  const config::Config c = float_model({"model.vocab_size=1000000"});
+  const program::Program plain = schedule::build_training_step(c, model::make_parameters(c));
+  const std::string said =
+      pleat::testing::refusal([&] { (void)schedule::host_states(plain, int64_t{1} << 10); });
+  EXPECT_NE(said.find("optimizer.state_bucket_mb"), std::string::npos) << said;
+  EXPECT_NE(said.find("needed are at most 16384"), std::string::npos) << said;
+}
+
 TEST(HostStates, TheKeyMovesThemInEveryProgram) {
   std::vector<std::string> digests;
   for (const char* space : {"device", "host"}) {

@@ -19,6 +19,9 @@ using namespace program;
 // Pieces begin at a multiple of the block of codes and of what a GPU's access takes.
 constexpr int64_t kPieceUnit = 1024;
 
+// More would take minutes to plan, and each is a copy too small for the link.
+constexpr size_t kMostBuckets = 16'384;
+
 constexpr int64_t kAlign = 256;  // of a state in its bucket, as plans align values
 
 bool is_state(const Value& v) {
@@ -104,6 +107,12 @@ class States {
         add({s, first, count, index++}, bytes_of(s, count));
       }
     }
+    if (out.size() > kMostBuckets)
+      base::fail(
+          "optimizer.state_bucket_mb = {} cuts the states of a rank into {} buckets, needed are at most {}: "
+          "choose {} or more",
+          bucket_bytes_ >> 20, out.size(), kMostBuckets,
+          (bucket_bytes_ >> 20) * static_cast<int64_t>(out.size() / kMostBuckets + 1));
     return out;
   }
 
