@@ -223,9 +223,9 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
         report::format_bytes(double(rows[i].plan.live_peak_bytes)),
         report::format_bytes(double(rows[i].plan.arena_bytes)),
         i == 0 ? ""
-               : fmt::format("{:+.1f} %", 100.0 * (double(rows[i].plan.arena_bytes) /
-                                                       double(rows[i - 1].plan.arena_bytes) -
-                                                   1))};
+               : fmt::format(
+                     "{:+.1f} %",
+                     100.0 * (double(rows[i].plan.arena_bytes) / double(rows[i - 1].plan.arena_bytes) - 1))};
     if (pinned) cells.push_back(report::format_bytes(double(rows[i].plan.pinned.arena_bytes)));
     passes.add_row(std::move(cells));
   }

@@ -70,7 +70,8 @@ TEST_F(FitCli, WhatItWritesIsWhatItSaidAndPlansWithinTheLimit) {
   const json plan = json::parse(planned.out);
   EXPECT_TRUE(plan["fits"]);
   EXPECT_EQ(plan["gpu_memory"]["total_bytes"], best["device_bytes"]);
-  const Ended simulated = run({"simulate", out_, "--machine", "h200", "--device-memory", "1.6GiB", "--json"});
+  const Ended simulated =
+      run({"simulate", out_, "--ranks", "1", "--machine", "h200", "--device-memory", "1.6GiB", "--json"});
   ASSERT_EQ(simulated.code, 0) << simulated.err;
   EXPECT_NEAR(json::parse(simulated.out)["step_ms"].get<double>(), best["step_ms"].get<double>(), 1e-6);
   // Nothing but the chosen keys differs.
