@@ -70,7 +70,8 @@ TEST_F(FitCli, WhatItWritesIsWhatItSaidAndPlansWithinTheLimit) {
   const json plan = json::parse(planned.out);
   EXPECT_TRUE(plan["fits"]);
   EXPECT_EQ(plan["gpu_memory"]["total_bytes"], best["device_bytes"]);
-  const Ended simulated = run({"simulate", out_, "--machine", "h200", "--device-memory", "1.6GiB", "--json"});
+  const Ended simulated =
+      run({"simulate", out_, "--ranks", "1", "--machine", "h200", "--device-memory", "1.6GiB", "--json"});
   ASSERT_EQ(simulated.code, 0) << simulated.err;
   EXPECT_NEAR(json::parse(simulated.out)["step_ms"].get<double>(), best["step_ms"].get<double>(), 1e-6);
   // Nothing but the chosen keys differs.
@@ -105,14 +106,14 @@ TEST_F(FitCli, AFileThatIsThereIsNotWrittenOver) {
 }
 
 TEST_F(FitCli, WhereNothingFitsItSaysWhatWouldAndWritesNothing) {
-  const Ended said = fit({"--device-memory", "1.4GiB", "--write", out_});
+  const Ended said = fit({"--device-memory", "1.3GiB", "--write", out_});
   EXPECT_EQ(said.code, kDoesNotFit);
   EXPECT_FALSE(std::filesystem::exists(out_));
   EXPECT_NE(said.out.find("nothing fits; nearest to it:"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("largest owners of a rank"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("- with model.num_layers = "), std::string::npos) << said.out;
   EXPECT_NE(said.err.find("nothing was written"), std::string::npos) << said.err;
-  const Ended as_json = fit({"--device-memory", "1.4GiB", "--json"});
+  const Ended as_json = fit({"--device-memory", "1.3GiB", "--json"});
   EXPECT_EQ(as_json.code, kDoesNotFit);
   const json answer = json::parse(as_json.out);
   EXPECT_FALSE(answer["fits"]);
