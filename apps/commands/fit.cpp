@@ -122,10 +122,7 @@ void add_fit(CLI::App& command, Action& chosen) {
   c->add_option("--write", a->out, "A configuration to write: the first row of the table");
   c->add_flag("--force", a->force, "Write over a file that is there");
   c->add_flag("--json", a->json, "Machine-readable output");
-  add_example(
-      *c,
-      "pleat fit configs/models/olmoe-1b-7b.toml --set device.kind=cuda --set model.dtype=bfloat16 \\\n"
-      "    --set train.seq_len=4096 --set train.num_microbatches=4 --machine h200 --device-memory 100GiB");
+  add_example(*c, "pleat fit configs/steps/olmoe-1b-7b.toml --machine h200 --device-memory 79GiB");
   c->callback([a, &chosen] { chosen = [a] { return search_fit(*a); }; });
 }
 

@@ -115,7 +115,8 @@ std::vector<StateBytes> state_bytes(const config::Config& config, const program:
   std::vector<StateBytes> out;
   for (const model::StateSlot& slot : model::optimizer_of(config).states) {
     StateBytes& s = out.emplace_back();
-    s.name = fmt::format("{}, {}", slot.name.substr(1), model::format_name(slot));
+    s.name = fmt::format("{}, {}{}", slot.name.substr(1), model::format_name(slot),
+                         config.optimizer.state_space == "host" ? ", on the host" : "");
     s.slot = slot;
     for (size_t i = 0; i < program.values.size(); ++i)
       if (program.values[i].owner == program::Owner::Optimizer && plan.offset[i] >= 0 &&

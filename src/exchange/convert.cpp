@@ -62,6 +62,13 @@ class Conversion {
  public:
   explicit Conversion(const ConvertOptions& o)
       : o_(o), folder_(safetensors::ModelFolder::open(o.model_folder)) {
+    for (const std::string_view name : folder_.names())
+      if (const safetensors::TensorInfo& t = folder_.at(name);
+          folder_.scheme().is_plain() && !safetensors::is_convertible(t.type) && t.shape.size() > 1)
+        base::fail(
+            "{}: tensor {} is of {}, but config.json has no quantization_config that says what its codes "
+            "mean",
+            o.model_folder, safetensors::shown(t.name), safetensors::name_of(t.type));
     if (folder_.scheme().is_plain())
       base::fail(
           "{}: config.json has no quantization_config: the weights are plain, there is nothing to dequantize",
@@ -159,7 +166,12 @@ class Conversion {
 
 ConvertResult convert_model(const ConvertOptions& o) {
   require_new_folder(o.out_folder, "a conversion");
-  if (!fs::exists(o.model_folder + "/config.json")) fail_no_model("", o.model_folder);
+  if (fs::exists(o.model_folder + "/config.toml"))
+    base::fail("'{}' is a run folder, whose weights are plain; `pleat export` makes a model folder of it",
+               o.model_folder);
+  if (!fs::exists(o.model_folder + "/config.json"))
+    base::fail("'{}' {}; needed is a model folder with a config.json", o.model_folder,
+               fs::exists(o.model_folder) ? "has no config.json" : "does not exist");
   return Conversion(o).write();
 }
 

@@ -79,6 +79,10 @@ ExportResult export_model(const ExportOptions& o) {
   out.dtype = source.dtype();
   out.step = source.checkpoint().step();
   out.num_tensors = static_cast<int64_t>(source.tensors().size());
+  if (const int64_t num = source.num_rounded(); num > 0)
+    out.notes.push_back(fmt::format("{} kept in more bits than {} and rounded to it; --dtype f32 keeps them",
+                                    num == 1 ? "1 tensor was" : fmt::format("{} tensors were", num),
+                                    out.dtype));
   if (!source.tokenizer_note().empty()) out.notes.push_back(source.tokenizer_note());
   out.num_shards = writer.num_shards();
   return out;

@@ -144,6 +144,15 @@ TrainedModel::~TrainedModel() = default;
 
 const checkpoint::Loaded& TrainedModel::checkpoint() const { return reading_->chosen.loaded; }
 
+int64_t TrainedModel::num_rounded() const {
+  return std::count_if(tensors_.begin(), tensors_.end(), [&](const NamedTensor& t) {
+    return std::any_of(t.parts.begin(), t.parts.end(), [&](const auto& part) {
+      return tensor::size_of(checkpoint().tensor(table_[part.first].name).dtype) >
+             safetensors::size_of(t.spec.type);
+    });
+  });
+}
+
 std::vector<std::string> TrainedModel::remarks() const { return reading_->chosen.remarks(); }
 
 void TrainedModel::stream(const NamedTensor& t, const checkpoint::Sink& sink) {

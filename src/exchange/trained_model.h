@@ -44,6 +44,9 @@ class TrainedModel {
   const std::vector<model::Parameter>& parameters() const { return table_; }
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
 
+  // Tensors that the checkpoint has in more bits than they are written in.
+  int64_t num_rounded() const;
+
   // The bytes of one of tensors(), in order (exchange/parameter_stream.h). Blocks are checked as they are read; digests
   // were, when the checkpoint was chosen.
   void stream(const NamedTensor& tensor, const checkpoint::Sink& sink);

@@ -1,5 +1,7 @@
 #include "schedule/parts.h"
 
+#include <algorithm>
+
 #include "layout/from_config.h"
 #include "schedule/build.h"
 #include "schedule/pass/freeze.h"
@@ -11,7 +13,11 @@ std::vector<program::Program> parts_of_ranks(config::Config c) {
   c.parallel.optimizer_group = 0;  // of more ranks than these
   const layout::Layout ranks(layout::sizes_of(c, layout::least_ranks(c)));
   const model::Mesh mesh = mesh_of(c, ranks);
-  c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? mesh.pp : 1);
+  // With two, forwards of all stages but the last one run ahead of their backward, as they do with more.
+  c.train.num_microbatches =
+      mesh.dp * (mesh.vpp > 1   ? mesh.pp
+                 : mesh.pp == 1 ? 1
+                                : std::min<int64_t>(2, c.train.num_microbatches / mesh.dp));
   const std::vector<model::Parameter> table = model::make_parameters(c);
   std::vector<program::Program> parts;
   for (const model::Role& role : roles_of(c)) {

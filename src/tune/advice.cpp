@@ -71,7 +71,8 @@ std::optional<std::string> thinner(const Trials& trials, const Space& space) {
       if (!c.offload.modules.empty()) c.offload.layers = "all";
     };
   };
-  const int64_t least = space.base.model.leading_dense_layers + 1;
+  // Offload keeps the last layers where they are; of no others there would be nothing to move.
+  const int64_t least = std::max(space.base.model.leading_dense_layers, space.base.offload.keep_last) + 1;
   int64_t fits = 0, not_fits = space.base.model.num_layers;
   std::optional<std::string> text;
   while (not_fits - std::max(fits, least - 1) > 1) {

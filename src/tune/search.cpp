@@ -148,6 +148,7 @@ class Search {
     for (size_t i = 0; i < num; ++i) smallest.push_back(whole(combinations_.at(order[i].second)));
     measure_these(smallest);
     for (size_t i = 0; i < num; ++i) learn(order[i].second, smallest[i]);
+    descend(limits);
     std::vector<Found> out;
     for (const auto& [key, candidate] : candidates_)
       if (measured_.at(key).possible()) out.push_back(found(candidate));
@@ -227,6 +228,33 @@ class Search {
   Found found(const Candidate& c) const {
     const Measured& m = measured_.at(key_of(c));
     return {c, m, score(c, static_cast<double>(m.step_ns))};
+  }
+
+  // From the one least too large of all that were measured: what differs from it in one family, as long as one of
+  // these is smaller.
+  void descend(const Limits& limits) {
+    const auto over_of = [&](const Candidate& c) {
+      const Measured& m = measured_.at(key_of(c));
+      return m.possible() ? over(figures_of(m), limits) : std::numeric_limits<double>::infinity();
+    };
+    Candidate least = candidates_.begin()->second;
+    for (const auto& [key, candidate] : candidates_)
+      if (over_of(candidate) < over_of(least)) least = candidate;
+    for (bool again = true; again;) {
+      std::vector<Candidate> others;
+      for (size_t f = 0; f < space_.families.size(); ++f)
+        for (size_t i = 0; i < space_.families[f].choices.size(); ++i) {
+          Candidate c = least;
+          c.choice[f] = i;
+          c.layers[f] = static_cast<int>(space_.families[f].choices[i].layers.size());
+          const Figures guessed = guess(c);
+          if (over(guessed, limits) <= over_of(least) + kUnsureGuess * guessed.device) others.push_back(c);
+        }
+      measure_these(others);
+      again = false;
+      for (const Candidate& c : others)
+        if (over_of(c) < over_of(least)) least = c, again = true;
+    }
   }
 
   // `b` is `a` with more on top: of every family the same or nothing less.

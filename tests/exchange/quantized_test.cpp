@@ -256,6 +256,9 @@ TEST(QuantizedFolder, ConversionsThatMakeNoSenseAreRefused) {
   expect_says(
       refused(golden_folder("qwen3_moe")),
       "config.json has no quantization_config: the weights are plain, there is nothing to dequantize");
+  fs::create_directories(folder.at("a_run"));
+  pleat::testing::write_file(folder.at("a_run/config.toml"), "");
+  expect_says(refused(folder.at("a_run")), "pleat export");
   expect_says(refused(folder.at("none")), "does not exist");
   expect_says(refused(quantized_folder("gpt_oss_mxfp4"), "float16"), "needed bfloat16 or float32");
   fs::create_directories(folder.at("full/x"));
@@ -270,11 +273,11 @@ TEST(QuantizedFolder, ConversionsThatMakeNoSenseAreRefused) {
   pleat::testing::write_file(folder.at("model/config.json"), config.dump());
   expect_says(refused(folder.at("model")), "weights quantized by 'gptq' are not read; read are \"fp8\"");
   expect_says(message_of([&] {
-                import_model({folder.at("model"), folder.at("run"), {}});
+                import_model({folder.at("model"), folder.at("a_run"), {}});
               }),
               "weights quantized by 'gptq' are not read");
   EXPECT_FALSE(fs::exists(folder.at("out")));
-  EXPECT_FALSE(fs::exists(folder.at("run")));
+  EXPECT_FALSE(fs::exists(folder.at("a_run")));
 }
 
 // Everything but a name: any model_type will do.

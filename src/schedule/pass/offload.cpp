@@ -279,11 +279,12 @@ void require_offloaded(std::span<const Program> parts, const OffloadOptions& opt
           what);
     if (!left.late_enough)
       base::fail(
-          "{}: all layers that save something for it are among the last offload.keep_last = {}, which stay",
+          "{}: all layers that save something for it are among the last offload.keep_last = {}, which stay; "
+          "choose earlier ones, or set it lower",
           what, options.keep_last);
     if (!left.large_enough)
-      base::fail("{}: the largest tensor it saves has {} bytes, offload.min_bytes is {}", what, left.largest,
-                 options.min_bytes);
+      base::fail("{}: the largest tensor it saves has {} bytes, offload.min_bytes is {}; set it lower", what,
+                 left.largest, options.min_bytes);
     base::fail("{}: it is not in the first offload.fraction = {} of what is chosen", what, options.fraction);
   }
 }
