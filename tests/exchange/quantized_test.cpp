@@ -273,11 +273,11 @@ TEST(QuantizedFolder, ConversionsThatMakeNoSenseAreRefused) {
   pleat::testing::write_file(folder.at("model/config.json"), config.dump());
   expect_says(refused(folder.at("model")), "weights quantized by 'gptq' are not read; read are \"fp8\"");
   expect_says(message_of([&] {
-                import_model({folder.at("model"), folder.at("a_run"), {}});
+                import_model({folder.at("model"), folder.at("run"), {}});
               }),
               "weights quantized by 'gptq' are not read");
   EXPECT_FALSE(fs::exists(folder.at("out")));
-  EXPECT_FALSE(fs::exists(folder.at("a_run")));
+  EXPECT_FALSE(fs::exists(folder.at("run")));
 }
 
 // Everything but a name: any model_type will do.
