@@ -82,7 +82,11 @@ class StreamedSaver {
  public:
   StreamedSaver(base::Vfs& vfs, const std::string& directory, const StreamedState& state,
                 const SaveOptions& options)
-      : vfs_(vfs), directory_(directory), options_(options), manifest_(table_of(state, options)) {
+      : vfs_(vfs),
+        directory_(directory),
+        options_(options),
+        manifest_(table_of(state, options)),
+        require_same_(state.require_same) {
     const base::Sha256Digest plan = plan_of(manifest_, state.source);
     plan_text_ = base::to_hex(plan) + "\n";
     manifest_.mark = mark_of(plan);
@@ -125,6 +129,7 @@ class StreamedSaver {
     if (temporary.empty()) temporary = begin(list_checkpoints(vfs_, directory_).leftovers);
     try {
       fill(temporary, pour, watch);
+      if (require_same_) require_same_();
     } catch (const base::Error& error) {
       // What a disk says, or a stop, is nothing against what was written.
       if (error.code() == ExitCode::BadInput) discard(vfs_, temporary);
@@ -173,6 +178,7 @@ class StreamedSaver {
       if (loaded.manifest().version == manifest_.version && loaded.manifest().mark == manifest_.mark) {
         vfs_.fsync_dir(directory_);  // whoever renamed it may have died before this
         result_.already_there = true;
+        for (const ShardEntry& shard : loaded.manifest().shards) result_.num_bytes += shard.file_length;
         result_.state_sha256 = loaded.state_sha256();
         result_.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
         return true;
@@ -241,6 +247,7 @@ class StreamedSaver {
   const std::string& directory_;
   const SaveOptions& options_;
   Manifest manifest_;
+  std::function<void()> require_same_;
   std::string plan_text_;
   SaveResult result_;
 };

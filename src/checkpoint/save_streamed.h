@@ -34,6 +34,8 @@ struct StreamedState {
   std::map<std::string, std::string> texts;
   // Says where the bytes come from: two saves of the same have the same bytes.
   std::string source;
+  // Asked when all is written, before the commit: throws where the source is another by now. May be empty.
+  std::function<void()> require_same = {};
 };
 
 using Sink = std::function<void(std::span<const std::byte>)>;

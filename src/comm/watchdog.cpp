@@ -406,6 +406,8 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
       state = "no member";
     else if (const Arrival a = arrival(entries, rank, stuck->entry, stuck->rank); a != Arrival::No)
       state = a == Arrival::Yes ? "yes" : "OTHER CALL";
+    else if (view_.silent && view_.silent(rank) && !is_gone(rank))
+      state = "silent";  // it may have arrived since it was heard
     text += fmt::format("  {:>4}  {:<11}  {}\n", rank, state, at);
   }
   return text;

@@ -21,6 +21,8 @@ namespace pleat::config {
 inline constexpr char kRecordName[] = "config.toml";
 inline constexpr char kAskedName[] = "asked.toml";
 inline constexpr char kNextRecordName[] = "config.toml.next";
+// In the folder of an import until it is whole.
+inline constexpr char kImportName[] = "IMPORT";
 inline constexpr char kRecordHead[] = "# Record of a Pleat run, format 2.";
 
 // The run folder meant by `path`: a folder with an asked.toml, or the config.toml or asked.toml in one. Empty

@@ -1,11 +1,17 @@
 #include "exchange/import.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/posix_vfs.h"
 #include "base/terminal_text.h"
+#include "checkpoint/directory.h"
 #include "config/run_files.h"
 #include "config/schema.h"
 #include "exchange/balancing.h"
@@ -52,7 +58,18 @@ std::string family_text(const config::Config& c) {
   return out;
 }
 
-constexpr char kMarkName[] = "IMPORT";
+// Weights of another run beside those of this one would be taken for newer ones.
+void require_no_checkpoints(const config::Config& c, bool goes_on) {
+  base::PosixVfs vfs;
+  if (!vfs.stat(c.checkpoint.dir)) return;
+  const std::vector<int64_t> steps = checkpoint::list_checkpoints(vfs, c.checkpoint.dir).steps;
+  if (steps.empty() || (goes_on && steps == std::vector<int64_t>{0})) return;
+  base::fail(
+      "checkpoint.dir = \"{}\" has checkpoints already, of step {} and {} more: an import begins with none; "
+      "choose "
+      "another folder, or remove them",
+      c.checkpoint.dir, steps.front(), steps.size() - 1);
+}
 
 // The run's folder while an import is at work in it.
 class ImportPlace {
@@ -60,21 +77,13 @@ class ImportPlace {
   // Writes nothing.
   ImportPlace(const std::string& run_folder, const std::string& model_folder)
       : folder_(run_folder),
-        mark_(base::join_path(run_folder, kMarkName)),
+        mark_(base::join_path(run_folder, config::kImportName)),
         source_(fs::weakly_canonical(fs::absolute(model_folder)).string()) {
     if (!vfs_.stat(mark_)) {
       require_new_folder(folder_, "an import");
       return;
     }
-    if (fs::exists(base::join_path(folder_, config::kAskedName)))
-      base::fail("'{}' is not empty: it is a run; an import needs a new or empty folder", folder_);
-    const std::string begun = base::read_file(vfs_, mark_, kMostMarkBytes);
-    if (begun != source_ + "\n")
-      base::fail(
-          "'{}' holds an import of '{}' that was cut short; the same command goes on with it. Remove the "
-          "folder, or "
-          "choose another, to import '{}'",
-          folder_, base::terminal_text(begun.substr(0, begun.find('\n'))), model_folder);
+    if (const std::string begun = read_mark(); !begun.empty() && begun != source_ + "\n") fail_begun(begun);
     goes_on_ = true;
   }
   ~ImportPlace() {
@@ -82,14 +91,26 @@ class ImportPlace {
   }
   ImportPlace(const ImportPlace&) = delete;
 
+  // Whether an import of this source was at work here before.
+  bool goes_on() const { return goes_on_; }
+
+  // The mark is one file from its making to its end: whoever holds its lock is the one at work here.
   void begin() {
     made_ = !fs::exists(folder_);
     fs::create_directories(folder_);
-    if (!goes_on_) write_small_file(folder_, {kMarkName, source_ + "\n"});
+    const int file = ::open(mark_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (file < 0)
+      base::fail_with(base::ExitCode::Storage, "cannot create '{}': {}", mark_, std::strerror(errno));
+    ::close(file);
     const base::Lock lock = vfs_.try_lock(mark_, base::LockKind::Exclusive);
-    if (lock.outcome == base::Lock::Busy)
+    if (lock.outcome == base::Lock::Busy || lock.outcome == base::Lock::Missing)
       base::fail("another import is at work in '{}'; wait for it, or choose another folder", folder_);
     if (lock.outcome == base::Lock::Held) lock_ = lock.file;
+    const std::string begun = read_mark(), text = source_ + "\n";
+    if (begun.empty())
+      write_mark(text);
+    else if (begun != text)
+      fail_begun(begun);
     // Of the one that was cut short: the folder may hold others by now.
     fs::remove_all(copied_files_folder(folder_));
   }
@@ -105,6 +126,29 @@ class ImportPlace {
 
  private:
   static constexpr int64_t kMostMarkBytes = 1 << 16;
+
+  std::string read_mark() { return base::read_file(vfs_, mark_, kMostMarkBytes); }
+
+  // In place: under another inode the lock would be another.
+  void write_mark(const std::string& text) {
+    const int file = ::open(mark_.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    const bool written =
+        file >= 0 && ::pwrite(file, text.data(), text.size(), 0) == std::ssize(text) && ::fsync(file) == 0;
+    const int reason = errno;
+    if (file >= 0) ::close(file);
+    if (!written)
+      base::fail_with(base::ExitCode::Storage, "cannot write '{}': {}", mark_, std::strerror(reason));
+  }
+
+  [[noreturn]] void fail_begun(const std::string& begun) const {
+    if (fs::exists(base::join_path(folder_, config::kAskedName)))
+      base::fail("'{}' is not empty: it is a run; an import needs a new or empty folder", folder_);
+    base::fail(
+        "'{}' holds an import of '{}' that was cut short; the same command goes on with it. Remove the "
+        "folder, or "
+        "choose another, to import '{}'",
+        folder_, base::terminal_text(begun.substr(0, begun.find('\n'))), source_);
+  }
 
   base::PosixVfs vfs_;
   std::string folder_, mark_, source_;
@@ -142,6 +186,7 @@ ImportResult import_model(const ImportOptions& o) {
   const config::Config c = config::resolve(asked);
   train::checkpoints_lie_outside(c);  // throws where they would lie in another run's folder
   train::require_own_checkpoints(c);
+  require_no_checkpoints(c, place.goes_on());
   const family::FamilyConfig described = model;
   model.config = c;
 
@@ -151,6 +196,8 @@ ImportResult import_model(const ImportOptions& o) {
   const LoadReport& loaded = weights.report();
 
   place.begin();
+  train::own_checkpoints(c);
+  train::require_own_checkpoints(c);  // another may have begun at the same time
   checkpoint::SaveResult saved;
   try {
     fs::create_directories(copied_files_folder(o.run_folder));
@@ -166,7 +213,6 @@ ImportResult import_model(const ImportOptions& o) {
     if (!key.present(asked) || key.unmet(asked) || key.get(asked) == key.default_value())
       asked.asked.erase(key.path);
   config::write_run_files(asked, asked, c);
-  train::own_checkpoints(c);
   place.done();
 
   ImportResult out;

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/error.h"
 #include "base/make_folders.h"
 #include "base/posix_vfs.h"
 #include "config/run_files.h"
@@ -38,6 +39,11 @@ checkpoint::SaveResult StartState::save(StartWeights& from, const checkpoint::St
   state.texts = {{"config", config::to_toml(config::in_folder(config_, config_.log.run_dir))},
                  {"data", train::kImportedData}};
   state.source = from.identity();
+  state.require_same = [&] {
+    if (from.identity() != state.source)
+      base::fail(
+          "the weights changed while they were read: nothing of them is kept; the same command begins anew");
+  };
   const std::string& directory = config_.checkpoint.dir;
   base::make_folders(directory);
   base::PosixVfs vfs;

@@ -55,13 +55,18 @@ void FolderWeights::pour(const std::string& name, int64_t begin, const checkpoin
 
 std::string FolderWeights::identity() const {
   std::string out = "folder\n";
-  for (const safetensors::File& file : folder_.files()) {
+  const auto add = [&](const std::string& path, bool needed) {
     struct stat status {};
-    if (::stat(file.path().c_str(), &status) != 0)
-      base::fail_with(base::ExitCode::Storage, "{} cannot be looked at any more", file.path());
-    out += fmt::format("{} {} {}.{:09}\n", std::filesystem::path(file.path()).filename().string(),
-                       status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
-  }
+    if (::stat(path.c_str(), &status) == 0)
+      out += fmt::format("{} {} {}.{:09}\n", std::filesystem::path(path).filename().string(), status.st_size,
+                         status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+    else if (needed)
+      base::fail_with(base::ExitCode::Storage, "{} cannot be looked at any more", path);
+  };
+  for (const safetensors::File& file : folder_.files()) add(file.path(), true);
+  // Which file holds what, and what codes mean.
+  add(folder_.path() + "/" + safetensors::kIndexFileName, false);
+  out += folder_.scheme().text() + "\n";
   return out;
 }
 

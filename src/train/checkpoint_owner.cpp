@@ -63,7 +63,7 @@ void require_own_checkpoints(const config::Config& used) {
   std::string owner;
   std::error_code ignored;
   if (!std::getline(in, owner) || fs::equivalent(owner, used.log.run_dir, ignored) ||
-      !has_entry(owner, config::kAskedName))
+      (!has_entry(owner, config::kAskedName) && !has_entry(owner, config::kImportName)))
     return;
   base::fail(
       "the checkpoints in '{}' belong to the run in '{}'; --set checkpoint.dir=... gives this run its own "

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "base/error.h"
 #include "base/posix_vfs.h"
@@ -195,6 +196,79 @@ TEST_F(Stream, AChangedSourceBeginsAnew) {
   int64_t found = 0;
   import_model({at("source"), at("run"), {}, 20000, stop_at(-1, &found)});
   EXPECT_EQ(found, 0);
+  step_0("run").verify();
+}
+
+// Files with other numbers, or the same with another meaning, by the time all is read.
+TEST_F(Stream, WeightsThatChangeWhileTheyAreReadLeaveNothing) {
+  fs::copy(golden_folder("qwen3_moe"), at("source"));
+  checkpoint::StreamWatch watch;
+  watch.progress = [&](const checkpoint::StreamProgress& p) {
+    if (p.phase == checkpoint::StreamProgress::Write)
+      fs::last_write_time(at("source/model.safetensors"),
+                          fs::file_time_type::clock::now() + std::chrono::seconds(2));
+  };
+  const std::string said = message_of([&] { import_model({at("source"), at("run"), {}, 20000, watch}); });
+  EXPECT_NE(said.find("changed while they were read"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+TEST_F(Stream, AnotherMeaningOfCodesBeginsAnew) {
+  const std::string golden = golden_folder("quantized/qwen3_moe_fp8");
+  fs::copy(golden, at("source"));
+  EXPECT_THROW(import_model({at("source"), at("run"), {}, 20000, stop_at(70000)}), base::Error);
+  std::string config = read_file(at("source/config.json"));
+  const std::regex block("(\"weight_block_size\"\\s*:\\s*\\[\\s*)128");
+  ASSERT_TRUE(std::regex_search(config, block)) << config;
+  config = std::regex_replace(config, block,
+                              "$01"
+                              "127");
+  pleat::testing::write_file(at("source/config.json"), config);
+  int64_t found = 0;
+  import_model({at("source"), at("run"), {}, 20000, stop_at(-1, &found)});
+  EXPECT_EQ(found, 0);
+  import_model({at("source"), at("whole"), {}, 20000});
+  EXPECT_EQ(files_below(at("run/checkpoints")), files_below(at("whole/checkpoints")));
+}
+
+// What lies there already would be taken for newer than the import.
+TEST_F(Stream, CheckpointsOfAnotherRunAreNotJoined) {
+  const std::string source = golden_folder("qwen3_moe"), set = "checkpoint.dir=" + at("shared");
+  import_model({source, at("first"), {}});
+  fs::copy(at("first/checkpoints"), at("shared"), fs::copy_options::recursive);
+  fs::rename(at("shared/step-0"), at("shared/step-2"));
+  std::string said = message_of([&] { import_model({source, at("second"), {set}}); });
+  EXPECT_NE(said.find("has checkpoints already"), std::string::npos) << said;
+  EXPECT_FALSE(fs::exists(at("second")));
+  // Nor those of an import that was cut short.
+  fs::remove_all(at("shared"));
+  EXPECT_THROW(import_model({source, at("second"), {set}, 20000, stop_at(70000)}), base::Error);
+  said = message_of([&] { import_model({golden_folder("olmoe"), at("third"), {set}}); });
+  EXPECT_NE(said.find("belong to the run in"), std::string::npos) << said;
+  int64_t found = 0;
+  import_model({source, at("second"), {set}, 20000, stop_at(-1, &found)});
+  EXPECT_GT(found, 0);
+}
+
+// Killed between the last file of the run and the end of the mark.
+TEST_F(Stream, AnImportThatWasAllButDoneIsDone) {
+  const std::string source = golden_folder("qwen3_moe");
+  import_model({source, at("run"), {}});
+  const auto whole = files_below(at("run"));
+  pleat::testing::write_file(at("run/IMPORT"), fs::canonical(source).string() + "\n");
+  EXPECT_GT(import_model({source, at("run"), {}}).num_bytes, 0);
+  EXPECT_EQ(files_below(at("run")), whole);
+}
+
+TEST_F(Stream, TwoImportsAtATimeAreKeptApart) {
+  const std::string source = golden_folder("qwen3_moe");
+  std::string said;
+  checkpoint::StreamWatch watch;
+  watch.progress = [&](const checkpoint::StreamProgress&) {
+    if (said.empty()) said = message_of([&] { import_model({source, at("run"), {}, 20000}); });
+  };
+  import_model({source, at("run"), {}, 20000, watch});
+  EXPECT_NE(said.find("another import is at work in"), std::string::npos) << said;
   step_0("run").verify();
 }
 
