@@ -1,6 +1,6 @@
 #include "checkpoint/commit.h"
 
-#include "checkpoint/load.h"
+#include "checkpoint/damage.h"
 #include "checkpoint/shard_writer.h"
 
 namespace pleat::checkpoint {
@@ -15,6 +15,27 @@ int64_t write_manifest(base::Vfs& vfs, const std::string& temporary, const Manif
   if (const Loaded loaded = open(vfs, temporary); loaded.manifest_sha256() != digest_of_manifest(text))
     base::fail_with(base::ExitCode::Storage, "{}: another manifest was written", loaded.path());
   return static_cast<int64_t>(text.size());
+}
+
+bool is_there_already(base::Vfs& vfs, const std::string& directory, int64_t step,
+                      const std::function<void(const Loaded&)>& verify,
+                      const std::function<bool(const Loaded&)>& is_same, SaveResult& result) {
+  try {
+    const Loaded loaded = open_step(vfs, directory, step);
+    verify(loaded);
+    if (is_same(loaded)) {
+      vfs.fsync_dir(directory);  // whoever renamed it may have died before this
+      result.already_there = true;
+      result.state_sha256 = loaded.state_sha256();
+      result.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
+      return true;
+    }
+  } catch (const base::Error& error) {
+    if (!is_damage(error)) throw;
+    result.warnings.push_back(fmt::format("damaged checkpoint replaced: {}", error.what()));
+    return false;
+  }
+  base::fail("'{}' exists and holds another state; refusing to replace it", result.path);
 }
 
 void commit(base::Vfs& vfs, const std::string& directory, const std::string& temporary,

@@ -150,25 +150,10 @@ class Saver {
     check_contents(manifest_, what);
   }
 
-  // True when step-N holds this very state; false when it is damaged; throws when it holds another.
   bool is_there_already() {
-    try {
-      const Loaded loaded = open_step(vfs_, directory_, manifest_.step);
-      verify(loaded);
-      if (is_same(loaded)) {
-        // Whoever renamed it may have died before this.
-        vfs_.fsync_dir(directory_);
-        result_.already_there = true;
-        result_.state_sha256 = loaded.state_sha256();
-        result_.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
-        return true;
-      }
-    } catch (const base::Error& error) {
-      if (!is_damage(error)) throw;
-      result_.warnings.push_back(fmt::format("damaged checkpoint replaced: {}", error.what()));
-      return false;
-    }
-    base::fail("'{}' exists and holds another state; refusing to replace it", result_.path);
+    return checkpoint::is_there_already(
+        vfs_, directory_, manifest_.step, [&](const Loaded& loaded) { verify(loaded); },
+        [&](const Loaded& loaded) { return is_same(loaded); }, result_);
   }
 
   bool is_same(const Loaded& loaded) {

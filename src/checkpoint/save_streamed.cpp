@@ -172,23 +172,12 @@ class StreamedSaver {
   }
 
   bool is_there_already() {
-    try {
-      const Loaded loaded = open_step(vfs_, directory_, manifest_.step);
-      loaded.verify();
-      if (loaded.manifest().version == manifest_.version && loaded.manifest().mark == manifest_.mark) {
-        vfs_.fsync_dir(directory_);  // whoever renamed it may have died before this
-        result_.already_there = true;
-        for (const ShardEntry& shard : loaded.manifest().shards) result_.num_bytes += shard.file_length;
-        result_.state_sha256 = loaded.state_sha256();
-        result_.manifest_sha256 = base::to_hex(loaded.manifest_sha256());
-        return true;
-      }
-    } catch (const base::Error& error) {
-      if (!is_damage(error)) throw;
-      result_.warnings.push_back(fmt::format("damaged checkpoint replaced: {}", error.what()));
-      return false;
-    }
-    base::fail("'{}' exists and holds another state; refusing to replace it", result_.path);
+    const auto is_same = [&](const Loaded& loaded) {
+      for (const ShardEntry& shard : loaded.manifest().shards) result_.num_bytes += shard.file_length;
+      return loaded.manifest().version == manifest_.version && loaded.manifest().mark == manifest_.mark;
+    };
+    return checkpoint::is_there_already(
+        vfs_, directory_, manifest_.step, [](const Loaded& loaded) { loaded.verify(); }, is_same, result_);
   }
 
   std::string begin(std::vector<std::string> taken) {

@@ -65,10 +65,9 @@ void require_no_checkpoints(const config::Config& c, bool goes_on) {
   const std::vector<int64_t> steps = checkpoint::list_checkpoints(vfs, c.checkpoint.dir).steps;
   if (steps.empty() || (goes_on && steps == std::vector<int64_t>{0})) return;
   base::fail(
-      "checkpoint.dir = \"{}\" has checkpoints already, of step {} and {} more: an import begins with none; "
-      "choose "
+      "checkpoint.dir = \"{}\" has checkpoints already (newest: step {}): an import begins with none; choose "
       "another folder, or remove them",
-      c.checkpoint.dir, steps.front(), steps.size() - 1);
+      c.checkpoint.dir, steps.front());
 }
 
 // The run's folder while an import is at work in it.
