@@ -103,7 +103,8 @@ struct MoeConfig {
 struct OptimizerConfig {
   struct GroupConfig {
     double lr_mult = 1.0;
-    double weight_decay = -1.0;  // negative: unset, optimizer.weight_decay holds
+    double weight_decay = -1.0;        // negative: unset, optimizer.weight_decay holds
+    std::string grad_dtype = "unset";  // unset: optimizer.grad_dtype holds
 
     bool operator==(const GroupConfig&) const = default;
   };
@@ -117,7 +118,9 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  double clip = 1.0;  // 0: no clipping
+  double clip = 1.0;               // 0: no clipping
+  std::string clip_by = "global";  // global | tensor | previous: the norm that clip bounds
+  std::string update_at = "end";   // end | backward: when weights move
   // With model.dtype = "bfloat16"; else both follow the model.
   std::string grad_dtype = "float32";    // float32 | bfloat16
   std::string moment_dtype = "float32";  // float32 | bfloat16 | block8

@@ -263,11 +263,12 @@ void apply_set(Config& config, std::string_view set, std::set<std::string>& seen
     replaced.push_back(fmt::format("{} = {} (not {})", path, now, before));
 }
 
-// A group both of whose settings were taken back is no group.
+// A group all of whose settings were taken back is no group.
 void drop_empty_groups(Config& config) {
   std::erase_if(config.optimizer.groups, [&](const auto& entry) {
     const std::string prefix = "optimizer.groups." + entry.first + ".";
-    return !config.asked.contains(prefix + "lr_mult") && !config.asked.contains(prefix + "weight_decay");
+    const auto first = config.asked.lower_bound(prefix);
+    return first == config.asked.end() || !first->first.starts_with(prefix);
   });
 }
 

@@ -38,6 +38,12 @@ Condition decays() {
           }};
 }
 
+Condition is_narrow() {
+  return {"model.dtype is \"bfloat16\"", {"model.dtype"}, [](const Config& c) {
+            return c.model.dtype == "bfloat16";
+          }};
+}
+
 Condition has_biases() {
   return {"the model has biases",
           {"model.qkv_bias", "model.attn_out_bias", "model.mlp_bias", "model.attention_sinks",
@@ -64,7 +70,11 @@ void add_group_conditions(Key& key, const std::string& group) {
             }});
 }
 
-Key group_key(const std::string& group, const char* name, double GroupConfig::*field, std::string meaning) {
+bool is_set(double value) { return value >= 0; }
+bool is_set(const std::string& value) { return value != "unset"; }
+
+template <class T>
+Key group_key(const std::string& group, const char* name, T GroupConfig::*field, std::string meaning) {
   Key key;
   key.path = "optimizer.groups." + group + "." + name;
   key.meaning = std::move(meaning);
@@ -73,11 +83,11 @@ Key group_key(const std::string& group, const char* name, double GroupConfig::*f
     return Value(found == config.optimizer.groups.end() ? GroupConfig{}.*field : found->second.*field);
   };
   key.set = [=](Config& config, Value value) {
-    config.optimizer.groups[group].*field = std::get<double>(std::move(value));
+    config.optimizer.groups[group].*field = std::get<T>(std::move(value));
   };
   key.present = [=](const Config& config) {
     const auto found = config.optimizer.groups.find(group);
-    return found != config.optimizer.groups.end() && found->second.*field >= 0;
+    return found != config.optimizer.groups.end() && is_set(found->second.*field);
   };
   add_group_conditions(key, group);
   return key;
@@ -103,6 +113,13 @@ void add_group_keys(std::vector<Key>& keys) {
                     return c.optimizer.decay_embeddings;
                   }});
     keys.push_back(std::move(decay));
+    keys.push_back(group_key(group, "grad_dtype", &GroupConfig::grad_dtype,
+                             "Element type of the gradients of group " + group +
+                                 ". unset: as optimizer.grad_dtype says.")
+                       .one_of({"unset", "float32", "bfloat16"})
+                       .on_resume(OnResume::Free)
+                       .when(is_narrow())
+                       .see({"optimizer.grad_dtype"}));
   }
 }
 
@@ -131,13 +148,11 @@ std::vector<Key> optimizer_keys() {
           "lr.")
           .one_of({"cosine", "linear", "wsd", "constant"})
           .see({"optimizer.warmup_steps", "optimizer.decay_steps", "optimizer.min_lr"}));
-  const Condition narrow = {"model.dtype is \"bfloat16\"", {"model.dtype"}, [](const Config& c) {
-                              return c.model.dtype == "bfloat16";
-                            }};
+  const Condition narrow = is_narrow();
   keys.push_back(
       key("grad_dtype", &O::grad_dtype,
           "Element type of the gradients of weights. bfloat16 halves their memory; sums over microbatches "
-          "are then rounded once per microbatch.")
+          "are then rounded once per microbatch. optimizer.groups.GROUP.grad_dtype says it for one group.")
           .one_of({"float32", "bfloat16"})
           .on_resume(OnResume::Free)
           .when(narrow)
@@ -222,8 +237,36 @@ std::vector<Key> optimizer_keys() {
           .range(0, 1)
           .see({"optimizer.decay_norms", "optimizer.decay_biases", "optimizer.decay_embeddings"}));
   keys.push_back(key("clip", &O::clip,
-                     "Gradients are scaled down when their global norm is larger than this. 0 turns it off.")
-                     .range(0, 1e9));
+                     "Gradients are scaled down when their norm is larger than this: that of all of them, "
+                     "unless optimizer.clip_by says otherwise. 0 turns it off.")
+                     .range(0, 1e9)
+                     .see({"optimizer.clip_by"}));
+  keys.push_back(
+      key("clip_by", &O::clip_by,
+          "The norm that optimizer.clip bounds. global: of all gradients of the step. tensor: of each tensor "
+          "by itself, which scales large ones alone. previous: of all gradients of the step before, for all "
+          "tensors of this one; the first step is not scaled.")
+          .one_of({"global", "tensor", "previous"})
+          .when({"optimizer.clip > 0",
+                 {"optimizer.clip"},
+                 [](const Config& c) { return c.optimizer.clip > 0; }})
+          .see({"optimizer.clip", "optimizer.update_at"}));
+  keys.push_back(
+      key("update_at", &O::update_at,
+          "When weights move. end: when all gradients of the step are there. backward: each as soon as its "
+          "own gradient is there, which then frees its memory; the same bits. A gradient that is not finite "
+          "then ends the run, since other weights have moved already.")
+          .one_of({"end", "backward"})
+          .on_resume(OnResume::Free)
+          .when(on_ranks(RankCount::One))
+          .when({"train.num_microbatches = 1 (a sum over several is there only at the end)",
+                 {"train.num_microbatches"},
+                 [](const Config& c) { return c.train.num_microbatches == 1; }})
+          .when({"optimizer.clip_by is \"tensor\" or \"previous\", or optimizer.clip = 0 (the norm of all "
+                 "gradients is known only at the end)",
+                 {"optimizer.clip_by", "optimizer.clip"},
+                 [](const Config& c) { return c.optimizer.clip == 0 || c.optimizer.clip_by != "global"; }})
+          .see({"optimizer.clip_by", "train.num_microbatches"}));
   keys.push_back(
       key("decay_norms", &O::decay_norms, "Weight decay also acts on norm weights.").when(decays()));
   keys.push_back(

@@ -1,12 +1,13 @@
 // Replicas of weights: what moves between the ranks that hold the same one.
 //
-// Every element of a parameter is updated by one owner (model/shard.h). A bucket is a list of parameters with
-// the same owners whose gradients become ready one after the other; it moves as one message. Which rank owns
-// an element does not depend on the bucket, so neither do checkpoints, the blocks of the norm or any bit. A
+// Every element of a parameter is updated by one owner (model/shard.h). A bucket is a list of parameters with the
+// same owners, and gradients of one format, that become ready one after the other; it moves as one message. Which
+// rank owns an element does not depend on the bucket, so neither do checkpoints, the blocks of the norm or any bit. A
 // bucket of one parameter moves as it lies; the shares of several are copied side by side first. A parameter whose
 // shares are whole units moves alone: side by side, shares are cut anywhere.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/error.h"
 #include "model/decoder.h"
@@ -26,6 +27,10 @@ bool is_packed(const Decoder& d, const Bucket& b) {
   return b.parameters.size() > 1 || owners_of(d, b).num_owners == 1;
 }
 
+tensor::Dtype gradients_of(const Decoder& d, const Bucket& b) {
+  return gradient_format(d.config, d.table[b.parameters[0]]);
+}
+
 // Elements of one rank's row.
 int64_t row_of(const Decoder& d, const Bucket& b) {
   int64_t sum = 0;
@@ -41,12 +46,13 @@ ValueId packed_value(Decoder& d, const std::string& name, tensor::Dtype dtype, i
 void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
   const Ownership& own = owners_of(d, b);
   const int64_t row = row_of(d, b);
+  const tensor::Dtype format = gradients_of(d, b);
   const ValueId share =
-      d.b.value(name + ".grad_share", d.gradients,
+      d.b.value(name + ".grad_share", format,
                 own.num_owners > 1 ? std::vector<int64_t>{row} : std::vector<int64_t>{1, row},
                 program::Owner::Gradients);
   const ValueId packed =
-      own.num_owners > 1 ? packed_value(d, name + ".grads", d.gradients, own.num_owners, row) : share;
+      own.num_owners > 1 ? packed_value(d, name + ".grads", format, own.num_owners, row) : share;
   std::vector<Use> uses;
   for (const size_t i : b.parameters) uses.push_back(r(d.parameters[i].grad));
   uses.push_back(w(packed));
@@ -67,8 +73,8 @@ void reduce_packed(Decoder& d, const Bucket& b, const std::string& name) {
 
 void reduce_one(Decoder& d, size_t i) {
   ParameterValues& v = d.parameters[i];
-  v.reduced =
-      d.b.value(value_name(d.table[i], ".grad_share"), d.gradients, {v.own.share}, program::Owner::Gradients);
+  v.reduced = d.b.value(value_name(d.table[i], ".grad_share"), gradient_format(d.config, d.table[i]),
+                        {v.own.share}, program::Owner::Gradients);
   d.b.exchange(Op::grad_reduce, Phase::BackwardWeight, v.own.inside, {r(v.grad), w(v.reduced)},
                {{"shard", double(v.own.share)}});
   if (v.own.num_copies > 1)
@@ -98,17 +104,19 @@ void ready(Decoder& d, size_t parameter) {
 std::vector<Bucket> make_buckets(const Decoder& d) {
   std::vector<Bucket> out;
   // Frozen parameters apart: what is not summed needs no gradient.
-  std::map<std::pair<program::Group, bool>, std::pair<size_t, int64_t>> open;  // -> bucket, its bytes
+  using Kind = std::tuple<program::Group, bool, tensor::Dtype>;
+  std::map<Kind, std::pair<size_t, int64_t>> open;  // -> bucket, its bytes
   for (size_t i = d.table.size(); i-- > 0;) {
     const ParameterValues& v = d.parameters[i];
     if (!v.here || !d.table[i].tied_to.empty() || !v.own.summed()) continue;
-    const int64_t bytes = program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners *
-                          tensor::size_of(d.gradients);
+    const tensor::Dtype format = gradient_format(d.config, d.table[i]);
+    const int64_t bytes =
+        program::share_stride(v.own.elements, v.own.num_owners) * v.own.num_owners * tensor::size_of(format);
     if (d.table[i].unit > 1) {
       out.push_back({{i}, 1});
       continue;
     }
-    const auto key = std::pair(v.own.reduction, d.table[i].frozen);
+    const Kind key = {v.own.reduction, d.table[i].frozen, format};
     const auto found = open.find(key);
     if (found == open.end() || found->second.second + bytes > d.mesh.bucket_bytes) {
       open[key] = {out.size(), 0};

@@ -107,8 +107,8 @@ void declare_gradients(Decoder& d) {
     if (!d.parameters[i].here) continue;
     // A tied weight without its embedding has one gradient here, the head's.
     if (p.name == "embedding.weight" && !d.embeds()) continue;
-    d.parameters[i].grad =
-        d.b.value(value_name(p, ".grad"), d.gradients, local_shape(p, d.mesh), Owner::Gradients);
+    d.parameters[i].grad = d.b.value(value_name(p, ".grad"), gradient_format(d.config, p),
+                                     local_shape(p, d.mesh), Owner::Gradients);
     if (!p.tied_to.empty() && !d.embeds())
       d.parameters[size_t(find_parameter(d.table, p.tied_to))].grad = d.parameters[i].grad;
   }
@@ -297,7 +297,6 @@ Decoder declare(const config::Config& config, const std::vector<Parameter>& tabl
   d.purpose = options.purpose;
   d.compute = compute;
   d.wide = wide_format(config);
-  d.gradients = gradient_format(config);
   d.router = wide ? Dtype::F64 : Dtype::F32;
   d.mesh = options.mesh;
   d.role = options.role ? *options.role : whole_model(config.model.num_layers);

@@ -215,6 +215,16 @@ void sum_embedding_uses(Decoder& d) {
   }
 }
 
+// {norm, factor} of gradients whose squares are `parts`, by optimizer.clip.
+ValueId scale_by(Decoder& d, ValueId parts, const program::ValueName& of) {
+  const auto named = [&](const char* what) { return program::ValueName(of.text + what, -1, of.layer); };
+  const ValueId scale = d.b.value(named(".clip"), tensor::Dtype::F64, {2}, program::Owner::Workspace),
+                finite = d.b.value(named(".finite"), tensor::Dtype::I32, {1}, program::Owner::Workspace);
+  d.b.update(Op::clip, {r(parts), r(d.loss), r(d.overflow), w(scale), w(finite)},
+             {{"clip", d.config.optimizer.clip}});
+  return scale;
+}
+
 program::AttrSet share_attrs(const Ownership& own, Group group) {
   return {{"shard", double(own.share)}, {"group", double(static_cast<int>(group))}};
 }
@@ -252,11 +262,12 @@ void update(Decoder& d) {
   d.b.at({-1, -1});
   d.parts = d.b.value("norm_parts", tensor::Dtype::F64, {num_parts}, program::Owner::Workspace);
   if (!alone) d.b.update(Op::zero, {w(d.parts)});
+  std::vector<ValueId> parts_of(d.table.size(), kNoValue);
   each([&](size_t i, ParameterValues& v) {
+    const ValueId parts = parts_of[i] =
+        d.b.rows(d.parts, first_part[i], base::ceil_div(v.own.elements, kNormBlock), fmt::format("[{}]", i));
     // A tied weight lives on two stages and counts once.
     if (d.table[i].name == "embedding.weight" && !d.role.has_embedding()) return;
-    const ValueId parts =
-        d.b.rows(d.parts, first_part[i], base::ceil_div(v.own.elements, kNormBlock), fmt::format("[{}]", i));
     // By its place among all replicas: to ranks that repeat a state, theirs lies behind the tensor's end and
     // counts nothing.
     program::AttrSet attrs;
@@ -271,9 +282,20 @@ void update(Decoder& d) {
   d.b.at({-1, -1});
   if (d.overflow != kNoValue)
     d.b.exchange(Op::overflow_reduce, Phase::Update, Group::World, {u(d.overflow)}, {{"max", 1}});
+  const auto& o = d.config.optimizer;
   d.b.update(Op::clip, {r(d.parts), r(d.loss), r(d.overflow), w(d.grad_scale), w(d.commit)},
-             {{"clip", d.config.optimizer.clip}});
+             {{"clip", o.clip_by == "global" ? o.clip : 0}});
+  ValueId scale_of_all = d.grad_scale;
+  if (o.clip_by == "previous") {
+    d.b.at({-1, -1, static_cast<int>(d.table.size()) + 1});
+    scale_of_all = scale_by(d, d.b.rows(d.step.hyper, 2, 1, "[previous]"), {"previous"});
+  }
   each([&](size_t i, ParameterValues& v) {
+    const program::Place place = d.b.place();
+    d.b.at({-1, place.layer, place.part + 1});  // part 0 is the norm of all
+    const ValueId scale =
+        o.clip_by == "tensor" ? scale_by(d, parts_of[i], value_name(d.table[i])) : scale_of_all;
+    d.b.at(place);
     const bool shared = v.own.num_owners > 1;
     const program::AttrSet share = share_attrs(v.own, v.own.inside);
     program::AttrSet attrs = adamw_attrs(d.config, d.table[i]);
@@ -282,7 +304,7 @@ void update(Decoder& d) {
     if (chance)
       attrs.push_back({"element", 0}), attrs.push_back({"stream", double(stream_of(d.table[i].name))});
     if (shared) attrs.insert(attrs.end(), share.begin(), share.end());
-    std::vector<program::Use> uses = {r(v.reduced), r(d.step.hyper), r(d.grad_scale), r(d.commit)};
+    std::vector<program::Use> uses = {r(v.reduced), r(d.step.hyper), r(scale), r(d.commit)};
     if (coded) uses.push_back(chance ? r(d.step.rng) : none());
     uses.push_back(shared ? r(d.coords) : none());
     uses.push_back(u(v.weight));

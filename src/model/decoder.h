@@ -134,8 +134,7 @@ struct Decoder {
   Builder& b;
   Purpose purpose{};
   tensor::Dtype compute{}, router{};
-  tensor::Dtype wide{};       // row statistics: compute, or f32 where that is narrower
-  tensor::Dtype gradients{};  // of weights: wide, or bf16 where the config asks for it
+  tensor::Dtype wide{};  // row statistics: compute, or f32 where that is narrower
   Mesh mesh;
   Role role;
   int64_t num_tokens = 0;                // rows of a microbatch this rank owns between the blocks

@@ -18,9 +18,12 @@ Dtype wide_format(const config::Config& c) {
   return weight_format(c) == Dtype::F64 ? Dtype::F64 : Dtype::F32;
 }
 
-Dtype gradient_format(const config::Config& c) {
-  const bool narrow = weight_format(c) == Dtype::BF16 && c.optimizer.grad_dtype == "bfloat16";
-  return narrow ? Dtype::BF16 : wide_format(c);
+Dtype gradient_format(const config::Config& c, const Parameter& p) {
+  const ParameterClass of = p.tied_to.empty() ? p.parameter_class : ParameterClass::Embedding;
+  const auto group = c.optimizer.groups.find(name_of(of));
+  const bool own = group != c.optimizer.groups.end() && group->second.grad_dtype != "unset";
+  const std::string& asked = own ? group->second.grad_dtype : c.optimizer.grad_dtype;
+  return weight_format(c) == Dtype::BF16 && asked == "bfloat16" ? Dtype::BF16 : wide_format(c);
 }
 
 namespace {

@@ -65,9 +65,9 @@ float decoded(Coding coding, uint8_t code, float scale);
 Coding coding_of(std::string_view state, tensor::Dtype format);
 
 // Of weights and activations; of what must not be narrow beside them: statistics, gradients and states that no key
-// makes narrower; of the gradients of weights.
+// makes narrower; of a weight's gradient, which its class decides (of a tied weight, that of the embedding).
 tensor::Dtype weight_format(const config::Config& config);
 tensor::Dtype wide_format(const config::Config& config);
-tensor::Dtype gradient_format(const config::Config& config);
+tensor::Dtype gradient_format(const config::Config& config, const Parameter& parameter);
 
 }  // namespace pleat::model

@@ -19,11 +19,13 @@ void write_rng(interpret::Executor& executor, int64_t seed, int64_t step) {
   rng[1] = step;
 }
 
-void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step) {
+void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step,
+                 double previous_norm) {
   const std::span<double> hyper = executor.at(program::step::hyper);
   hyper[0] = learning_rate;
   hyper[1] = static_cast<double>(adam_step);
-  hyper[2] = hyper[3] = 0;
+  hyper[2] = previous_norm * previous_norm;
+  hyper[3] = 0;
 }
 
 }  // namespace pleat::runtime

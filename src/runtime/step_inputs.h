@@ -17,6 +17,8 @@ struct BatchCounts {
 // the objective.
 void write_norm(interpret::Executor& executor, const BatchCounts& counts, int64_t num_microbatches);
 void write_rng(interpret::Executor& executor, int64_t seed, int64_t step);
-void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step);
+// previous_norm: of the gradients of the last update; 0 before the first.
+void write_hyper(interpret::Executor& executor, double learning_rate, int64_t adam_step,
+                 double previous_norm = 0);
 
 }  // namespace pleat::runtime

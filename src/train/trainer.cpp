@@ -25,6 +25,8 @@
 namespace pleat::train {
 namespace {
 
+constexpr const char* kUpdateNorm = "update_norm";  // the checkpoint's number
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -131,7 +133,7 @@ void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition&
   const int64_t step = run_.step + 1;
   runtime::write_norm(executor, counts, config_.train.num_microbatches);
   runtime::write_rng(executor, config_.train.seed, step);
-  runtime::write_hyper(executor, learning_rate(config_, step), step - run_.refused_total);
+  runtime::write_hyper(executor, learning_rate(config_, step), step - run_.refused_total, run_.update_norm);
   if (hooks_.before_run) hooks_.before_run(step, executor);
 }
 
@@ -173,12 +175,14 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   }
   out.committed = committed(*ran);
   read_results(*ran, out.record);
+  if (!out.committed) require_untouched(out.record);
   if (!out.committed) look_again(*ran, out);
   ++run_.step;
   ++steps_here_;
   run_.data = position;
   run_.refused_in_row = out.committed ? 0 : run_.refused_in_row + 1;
   run_.refused_total += !out.committed;
+  if (out.committed && config_.optimizer.clip_by == "previous") run_.update_norm = out.record.grad_norm;
 
   report::StepRecord& r = out.record;
   r.step = run_.step;
@@ -196,6 +200,17 @@ std::string Trainer::past_budget() {
   interpret::Executor& executor = programs_.train();
   if (!executor.has(program::step::overflow)) return "";
   return model::overflow_fault(executor.at(program::step::overflow), config_, crew_.setup().mesh);
+}
+
+void Trainer::require_untouched(const report::StepRecord& record) const {
+  if (config_.optimizer.update_at != "backward" || !std::isfinite(record.loss)) return;
+  base::fail_with(
+      base::ExitCode::Numerical,
+      "step {}: the norm of the gradients is {}, needed is a finite one, and with "
+      "optimizer.update_at = \"backward\" some weights may have moved already. Nothing of this step "
+      "is saved. Go on from the last checkpoint with optimizer.update_at = \"end\", which leaves "
+      "such a step out and names the stage it comes from",
+      run_.step + 1, record.grad_norm);
 }
 
 void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
@@ -236,6 +251,8 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
   r.lr = learning_rate(config_, run_.step + 1);
   r.grad_norm = scale[0];
   r.clip_scale = scale[1];
+  const auto& o = config_.optimizer;
+  if (o.clip_by == "previous" && run_.update_norm > o.clip) r.clip_scale = o.clip / run_.update_norm;
   const model::AuxCoefficients aux = model::aux_coefficients(config_);
   const std::pair<const char*, double> kinds[] = {
       {"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};
@@ -390,6 +407,7 @@ checkpoint::StateView Trainer::scalars() const {
   // Names as in the run's own files: a checkpoint moves with its folder.
   out.texts = {{"config", config::to_toml(config::in_folder(config_, config_.log.run_dir))},
                {"data", data_identity()}};
+  if (config_.optimizer.clip_by == "previous") out.reals[kUpdateNorm] = run_.update_norm;
   if (programs_.machine()) out.texts[kMatmulChoices] = to_json(current_choices());
   return out;
 }
@@ -451,6 +469,19 @@ data::MixturePosition Trainer::saved_position(const checkpoint::Loaded& loaded) 
   return position;
 }
 
+namespace {
+
+// A run that clipped otherwise has saved none: its next step is not scaled.
+double saved_update_norm(const checkpoint::Loaded& loaded) {
+  if (!loaded.manifest().reals.contains(kUpdateNorm)) return 0;
+  const double norm = loaded.real(kUpdateNorm);
+  if (!(norm >= 0) || !std::isfinite(norm))
+    base::fail("{}: {} is {}; needed is a finite number, 0 or more", loaded.path(), kUpdateNorm, norm);
+  return norm;
+}
+
+}  // namespace
+
 std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, OtherData other_data) {
   const config::Config saved =
       config::parse_record(loaded.text("config"), {}, loaded.path() + " (saved config)");
@@ -498,6 +529,7 @@ std::vector<std::string> Trainer::restore(const checkpoint::Loaded& loaded, Othe
   };
   run.refused_total = counter("refused_total", run.step);
   run.refused_in_row = counter("refused_in_row", run.refused_total);
+  if (config_.optimizer.clip_by == "previous") run.update_norm = saved_update_norm(loaded);
   sharded_->restore(loaded);
   run_ = run;
   return allowed;

@@ -3,9 +3,10 @@
 // A step is a transaction: inputs are written, the program runs, and only its update stages touch weights,
 // each predicated on a finite loss and gradient. A refused step leaves the state as it was, is run once more
 // with a look at every value to name the culprit, and is counted; the data moves on. A fault that does not
-// repeat leaves no trace: the second run is then the step. A step that needs more rows than moe.token_budget
-// has room for stops the run, loses rows, or is run again by a program with room for all, as moe.overflow
-// says.
+// repeat leaves no trace: the second run is then the step. With optimizer.update_at = "backward" a gradient that
+// is not finite is met when other weights have moved: such a step throws, and what is saved is what was. A step
+// that needs more rows than moe.token_budget has room for stops the run, loses rows, or is run again by a program
+// with room for all, as moe.overflow says.
 //
 // With several ranks each has a trainer, and all make the same calls. runtime::Microbatch i dp + d of a step is the
 // i-th of data replica d; every rank moves its data position over all of them, so the position belongs to no
@@ -31,6 +32,7 @@ struct RunState {
   int64_t step = 0;  // steps done, refused ones included
   data::MixturePosition data;
   int64_t refused_total = 0, refused_in_row = 0;
+  double update_norm = 0;  // of the gradients of the last update, for optimizer.clip_by = "previous"
 };
 
 struct StepOutcome {
@@ -124,6 +126,8 @@ class Trainer {
   void read_results(interpret::Executor& executor, report::StepRecord& record);
   // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.
   std::string past_budget();
+  // Throws where a refused step may have moved weights.
+  void require_untouched(const report::StepRecord& record) const;
   // After a refused step: runs it once more and says what was wrong.
   void look_again(interpret::Executor& executor, StepOutcome& out);
   checkpoint::StateView scalars() const;

@@ -129,10 +129,28 @@ bool narrow(const config::Config& c) { return c.model.dtype == "bfloat16"; }
 
 std::vector<Choice> gradient_choices(const config::Config& c, const Place&) {
   if (!narrow(c)) return {};
-  return {{"grads bf16",
-           {{"optimizer.grad_dtype", std::string("bfloat16")}},
-           Numbers::Rounded,
-           "2 bytes a parameter less; sums over microbatches are rounded once per microbatch"}};
+  std::vector<Choice> out;
+  if (config::num_moe_layers(c) > 0)
+    out.push_back({"expert grads bf16",
+                   {{"optimizer.groups.experts.grad_dtype", std::string("bfloat16")}},
+                   Numbers::Rounded,
+                   "2 bytes a parameter of the experts less; their sums over microbatches are rounded once "
+                   "per microbatch"});
+  out.push_back({"grads bf16",
+                 {{"optimizer.grad_dtype", std::string("bfloat16")}},
+                 Numbers::Rounded,
+                 "2 bytes a parameter less; sums over microbatches are rounded once per microbatch"});
+  return out;
+}
+
+// Where the norm that clips is known before the last gradient; what it asks besides, the program says.
+std::vector<Choice> update_choices(const config::Config& c, const Place&) {
+  if (c.optimizer.clip > 0 && c.optimizer.clip_by == "global") return {};
+  return {{"update at once",
+           {{"optimizer.update_at", std::string("backward")}},
+           Numbers::Same,
+           "weights move inside the backward, and each gradient is freed then; a gradient that is not finite "
+           "ends the run"}};
 }
 
 std::vector<Choice> moment_choices(const config::Config& c, const char* key, const char* shorthand,
@@ -155,7 +173,13 @@ const std::vector<FamilyRow>& family_table() {
        true,
        microbatch_choices},
       {"loss chunk", {"train.loss_chunk"}, {"train.loss_chunk"}, false, true, loss_choices},
-      {"gradients", {"optimizer.grad_dtype"}, {"optimizer.grad_dtype"}, false, false, gradient_choices},
+      {"gradients",
+       {"optimizer.grad_dtype", "optimizer.groups.experts.grad_dtype"},
+       {"optimizer.grad_dtype", "optimizer.groups.experts.grad_dtype"},
+       false,
+       false,
+       gradient_choices},
+      {"update", {"optimizer.update_at"}, {"optimizer.update_at"}, false, false, update_choices},
       {"first moment",
        {"optimizer.moment1_dtype", "optimizer.moment_dtype"},
        {"optimizer.moment1_dtype", "optimizer.moment_dtype"},

@@ -50,7 +50,7 @@ std::vector<int32_t> pieces_of(const config::Config& c, const model::Mesh& layou
 }
 
 void write_batch(interpret::Executor& executor, const config::Config& c, const model::Mesh& mesh,
-                 const runtime::RankPlace& place, const Batch& batch, int64_t step) {
+                 const runtime::RankPlace& place, const Batch& batch, int64_t step, double previous_norm) {
   const runtime::InputRows rows(c, mesh, place);
   for (int64_t i = 0; i < c.train.num_microbatches / mesh.dp; ++i)
     rows.write(executor, i, batch.microbatches[size_t(i * mesh.dp + place.at(program::Group::Data))]);
@@ -60,7 +60,7 @@ void write_batch(interpret::Executor& executor, const config::Config& c, const m
   counts.documents = batch.documents;
   runtime::write_norm(executor, counts, c.train.num_microbatches);
   runtime::write_rng(executor, c.train.seed, step);
-  runtime::write_hyper(executor, train::learning_rate(c, step), step);
+  runtime::write_hyper(executor, train::learning_rate(c, step), step, previous_norm);
 }
 
 }  // namespace pleat::verify

@@ -16,9 +16,10 @@ struct Batch {
 // (config, seed, step).
 Batch random_batch(const config::Config& config, uint64_t seed, int64_t step);
 
-// Writes the inputs of the microbatches of this rank's data replica (every dp-th) and the step's numbers.
+// Writes the inputs of the microbatches of this rank's data replica (every dp-th) and the step's numbers;
+// previous_norm as in runtime/step_inputs.h.
 void write_batch(interpret::Executor& executor, const config::Config& config, const model::Mesh& mesh,
-                 const runtime::RankPlace& place, const Batch& batch, int64_t step);
+                 const runtime::RankPlace& place, const Batch& batch, int64_t step, double previous_norm);
 
 // For a one-rank program with mesh.pieces: which rank of `layout` owns each natural row of a microbatch.
 std::vector<int32_t> pieces_of(const config::Config& config, const model::Mesh& layout);

@@ -184,6 +184,7 @@ class Rank {
     out.rerun = now_ == programs_.rerun();
     out.loss = loss[0] / std::max(loss[1], 1.0);
     out.norm = scale[0];
+    if (out.committed) update_norm_ = out.norm;
     out.clip = scale[1];
     for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
       collect_rows(out, layer);
@@ -257,7 +258,7 @@ class Rank {
   }
 
   void run(const Batch& batch, int64_t step) {
-    write_batch(*now_, config_, setup_.mesh, setup_.place, batch, step);
+    write_batch(*now_, config_, setup_.mesh, setup_.place, batch, step, update_norm_);
     for (int64_t i = 0; i < config_.train.num_microbatches && setup_.mesh.pieces > 1; ++i)
       std::copy(piece_.begin(), piece_.end(), now_->at(program::step::piece, i).begin());
     each_routing([&](const std::string& name, int32_t* to, int64_t row, int64_t t, int64_t k) {
@@ -424,6 +425,7 @@ class Rank {
   runtime::Programs programs_;
   interpret::Executor* now_ = &programs_.train();
   std::vector<int32_t> piece_;
+  double update_norm_ = 0;  // of the gradients of the last update
   const Routing* replay_ = nullptr;
 };
 

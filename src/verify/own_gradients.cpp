@@ -7,6 +7,7 @@
 #include "model/parameters.h"
 #include "model/state.h"
 #include "train/learning_rate.h"
+#include "verify/clip_factor.h"
 #include "verify/compare.h"
 #include "verify/noise.h"
 #include "verify/rounding_bound.h"
@@ -58,7 +59,8 @@ OwnResults from_own_gradients(const config::Config& c, const LayoutRun& run) {
     const double bound = 2 * elements * 0x1p-53;
     const std::string what = "step " + std::to_string(s + 1);
     take(out.norm, std::abs(step.norm / norm - 1), bound, what);
-    const double want = clip > 0 && step.norm > clip ? clip / step.norm : 1;
+    const bool whole = c.optimizer.clip_by == "global";
+    const double want = whole && clip > 0 && step.norm > clip ? clip / step.norm : 1;
     take(out.clip, std::abs(step.clip / want - 1), 0x1p-50, what);
   }
   const std::vector<model::Parameter> table = model::make_parameters(c);
@@ -80,9 +82,10 @@ OwnResults from_own_gradients(const config::Config& c, const LayoutRun& run) {
       const double at = static_cast<double>(s) + 1, rate = lr / (1 - std::pow(beta1, at)),
                    root = 1 / std::sqrt(1 - std::pow(beta2, at));
       const Tensor& g = step.gradients.at(name);
+      const double factor = clip_factor(c, run, s, name);
       double moved = 0;
       for (size_t i = 0; i < w.size(); ++i) {
-        const double scaled = step.clip * g[i];
+        const double scaled = factor * g[i];
         m[i] = beta1 * m[i] + (1 - beta1) * scaled;
         v[i] = beta2 * v[i] + (1 - beta2) * scaled * scaled;
         const double by = rate * m[i] / (std::sqrt(v[i]) * root + eps);

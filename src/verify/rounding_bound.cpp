@@ -11,6 +11,7 @@
 #include "model/state.h"
 #include "tensor/block_codes.h"
 #include "train/learning_rate.h"
+#include "verify/clip_factor.h"
 #include "verify/compare.h"
 
 namespace pleat::verify {
@@ -59,6 +60,10 @@ class AdamBound {
       : config_(c), rounding_(rounding), states_(std::move(states)), a_(a), b_(b), name_(name) {
     for (const model::StateSlot& s : states_)
       if (s.coding != model::Coding::None) coded_ = true;
+    for (size_t s = 0; s < a.steps.size(); ++s) {
+      factor_a_.push_back(clip_factor(c, a, s, name));
+      factor_b_.push_back(clip_factor(c, b, s, name));
+    }
   }
 
   // After steps 0 .. last, element i.
@@ -114,7 +119,7 @@ class AdamBound {
     return largest(i, i + 1, a_) < kFarBelow * largest(begin, end, a_);
   }
   double gradient(const LayoutRun& run, size_t step, size_t i) const {
-    return run.steps[step].clip * run.steps[step].gradients.at(name_)[i];
+    return (&run == &a_ ? factor_a_ : factor_b_)[step] * run.steps[step].gradients.at(name_)[i];
   }
   static double share(double beta, size_t age, double t) {
     return (1 - beta) * std::pow(beta, double(age)) / (1 - std::pow(beta, t));
@@ -124,6 +129,7 @@ class AdamBound {
   const std::vector<model::StateSlot> states_;
   bool coded_ = false;
   const LayoutRun &a_, &b_;
+  std::vector<double> factor_a_, factor_b_;  // by which the gradient of a step was scaled
   const std::string& name_;
 };
 

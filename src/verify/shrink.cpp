@@ -88,6 +88,8 @@ void set_precision(config::Config& c, SmallCopy copy) {
     // Everything is float64. What these keys asked for is not compared, and is said to be gone.
     const config::OptimizerConfig defaults;
     c.optimizer.grad_dtype = defaults.grad_dtype;
+    for (auto& [name, group] : c.optimizer.groups)
+      group.grad_dtype = config::OptimizerConfig::GroupConfig().grad_dtype;
     c.optimizer.moment_dtype = defaults.moment_dtype;
     c.optimizer.moment1_dtype = defaults.moment1_dtype;
     c.optimizer.moment2_dtype = defaults.moment2_dtype;
@@ -142,6 +144,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
   c.train.loss_chunk = 7;
   c.train.steps = std::max<int64_t>(c.train.steps, 3);
   c.optimizer.warmup_steps = 0;
+  c.optimizer.update_at = config::OptimizerConfig().update_at;  // a matter of one rank
   c.optimizer.clip = std::min(c.optimizer.clip > 0 ? c.optimizer.clip : 1.0, 0.3);
   c.optimizer.lr = 1e-3;
   c.recompute.layers = "all";

@@ -102,13 +102,16 @@ TEST(CudaStep, Float32AgreesWithTheCpu) {
 TEST(CudaStep, Bfloat16FollowsTheCpu) {
   PLEAT_NEEDS_GPU();
   for (const char* what : kModels)
-    for (const char* grad : {"float32", "bfloat16"}) {
+    for (const char* grad : {"float32", "bfloat16", "bfloat16 of experts"}) {
       SCOPED_TRACE(std::string(what) + ", gradients " + grad);
       // Slowly enough that rounding is not amplified: at a high rate two runs of any precision part.
       config::Config wide = small_model(what);
       wide.optimizer.lr = 1e-3;
       config::Config narrow = wide;
-      narrow.optimizer.grad_dtype = grad;
+      if (std::string_view(grad) == "bfloat16 of experts")
+        narrow.optimizer.groups["experts"].grad_dtype = "bfloat16";
+      else
+        narrow.optimizer.grad_dtype = grad;
       const Trained cpu = train(on(wide, "cpu", "float32"), 30);
       const Trained gpu = train(on(narrow, "cuda", "bfloat16"), 30);
       EXPECT_NEAR(gpu.losses[0], cpu.losses[0], 5e-3 * cpu.losses[0]);
@@ -133,6 +136,22 @@ TEST(CudaStep, GraphAndStagesAndRepetitionGiveTheSameBits) {
       EXPECT_EQ(graph.losses, again.losses);
       EXPECT_EQ(graph.state, eager.state);
       EXPECT_EQ(graph.state, again.state);
+    }
+}
+
+TEST(CudaStep, WeightsThatMoveInTheBackwardHaveTheSameBits) {
+  PLEAT_NEEDS_GPU();
+  for (const char* what : kModels)
+    for (const char* type : {"float32", "bfloat16"}) {
+      SCOPED_TRACE(std::string(what) + " " + type);
+      config::Config end = small_model(what);
+      end.train.num_microbatches = 1;
+      end.optimizer.clip_by = "tensor";
+      config::Config early = end;
+      early.optimizer.update_at = "backward";
+      const Trained a = train(on(end, "cuda", type), 10), b = train(on(early, "cuda", type), 10);
+      EXPECT_EQ(a.losses, b.losses);
+      EXPECT_EQ(a.state, b.state);
     }
 }
 

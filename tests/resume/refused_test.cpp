@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/error.h"
 #include "base/posix_vfs.h"
 #include "checkpoint/save.h"
 #include "report/jsonl_log.h"
@@ -64,6 +65,24 @@ TEST_F(Refused, ScaleOfTheLoss) {
   EXPECT_TRUE(trainer.step().committed);
   EXPECT_EQ(trainer.run_state().refused_in_row, 0);
   EXPECT_EQ(trainer.run_state().refused_total, 1);
+}
+
+// A gradient that is not finite, under a loss that is: other weights may have moved by then.
+TEST_F(Refused, AStepThatMovesWeightsEarlyThrows) {
+  Trainer trainer(resolved_config(folder_, 10,
+                                  {"train.num_microbatches=1", "optimizer.clip_by=tensor",
+                                   "optimizer.update_at=backward"}),
+                  {}, faults_at({2}));
+  EXPECT_TRUE(trainer.step().committed);
+  try {
+    trainer.step();
+    FAIL() << "the step was taken";
+  } catch (const base::Error& error) {
+    EXPECT_EQ(error.code(), base::ExitCode::Numerical);
+    EXPECT_TRUE(says(error.what(), {"step 2", "needed is a finite one", "optimizer.update_at"}))
+        << error.what();
+  }
+  EXPECT_EQ(trainer.run_state().step, 1);
 }
 
 TEST_F(Refused, WeightOfOneLayer) {

@@ -5,7 +5,9 @@
 
 #include <cstring>
 #include <filesystem>
+#include <limits>
 
+#include "base/error.h"
 #include "base/posix_vfs.h"
 #include "checkpoint/load.h"
 #include "checkpoint/save.h"
@@ -77,6 +79,39 @@ TEST_F(Resume, MomentsInFormatsOfTheirOwn) {
   EXPECT_NE(ends[0], ends[1]);
   EXPECT_NE(ends[0], ends[2]);
   EXPECT_NE(ends[1], ends[2]);
+}
+
+// The step behind the stop is scaled by the norm of the last committed one, which is not the last step: that is refused.
+TEST_F(Resume, TheNormThatClipsTheNextStepGoesOn) {
+  const TrainerHooks hooks = faults_at({kSaved});
+  const std::vector<std::string> sets = {"optimizer.clip=0.1", "optimizer.clip_by=previous"};
+  Trainer undisturbed(resolved_config(folder_, kEnd, sets), {}, hooks);
+  const std::vector<std::string> expected = digests(undisturbed, kEnd);
+  Trainer first(resolved_config(folder_, kEnd, sets), {}, hooks);
+  digests(first, kSaved);
+  EXPECT_GT(first.run_state().update_norm, 0.1);
+  const auto rest_of = [&](const checkpoint::StateView& state) {
+    Trainer second(resolved_config(folder_, kEnd, sets), {}, hooks);
+    second.restore(saved(state));
+    return digests(second, kEnd - kSaved);
+  };
+  const std::vector<std::string> rest(expected.begin() + kSaved, expected.end());
+  EXPECT_EQ(rest_of(first.state()), rest);
+  checkpoint::StateView other = first.state();
+  other.reals.at("update_norm") *= 2;
+  EXPECT_NE(rest_of(other), rest);
+  for (const double value : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    other.reals.at("update_norm") = value;
+    EXPECT_THROW(rest_of(other), base::Error) << value;
+  }
+  // A run that clipped otherwise has none: its next step is not scaled.
+  Trainer global(resolved_config(folder_, kEnd, {"optimizer.clip=0.1"}));
+  digests(global, kSaved);
+  Trainer changed(resolved_config(folder_, kEnd, sets));
+  EXPECT_EQ(changed.restore(saved(global.state())),
+            std::vector<std::string>{"optimizer.clip_by: \"global\" -> \"previous\""});
+  EXPECT_EQ(changed.step().record.clip_scale, 1);
+  EXPECT_LT(changed.step().record.clip_scale, 1);
 }
 
 // A run that goes on with a moment in another format: the numbers are the saved ones, rounded where they must be.

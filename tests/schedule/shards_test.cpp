@@ -11,6 +11,7 @@
 #include "interpret/plan/plan.h"
 #include "interpret/simulate/simulate.h"
 #include "model/shard.h"
+#include "model/state.h"
 #include "program/shares.h"
 #include "schedule/ranks.h"
 #include "schedule/schedule_support.h"
@@ -41,6 +42,42 @@ bool sums(const Stage& s) {
 bool gathers(const Stage& s) {
   return s.op == Op::weight_pack || s.op == Op::weight_gather || s.op == Op::bucket_gather ||
          s.op == Op::weight_unpack;
+}
+
+// The norms' gradients wide among narrow ones, those of experts narrow among wide ones: what is summed together is of
+// one format, and nothing is lost.
+TEST(Buckets, HoldGradientsOfOneFormat) {
+  const Words narrow = {"model.dtype=bfloat16", "device.kind=cuda"};
+  for (const Words& own : {Words{"optimizer.grad_dtype=bfloat16", "optimizer.groups.norm.grad_dtype=float32"},
+                           Words{"optimizer.groups.experts.grad_dtype=bfloat16"}}) {
+    Words sets = narrow;
+    sets.insert(sets.end(), own.begin(), own.end());
+    const config::Config c = make_config(sets);
+    const auto table = model::make_parameters(c);
+    const Program p = build(c, mesh_of(1, 4, 2, int64_t{1} << 30));
+    std::set<tensor::Dtype> seen;
+    size_t summed = 0;
+    for (const Stage& stage : p.stages) {
+      if (!sums(stage)) continue;
+      std::set<tensor::Dtype> here;
+      for (const Use& use : stage.uses) {
+        const Value& v = p.values[static_cast<size_t>(use.value)];
+        here.insert(v.dtype);
+        summed += v.name.ends_with(".grad");
+      }
+      EXPECT_EQ(here.size(), 1u) << stage_name(stage);
+      seen.insert(here.begin(), here.end());
+    }
+    EXPECT_EQ(seen, (std::set<tensor::Dtype>{tensor::Dtype::F32, tensor::Dtype::BF16}));
+    EXPECT_EQ(summed, table.size());
+    for (const model::Parameter& parameter : table) {
+      const bool experts = parameter.parameter_class == model::ParameterClass::Experts,
+                 norm = parameter.parameter_class == model::ParameterClass::Norm;
+      EXPECT_EQ(model::gradient_format(c, parameter) == tensor::Dtype::BF16,
+                own.size() == 2 ? !norm : experts)
+          << parameter.name;
+    }
+  }
 }
 
 TEST(Buckets, HoldEveryGradientOnceAndNoMoreThanTheyMay) {

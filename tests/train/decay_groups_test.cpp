@@ -10,12 +10,6 @@
 namespace pleat::train::testing {
 namespace {
 
-std::vector<double> numbers(const std::vector<std::byte>& bytes) {
-  std::vector<double> out(bytes.size() / sizeof(double));
-  std::memcpy(out.data(), bytes.data(), bytes.size());
-  return out;
-}
-
 double decay_by_the_rules(const config::OptimizerConfig& o, const model::Parameter& p) {
   using C = model::ParameterClass;
   if (p.is_bias)
@@ -45,8 +39,8 @@ double worst_difference(const config::Config& c, int& decayed_biases, int& kept_
       if (!p.tied_to.empty()) continue;
       const double decay = decay_by_the_rules(o, p);
       if (p.is_bias) ++(decay > 0 ? decayed_biases : kept_biases);
-      const std::vector<double> w = numbers(before.at(p.name)), now = numbers(after.at(p.name)),
-                                g = numbers(grads.at(p.name + ".grad"));
+      const std::vector<double> w = doubles_of(before.at(p.name)), now = doubles_of(after.at(p.name)),
+                                g = doubles_of(grads.at(p.name + ".grad"));
       m[p.name].resize(w.size()), v[p.name].resize(w.size());
       for (size_t i = 0; i < w.size(); ++i) {
         const double x = g[i] * scale;

@@ -156,12 +156,6 @@ std::pair<double, int64_t> loss_by_hand(const config::Config& c, interpret::Exec
   return {sum, counted};
 }
 
-runtime::ProgramChoice train_only() {
-  runtime::ProgramChoice choice;
-  choice.evaluate = false;
-  return choice;
-}
-
 std::unique_ptr<runtime::Programs> initialized(const config::Config& c) {
   auto programs = std::make_unique<runtime::Programs>(c, train_only());
   programs->initialize();

@@ -48,6 +48,12 @@ std::string digest(const Snapshot& s) {
   return sha.hex();
 }
 
+std::vector<double> doubles_of(const std::vector<std::byte>& bytes) {
+  std::vector<double> out(bytes.size() / sizeof(double));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
 void copy_state(const runtime::Programs& from, Runtime& to) {
   for (const checkpoint::TensorRef& t : from.tensors())
     std::memcpy(to.executor().data(t.name), t.bytes.data(), t.bytes.size());

@@ -25,6 +25,7 @@ runtime::ProgramChoice train_only();  // no program for evaluation
 using Snapshot = std::map<std::string, std::vector<std::byte>>;
 Snapshot snapshot(const runtime::Programs& programs);
 std::string digest(const Snapshot& snapshot);
+std::vector<double> doubles_of(const std::vector<std::byte>& bytes);  // of a float64 model
 
 using runtime::Runtime;
 

@@ -137,6 +137,22 @@ TEST(Precision, Float32) {
   }
 }
 
+// A class whose gradients are rounded once a microbatch: its noise grows, the layout stays inside it, and gradients of
+// others are as far from float64 as before.
+TEST(Precision, GradientsOfExpertsInBfloat16) {
+  const PreciseCase& layout = precise_case("EP2 x TP2");
+  config::Config c = precise_model(kGroupedQuery, layout.sets), alone = precise_model(kGroupedQuery);
+  for (config::Config* each : {&c, &alone}) each->optimizer.groups["experts"].grad_dtype = "bfloat16";
+  const OneRank one(alone, kBfloat16);
+  const PrecisionReport report = one.verify(
+      c, schedule::fitted_mesh(c, layout::Layout(layout::sizes_of(c, layout.ranks))), {}, Fault::None);
+  expect_inside(report);
+  const PrecisionReport wide = grouped_query().verify(layout);
+  EXPECT_GT(row_of(report, "gradients of experts").noise, 1.02 * row_of(wide, "gradients of experts").noise);
+  EXPECT_LT(row_of(report, "gradients of attention").noise,
+            1.02 * row_of(wide, "gradients of attention").noise);
+}
+
 // A pipeline only moves work: in bfloat16 as in float64 it changes no bit.
 TEST(Precision, APipelineChangesNothing) {
   const PrecisionReport report = grouped_query().verify(precise_case("PP2"));

@@ -142,11 +142,12 @@ TEST(Shrink, FormatsOfTheOptimizerThatFloat64DropsAreListed) {
       laid_out(1, {"optimizer.moment1_dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""});
   EXPECT_TRUE(lists(own, "optimizer.moment1_dtype"));
   EXPECT_TRUE(lists(own, "optimizer.moment2_dtype"));
-  const std::vector<std::string> narrow = {"model.dtype=\"bfloat16\"", "device.kind=\"cuda\"",
-                                           "optimizer.moment_dtype=\"bfloat16\"",
-                                           "optimizer.grad_dtype=\"bfloat16\""};
+  const std::vector<std::string> narrow = {
+      "model.dtype=\"bfloat16\"", "device.kind=\"cuda\"", "optimizer.moment_dtype=\"bfloat16\"",
+      "optimizer.grad_dtype=\"bfloat16\"", "optimizer.groups.norm.grad_dtype=\"float32\""};
   EXPECT_TRUE(lists(laid_out(1, narrow), "optimizer.moment_dtype"));
   EXPECT_TRUE(lists(laid_out(1, narrow), "optimizer.grad_dtype"));
+  EXPECT_TRUE(lists(laid_out(1, narrow), "optimizer.groups.norm.grad_dtype"));
   EXPECT_FALSE(lists(laid_out(1, {}), "optimizer.moment1_dtype"));
   // On the CPU by rounding they are kept.
   const Laid rounded = laid_out(1, narrow, SmallCopy::AskedOnCpu);

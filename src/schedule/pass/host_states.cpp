@@ -64,7 +64,7 @@ class States {
       }
     };
     for (size_t k = 0; k < buckets.size(); ++k) {
-      anchor_ = buckets[k].front().update;
+      anchor_ = buckets[k].back().update;  // where the gradients of all are there
       if (k == 0) come(0);
       if (k + 1 < buckets.size()) come(k + 1);
       for (Stage& update : updates[k]) edit_.insert_before(anchor_, update);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "interpret/check/check.h"
 #include "interpret/check/check_windows.h"
+#include "schedule/pass/early_update.h"
 #include "schedule/pass/freeze.h"
 #include "schedule/pass/fuse.h"
 #include "schedule/pass/host_copies.h"
@@ -83,6 +84,14 @@ const std::vector<Pass>& pass_table() {
          return c.device.kind == "cuda" && c.model.dtype == "bfloat16";
        },
        [](program::Program p, const config::Config&, program::Meeting) { return fuse(std::move(p)); }},
+      // Behind all that reads weights.
+      {"early_update", Promise::Exact,
+       [](const config::Config& c, const program::Program& p, program::Meeting) {
+         return c.optimizer.update_at == "backward" && has_backward(p);
+       },
+       [](program::Program p, const config::Config&, program::Meeting) {
+         return early_update(std::move(p));
+       }},
       // Behind all that says what a backward reads.
       {"offload", Promise::Exact,
        [](const config::Config& c, const program::Program& p, program::Meeting) {
