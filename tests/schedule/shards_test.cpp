@@ -47,7 +47,7 @@ bool gathers(const Stage& s) {
 // The norms' gradients wide among narrow ones, those of experts narrow among wide ones: what is summed together is of
 // one format, and nothing is lost.
 TEST(Buckets, HoldGradientsOfOneFormat) {
-  const Words narrow = {"model.dtype=bfloat16", "device.kind=cuda"};
+  const Words narrow = {"model.dtype=bfloat16", "device.kind=cuda", "train.num_microbatches=4"};
   for (const Words& own : {Words{"optimizer.grad_dtype=bfloat16", "optimizer.groups.norm.grad_dtype=float32"},
                            Words{"optimizer.groups.experts.grad_dtype=bfloat16"}}) {
     Words sets = narrow;

@@ -143,7 +143,7 @@ class EarlyUpdate {
   // Says of one tensor whether its gradient, the loss and the overflow are as they should be, and scales nothing.
   Stage own_clip(const Stage& update, ValueId parts) {
     const signature::clip::Update<Use> whole(edit_[whole_].uses);
-    const Value& weight = edit_.program().values[size_t(weight_of(update))];
+    const Value weight = edit_.program().values[size_t(weight_of(update))];  // a copy: values are added
     const auto add = [&](ValueId like, const char* what) {
       Value v = edit_.program().values[size_t(like)];
       v.name = weight.name + what, v.layer = weight.layer;
