@@ -16,6 +16,7 @@
 #include "memory_argument.h"
 #include "memory_fit_json.h"
 #include "model/overflow.h"
+#include "program/repeat.h"
 #include "program/turns.h"
 #include "report/format.h"
 #include "report/run_data.h"
@@ -150,8 +151,10 @@ std::unique_ptr<Simulated> simulated(const SimulateArguments& a) {
     s.memory.push_back(train::stage_memory(s.ground.machine.kind, s.ranks.mesh, s.ranks.programs[i], plan));
   }
   s.plan_s = watch.lap();
-  s.step = std::make_unique<schedule::SimulatedStep>(s.config, s.ranks, s.ground,
-                                                     load_of(a, s.config, s.ranks.mesh), &network);
+  const bool repeats = std::any_of(s.ranks.programs.begin(), s.ranks.programs.end(), program::has_repeat);
+  s.ranks = schedule::written_out(std::move(s.ranks));
+  s.step = std::make_unique<schedule::SimulatedStep>(
+      s.config, s.ranks, s.ground, load_of(a, s.config, s.ranks.mesh), repeats ? nullptr : &network);
   s.times = s.step->run();
   s.sources = s.step->pricer().sources();
   s.simulate_s = watch.lap();

@@ -40,6 +40,7 @@ void make_short(Config& c, int64_t dp) {
   if (c.model.moe_layer_freq.size() > 1) c.model.moe_layer_freq.resize(static_cast<size_t>(layers));
   // The first gradient of a step is written, the others are added.
   c.train.num_microbatches = std::min(c.train.num_microbatches, 2 * dp);
+  if (c.train.order == "loop") c.train.order = "1f1b";
   c.parallel.pp = c.parallel.vpp = 1;
   c.parallel.pipeline_layout.clear();
 }

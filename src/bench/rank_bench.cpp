@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "comm/mirror/mirror_world.h"
 #include "cost/stage_work.h"
+#include "program/repeat.h"
 #include "program/step_values.h"
 #include "runtime/input_rows.h"
 #include "runtime/programs.h"
@@ -46,7 +47,7 @@ runtime::Microbatch random_rows(const config::Config& c, int64_t step, int64_t m
 void write_step(interpret::Executor& executor, const config::Config& c, const runtime::RankSetup& setup,
                 int64_t step) {
   const runtime::InputRows rows(c, setup.mesh, setup.place);
-  for (int64_t mb = 0; mb < setup.num_microbatches(c); ++mb)
+  for (int64_t mb = 0; mb < setup.num_microbatches(c) && executor.has(program::step::tokens, mb); ++mb)
     rows.write(executor, mb, random_rows(c, step, mb));
   const int64_t n = c.train.num_microbatches * c.train.micro_batch;
   runtime::write_norm(executor, {n * c.train.seq_len, n * (c.train.seq_len - 1), n * c.train.seq_len, n},
@@ -68,6 +69,7 @@ int rank_of_stage(const config::Config& config, int64_t ranks, int64_t pipeline_
 
 StageTimes::StageTimes(const program::Program& program) : of_stage_(program.stages.size(), -1) {
   std::map<cost::StageKey, int32_t> slots;
+  const program::StageRange repeated = program::repeated(program);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const program::Stage& stage = program.stages[s];
     if (!cost::has_cost_key(stage)) continue;
@@ -76,7 +78,8 @@ StageTimes::StageTimes(const program::Program& program) : of_stage_(program.stag
     if (is_new)
       times_.push_back({std::move(key), cost::stage_work(program, stage, cost::RoutedRows::Balanced), 0, {}});
     of_stage_[s] = at->second;
-    ++times_[static_cast<size_t>(at->second)].stages;
+    times_[static_cast<size_t>(at->second)].stages +=
+        program::passes_of(program, repeated, static_cast<program::StageId>(s));
   }
 }
 

@@ -145,10 +145,11 @@ struct TrainConfig {
   int64_t num_microbatches = 1;  // microbatches per optimizer step
   int64_t seq_len = 128;
   int64_t seed = 1234;
-  std::string order = "1f1b";  // 1f1b | gpipe (all forwards before the backwards)
-  int64_t eval_every = 0;      // 0: only after the last step, when there is validation data
-  int64_t eval_batches = 4;    // microbatches per evaluation
-  int64_t loss_chunk = 0;      // rows of logits in memory at once; 0: chosen by resolve()
+  std::string order =
+      "1f1b";  // 1f1b | gpipe (all forwards before the backwards) | loop (1f1b, written down as a loop)
+  int64_t eval_every = 0;    // 0: only after the last step, when there is validation data
+  int64_t eval_batches = 4;  // microbatches per evaluation
+  int64_t loss_chunk = 0;    // rows of logits in memory at once; 0: chosen by resolve()
   int64_t max_refused_steps = 3;
   double mtp_loss_factor = 0.1;  // weight of the mean over the losses of multi-token prediction
 

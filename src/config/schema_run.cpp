@@ -54,8 +54,11 @@ void add_train_keys(std::vector<Key>& keys) {
   keys.push_back(
       key("order", &T::order,
           "Order of microbatches. 1f1b: the backward of each follows its forward. gpipe: all forwards "
-          "before the backwards, which keeps every microbatch's activations.")
-          .one_of({"1f1b", "gpipe"})
+          "before the backwards, which keeps every microbatch's activations. loop: the order and the bits of "
+          "1f1b, but the program holds three microbatches of a rank, the first, one that is repeated, and "
+          "the last: a step of very many takes no longer to plan, and no more memory. Lanes meet between "
+          "microbatches.")
+          .one_of({"1f1b", "gpipe", "loop"})
           .see({"train.num_microbatches", "moe.global_aux_form"}));
   keys.push_back(
       key("eval_every", &T::eval_every,

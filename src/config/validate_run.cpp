@@ -56,6 +56,21 @@ void check_sizes(const Config& c) {
                c.log.timeline_step, c.train.steps);
 }
 
+void check_order(const Config& c) {
+  if (c.train.order != "loop") return;
+  if (c.model.num_mtp_layers > 0)
+    base::fail(
+        "train.order = \"loop\" repeats a microbatch, and model.num_mtp_layers = {} shifts the labels of all "
+        "of them "
+        "at the start of a step; needed is train.order = \"1f1b\", or no such layers",
+        c.model.num_mtp_layers);
+  if (c.device.kind == "cuda")
+    base::fail(
+        "train.order = \"loop\" needs device.kind = \"cpu\" (now \"cuda\"): a GPU runs a step as one graph; "
+        "set "
+        "\"1f1b\"");
+}
+
 void check_data(const Config& c) {
   const auto is_text = [](const std::string& path) { return base::names_text(path); };
   const DataConfig& d = c.data;
@@ -182,6 +197,7 @@ void check_precision(const Config& c) {
 
 void validate_run(const Config& c) {
   check_schedule(c);
+  check_order(c);
   check_sizes(c);
   check_data(c);
   check_recompute(c);

@@ -1,6 +1,7 @@
 #include "cost/flops.h"
 
 #include "cost/stage_work.h"
+#include "program/repeat.h"
 
 namespace pleat::cost {
 
@@ -14,7 +15,10 @@ double stage_flops(const program::Program& program, const program::Stage& stage)
 
 double hardware_flops(const program::Program& program) {
   double sum = 0;
-  for (const program::Stage& stage : program.stages) sum += stage_flops(program, stage);
+  const program::StageRange repeated = program::repeated(program);
+  for (program::StageId s = 0; s < static_cast<program::StageId>(program.stages.size()); ++s)
+    sum += stage_flops(program, program.stages[static_cast<size_t>(s)]) *
+           static_cast<double>(program::passes_of(program, repeated, s));
   return sum;
 }
 

@@ -178,6 +178,18 @@ void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
   if (m.pp > 1 && c.train.order == "gpipe")
     f.add("train.order", "a pipeline runs 1F1B: train.order = \"gpipe\" needs parallel.pp = 1");
   const int64_t own = c.train.num_microbatches / m.dp;
+  if (m.pp > 1 && c.train.order == "loop")
+    f.add("train.order",
+          "train.order = \"loop\" needs parallel.pp = 1: microbatches of a pipeline lie over each other, and "
+          "none "
+          "stands alone to be repeated");
+  if (m.pp == 1 && c.train.order == "loop" && own < 4)
+    f.add("train.order",
+          fmt::format(
+              "train.order = \"loop\" has no effect: it repeats what lies between the first and the last "
+              "microbatch of a replica, and {} of train.num_microbatches / {} replicas are {}, needed 4 or "
+              "more; remove it, or set \"1f1b\"",
+              c.train.num_microbatches, m.dp, own));
   if (m.vpp > 1 && m.pp > 1 && (own < m.pp || own % m.pp != 0))
     f.add("microbatches of an interleaved pipeline",
           fmt::format(

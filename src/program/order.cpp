@@ -2,12 +2,43 @@
 
 #include <algorithm>
 
+#include "program/repeat.h"
+
 namespace pleat::program {
 namespace {
 
 struct Touch {
   StageId stage;
   int64_t begin, end;  // bytes of the root value
+};
+
+// Where stages that are repeated begin and end, every lane waits for all that stands before.
+class Gates {
+ public:
+  explicit Gates(const Program& program) : program_(program), range_(repeated(program)) {
+    if (has_repeat(program)) last_.assign(program.lanes.size(), -1);
+  }
+  void pass(StageId s, std::vector<StageId>& waits) {
+    if (last_.empty()) return;
+    if (s == range_.first || s == range_.end) {
+      before_.clear();
+      for (const StageId last : last_)
+        if (last >= 0) before_.push_back(last);
+      waiting_.assign(last_.size(), 1);
+    }
+    const size_t lane = static_cast<size_t>(program_.stages[static_cast<size_t>(s)].lane);
+    if (!waiting_.empty() && waiting_[lane]) {
+      waits.insert(waits.end(), before_.begin(), before_.end());
+      waiting_[lane] = 0;
+    }
+    last_[lane] = s;
+  }
+
+ private:
+  const Program& program_;
+  const StageRange range_;
+  std::vector<StageId> last_, before_;  // the last stage of each lane: so far, and before the gate
+  std::vector<char> waiting_;           // lanes that have not passed the gate
 };
 
 }  // namespace
@@ -23,10 +54,12 @@ EdgeList edge_list(const Program& program) {
   out.begin_.reserve(program.stages.size() + 1);
   out.from_.reserve(program.stages.size() * 4);
   std::vector<StageId> mine;
+  Gates gates(program);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const StageId id = static_cast<StageId>(s);
     const Stage& stage = program.stages[s];
     mine.assign(stage.after.begin(), stage.after.end());
+    gates.pass(id, mine);
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue) continue;
       const Value& value = program.values[static_cast<size_t>(use.value)];

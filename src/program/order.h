@@ -2,8 +2,8 @@
 //
 // Data edges come from the uses alone: a read after the write it sees, a write after the reads it would
 // destroy, updates of one value as a chain in program order. Views count by the bytes they cover. A stage may
-// declare more stages to wait for (Stage::after). Position in the list orders two stages only on the same
-// lane.
+// declare more stages to wait for (Stage::after), and all lanes meet where stages that are repeated begin and
+// end (program/repeat.h). Position in the list orders two stages only on the same lane.
 #pragma once
 
 #include <span>

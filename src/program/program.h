@@ -162,12 +162,20 @@ struct Lane {
   bool operator==(const Lane&) const = default;
 };
 
+// The stages of one microbatch that a step runs so many times (program/repeat.h).
+struct Repeat {
+  int32_t microbatch = -1;  // -1: none
+  int64_t times = 1;
+  bool operator==(const Repeat&) const = default;
+};
+
 struct Program {
   std::string name;
   std::vector<Lane> lanes;
   std::vector<AttrSet> attrs{AttrSet{}};
   std::vector<Value> values;
   std::vector<Stage> stages;
+  Repeat repeat;
 
   int32_t intern(AttrSet set);  // sorts, de-duplicates, returns the index
   bool operator==(const Program&) const = default;

@@ -20,7 +20,9 @@ void require_writable(const config::Config& config, const model::Mesh& mesh);
 
 // One optimizer step on one rank. order "1f1b": each microbatch forward, then backward, so that one
 // microbatch's activations are alive at a time. order "gpipe": all forwards, then the backwards in the same
-// order. `config` must be resolved.
+// order. "loop": the order of 1f1b, with three microbatches written down: the first, one that is repeated for all
+// between (program/repeat.h), and the last. `config` must be resolved.
+constexpr int kLoopMicrobatches = 3, kRepeated = 1;
 program::Program build_training_step(const config::Config& config, const std::vector<model::Parameter>& table,
                                      const BuildOptions& options = {});
 

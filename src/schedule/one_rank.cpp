@@ -10,14 +10,16 @@ namespace pleat::schedule {
 void require_writable(const config::Config& config, const model::Mesh& mesh) {
   // A layer has at least this many stages per microbatch, forward and backward.
   constexpr int64_t kFewestStages = 16;
-  const int64_t n = config.train.num_microbatches / mesh.dp;
+  const int64_t n =
+      config.train.order == "loop" ? kLoopMicrobatches : config.train.num_microbatches / mesh.dp;
   const int64_t layers = std::max<int64_t>(1, config::num_all_layers(config) / mesh.pp);
   const int64_t stages = base::checked_mul(base::checked_mul(n, layers, "stages"), kFewestStages, "stages");
   if (stages > program::kMaxStages)
     base::fail(
         "train.num_microbatches = {}: {} microbatches of {} layers on a rank are more than {} stages, and a "
-        "program holds at most {}; fewer microbatches with a larger train.micro_batch train on the same "
-        "tokens",
+        "program holds at most {}; train.order = \"loop\" writes down three of them, and fewer microbatches "
+        "with "
+        "a larger train.micro_batch train on the same tokens",
         config.train.num_microbatches, n, layers, stages, program::kMaxStages);
 }
 
@@ -27,7 +29,9 @@ program::Program build_training_step(const config::Config& config, const std::ve
   if (options.mesh.pp > 1) return build_pipeline_step(config, table, options);
   if (options.mesh.world() == 1) layout::require_one_rank(config);
   program::Builder builder("train");
-  const int n = static_cast<int>(config.train.num_microbatches / options.mesh.dp);
+  const int64_t all = config.train.num_microbatches / options.mesh.dp;
+  const bool loops = config.train.order == "loop";
+  const int n = static_cast<int>(loops ? kLoopMicrobatches : all);
   model::Decoder decoder = model::declare(
       config, table, builder, {model::Purpose::Train, n, options.routing, options.mesh, options.role});
   if (config.train.order == "gpipe") {
@@ -41,7 +45,9 @@ program::Program build_training_step(const config::Config& config, const std::ve
     }
   }
   model::update(decoder);
-  return builder.take();
+  program::Program program = builder.take();
+  if (loops) program.repeat = {kRepeated, all - (n - 1)};
+  return program;
 }
 
 program::Program build_evaluation(const config::Config& config, const std::vector<model::Parameter>& table,

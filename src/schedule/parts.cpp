@@ -18,6 +18,7 @@ std::vector<program::Program> parts_of_ranks(config::Config c) {
       mesh.dp * (mesh.vpp > 1   ? mesh.pp
                  : mesh.pp == 1 ? 1
                                 : std::min<int64_t>(2, c.train.num_microbatches / mesh.dp));
+  if (c.train.order == "loop") c.train.order = "1f1b";
   const std::vector<model::Parameter> table = model::make_parameters(c);
   std::vector<program::Program> parts;
   for (const model::Role& role : roles_of(c)) {

@@ -11,6 +11,7 @@
 #include "layout/nodes.h"
 #include "model/mesh_rules.h"
 #include "program/limits.h"
+#include "program/repeat.h"
 #include "schedule/build.h"
 
 namespace pleat::schedule {
@@ -176,6 +177,11 @@ RankPrograms ranks_as_built(const config::Config& config, int64_t num_ranks) {
   for (const model::Role& role : out.roles)
     out.programs.push_back(build_training_step(config, table, {model::RoutingUse::Choose, out.mesh, role}));
   return out;
+}
+
+RankPrograms written_out(RankPrograms ranks) {
+  for (program::Program& p : ranks.programs) p = program::unrolled(std::move(p));
+  return ranks;
 }
 
 program::Meeting meeting_of(const config::Config& config, int64_t num_ranks) {

@@ -29,6 +29,9 @@ struct RankPrograms {
   std::vector<model::Role> roles;
   std::vector<program::Program> programs;  // per pipeline rank
 };
+// With every pass over repeated stages written out (program/repeat.h), for who follows a step through time.
+RankPrograms written_out(RankPrograms ranks);
+
 // How the ranks of a run will meet that a launcher starts: with GPUs they are processes over NCCL, whose calls are
 // enqueued. Whoever plans, prints or simulates a run before there are ranks to ask (comm::Endpoint::meeting) asks here.
 // Threads that share one GPU meet on the host whatever this says.

@@ -5,6 +5,7 @@
 #include "base/counted.h"
 #include "base/error.h"
 #include "interpret/check/check.h"
+#include "program/repeat.h"
 
 namespace pleat::schedule {
 
@@ -22,13 +23,16 @@ interpret::NetworkReport require_runs_together(const interpret::Network& network
 }
 
 int host_waits_of(const RankPrograms& ranks) {
-  int most = 0;
-  for (const program::Program& p : ranks.programs)
-    most = std::max(
-        most, static_cast<int>(std::count_if(p.stages.begin(), p.stages.end(), [](const program::Stage& s) {
-          return class_of(s.op) == program::OpClass::Host;
-        })));
-  return most;
+  int64_t most = 0;
+  for (const program::Program& p : ranks.programs) {
+    const program::StageRange repeated = program::repeated(p);
+    int64_t waits = 0;
+    for (program::StageId s = 0; s < static_cast<program::StageId>(p.stages.size()); ++s)
+      if (class_of(p.stages[static_cast<size_t>(s)].op) == program::OpClass::Host)
+        waits += program::passes_of(p, repeated, s);
+    most = std::max(most, waits);
+  }
+  return static_cast<int>(most);
 }
 
 std::string meeting_text(const RankPrograms& ranks, program::Meeting meeting) {

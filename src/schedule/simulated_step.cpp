@@ -7,6 +7,7 @@
 #include "config/resolve.h"
 #include "cost/flops.h"
 #include "cost/measured_on.h"
+#include "program/repeat.h"
 #include "schedule/node_reach.h"
 #include "schedule/run_together.h"
 
@@ -107,14 +108,25 @@ Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs,
   return out;
 }
 
-SimulatedStep::SimulatedStep(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
+namespace {
+
+std::optional<RankPrograms> written_out_where_repeated(const RankPrograms& ranks) {
+  if (std::none_of(ranks.programs.begin(), ranks.programs.end(), program::has_repeat)) return {};
+  return written_out(ranks);
+}
+
+}  // namespace
+
+SimulatedStep::SimulatedStep(const config::Config& config, const RankPrograms& asked, const Ground& ground,
                              cost::RankLoad load, const interpret::Network* roles)
     : ground_(ground),
+      written_out_(written_out_where_repeated(asked)),
       table_(ground.costs ? cost::CostTable(ground.costs->entries) : cost::CostTable()),
-      pricer_(prices_of(config, ranks, ground, std::move(load), table_)) {
+      pricer_(prices_of(config, asked, ground, std::move(load), table_)) {
+  const RankPrograms& ranks = written_out_ ? *written_out_ : asked;
   const bool cpu = ground.machine.kind == cost::MachineKind::Cpu;
   if (!cpu) {
-    network_ = roles ? *roles : interpret::network_of_roles(ranks.programs);
+    network_ = roles && !written_out_ ? *roles : interpret::network_of_roles(ranks.programs);
     for (size_t i = 0; i < ranks.programs.size(); ++i) node_of_.push_back(i);
     if (pricer_.prices().graph)
       shared_.start_ns = static_cast<int64_t>(ground.machine.processor.graph_launch_us * 1e3);

@@ -34,6 +34,7 @@ Ground make_ground(cost::Machine machine, std::optional<cost::CostFile> costs = 
 class SimulatedStep {
  public:
   // `ranks` and `ground` outlive this. `config` must be resolved. `roles`: the network of these roles, where it is known.
+  // Stages that are repeated are simulated as written out; whoever reads spans against `ranks` hands that in.
   SimulatedStep(const config::Config& config, const RankPrograms& ranks, const Ground& ground,
                 cost::RankLoad load = {}, const interpret::Network* roles = nullptr);
   SimulatedStep(const SimulatedStep&) = delete;
@@ -50,6 +51,7 @@ class SimulatedStep {
 
  private:
   const Ground& ground_;
+  const std::optional<RankPrograms> written_out_;  // where stages are repeated
   cost::CostTable table_;
   cost::Pricer pricer_;
   interpret::Network network_;

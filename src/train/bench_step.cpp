@@ -101,7 +101,8 @@ void write_random_batch(interpret::Executor& executor, const config::Config& c, 
   const int64_t T = c.train.micro_batch * c.train.seq_len;
   const base::RandomStream random(static_cast<uint64_t>(c.train.seed), base::RandomUse::Test,
                                   static_cast<uint32_t>(step_number), 0);
-  for (int mb = 0; mb < c.train.num_microbatches; ++mb) {
+  // Those the program holds: passes over repeated stages take the same rows.
+  for (int mb = 0; mb < c.train.num_microbatches && executor.has(step::tokens, mb); ++mb) {
     const std::span<int32_t> tokens = executor.at(step::tokens, mb), labels = executor.at(step::labels, mb),
                              positions = executor.at(step::positions, mb),
                              doc_start = executor.at(step::doc_start, mb);

@@ -16,6 +16,7 @@
 #include "device/cpu/gemm_rate.h"
 #include "model/decoder.h"
 #include "model/overflow.h"
+#include "program/repeat.h"
 #include "train/crew_peers.h"
 #include "train/data_identity.h"
 #include "train/leader_work.h"
@@ -114,17 +115,39 @@ Trainer::Trainer(const config::Config& config, const runtime::ProgramChoice& cho
   sharded_.emplace(programs_, crew_);
 }
 
-void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition& position,
-                           runtime::BatchCounts& counts) {
+void Trainer::read_own(data::MixturePosition& position, runtime::BatchCounts& counts) {
   const Feed feed(train_data_, config_.train.micro_batch);
   const int64_t dp = crew_.setup().mesh.dp, mine = crew_.setup().place.at(program::Group::Data);
-  for (int64_t mb = 0; mb < config_.train.num_microbatches; ++mb) {
-    if (mb % dp != mine) {
+  for (int64_t replica = 0; replica < dp; ++replica)
+    if (replica == mine)
+      feed.read(position, microbatch_, counts);
+    else
       feed.skip(position);
-      continue;
-    }
-    feed.read(position, microbatch_, counts);
-    rows_.write(executor, mb / dp, microbatch_);
+}
+
+void Trainer::run(interpret::Executor& executor, interpret::RunOptions options) {
+  if (program::has_repeat(executor.program()))
+    options.before_pass = [this, &executor](int64_t) {
+      runtime::BatchCounts counted;  // they are in the step's counts already
+      read_own(repeated_from_, counted);
+      rows_.write(executor, executor.program().repeat.microbatch, microbatch_);
+    };
+  executor.run(options);
+}
+
+void Trainer::write_inputs(interpret::Executor& executor, data::MixturePosition& position,
+                           runtime::BatchCounts& counts) {
+  const program::Repeat& repeat = executor.program().repeat;
+  const int64_t own = crew_.setup().num_microbatches(config_);
+  for (int64_t mb = 0; mb < own; ++mb) {
+    if (mb == repeat.microbatch) repeated_from_ = position;
+    read_own(position, counts);
+    // Those between the first and the last pass are read for their counts; run() reads them again.
+    const int64_t behind = mb - (repeat.times - 1);
+    if (repeat.microbatch < 0 || mb < repeat.microbatch)
+      rows_.write(executor, mb, microbatch_);
+    else if (behind > repeat.microbatch)
+      rows_.write(executor, behind, microbatch_);
   }
   int64_t sums[] = {counts.tokens, counts.loss_tokens, counts.valid_tokens, counts.documents};
   if (!crew_.setup().leads_replica()) std::fill(std::begin(sums), std::end(sums), 0);
@@ -155,7 +178,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
   // memory on a GPU.
   const bool watch = crew_.alone() && !(options.timing && programs_.machine());
   if (watch) base::start_allocation_watch();
-  executor.run(options);
+  run(executor, options);
   if (watch) {
     allocations_ += base::stop_allocation_watch();
     if (steps_here_ < kFirstSteps) first_allocations_ = allocations_;
@@ -171,7 +194,7 @@ StepOutcome Trainer::step(const interpret::RunOptions& asked) {
     data::MixturePosition again = run_.data;
     runtime::BatchCounts ignored;
     write_inputs(*ran, again, ignored);
-    ran->run(options);
+    run(*ran, options);
   }
   out.committed = committed(*ran);
   read_results(*ran, out.record);
@@ -221,7 +244,7 @@ void Trainer::look_again(interpret::Executor& executor, StepOutcome& out) {
   interpret::RunOptions look;
   look.find_non_finite = true;
   look.go_on = !crew_.alone();
-  executor.run(look);
+  run(executor, look);
   const std::optional<interpret::NonFinite>& bad = executor.non_finite();
   // Ranks that only received a bad number come after those that computed one; then the earliest stage.
   constexpr int64_t kNone = std::numeric_limits<int64_t>::max();

@@ -123,6 +123,10 @@ class Trainer {
  private:
   void write_inputs(interpret::Executor& executor, data::MixturePosition& position,
                     runtime::BatchCounts& counts);
+  // The next microbatch of this rank's data replica into microbatch_; moves the position past those of all replicas.
+  void read_own(data::MixturePosition& position, runtime::BatchCounts& counts);
+  // Behind write_inputs; microbatches that are repeated stages are read as their passes come.
+  void run(interpret::Executor& executor, interpret::RunOptions options);
   void read_results(interpret::Executor& executor, report::StepRecord& record);
   // What the step that ran was refused for if it was past its token budget; else empty. Same on all ranks.
   std::string past_budget();
@@ -147,6 +151,7 @@ class Trainer {
   runtime::Programs programs_;
   runtime::InputRows rows_;
   runtime::Microbatch microbatch_;
+  data::MixturePosition repeated_from_;  // the next pass's
   std::optional<ShardedState> sharded_;
   RunState run_;
   double model_flops_ = 0, hardware_flops_ = 0, gemm_rate_ = 0;

@@ -141,6 +141,7 @@ Shrunk shrink(const config::Config& asked, const model::Mesh& mesh, SmallCopy co
   c.train.micro_batch = std::min<int64_t>(c.train.micro_batch, 2);
   const int64_t own = std::clamp<int64_t>(asked.train.num_microbatches / mesh.dp, 1, 4);
   c.train.num_microbatches = mesh.dp * (mesh.vpp > 1 ? std::max(own / mesh.pp, int64_t{1}) * mesh.pp : own);
+  if (c.train.order == "loop") c.train.order = "1f1b";  // the same stages, each looked at by itself
   c.train.loss_chunk = 7;
   c.train.steps = std::max<int64_t>(c.train.steps, 3);
   c.optimizer.warmup_steps = 0;

@@ -16,11 +16,13 @@ namespace {
 
 using program::StageId;
 
+constexpr program::StageRange kAll = {0, 1 << 30};
+
 // Stages 0 (compute) and 1 (side) are free of each other; all later ones need both.
 class LaneThreadsTest : public ::testing::Test {
  protected:
   void run(const std::function<void(StageId)>& stage, uint64_t seed = 0) {
-    lanes_.run(seed, stage, [&](const std::string& why) { told_ = why; });
+    lanes_.run(kAll, seed, stage, [&](const std::string& why) { told_ = why; });
   }
   const program::Program program_ = parse(kSmall);
   LaneThreads lanes_{program_};
@@ -74,9 +76,9 @@ TEST_F(LaneThreadsTest, AFailureEndsAllLanesAndTheNextRunIsWhole) {
 TEST_F(LaneThreadsTest, RunsAllocateNothingOnceTheThreadsAreThere) {
   const std::function<void(StageId)> nothing = [](StageId) {};
   const std::function<void(const std::string&)> failed = [](const std::string&) {};
-  lanes_.run(0, nothing, failed);
+  lanes_.run(kAll, 0, nothing, failed);
   base::start_allocation_watch();
-  for (int i = 0; i < 100; ++i) lanes_.run(0, nothing, failed);
+  for (int i = 0; i < 100; ++i) lanes_.run(kAll, 0, nothing, failed);
   const base::AllocationCount seen = base::stop_allocation_watch();
   if (seen.available) {
     EXPECT_EQ(seen.large, 0);

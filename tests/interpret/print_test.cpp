@@ -111,7 +111,7 @@ TEST(Parse, ErrorsNameTheLineAndWhatWasExpected) {
   EXPECT_EQ(line4("value y f32[2] weights step colour=red"),
             "program text line 4: needed space=, view= or rows=, got 'colour=red'");
   EXPECT_EQ(line4("forward copy"),
-            "program text line 4: needed program, lane, attrs, value or a phase, got 'forward'");
+            "program text line 4: needed program, lane, attrs, repeat, value or a phase, got 'forward'");
   EXPECT_EQ(line4("fwd mb0"), "program text line 4: needed an operation, got 'the end of the line'");
   EXPECT_EQ(line4("fwd mb99999999999 head @compute :"),
             "program text line 4: needed a number, got '99999999999'");

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "interpret/check/check_repeat.h"
 #include "program/message_calls.h"
+#include "program/repeat.h"
 #include "program/value_name.h"
 
 namespace pleat::interpret {
@@ -258,6 +260,7 @@ CheckReport check(const Program& program) {
     if (v.view_of == kNoValue && (v.life == Life::Input || v.life == Life::Persistent))
       written[i].add(0, num_bytes(v));
   }
+  const StageRange range = repeated(program);
   for (size_t s = 0; s < program.stages.size(); ++s) {
     const Stage& stage = program.stages[s];
     const auto name = [&] { return stage_name(stage); };
@@ -279,7 +282,8 @@ CheckReport check(const Program& program) {
     if (!values_exist) continue;
     check_arguments(program, stage, report);
     check_spaces(program, stage, report);
-    report.host_waits += class_of(stage.op) == OpClass::Host;
+    if (class_of(stage.op) == OpClass::Host)
+      report.host_waits += static_cast<int>(passes_of(program, range, static_cast<StageId>(s)));
     for (const Use& use : stage.uses) {
       if (use.value == kNoValue || use.access == Access::Write) continue;
       const Value& v = program.values[static_cast<size_t>(use.value)];
@@ -299,6 +303,7 @@ CheckReport check(const Program& program) {
     if (v.view_of == kNoValue && v.life == Life::Result && !written[i].covers(0, num_bytes(v)))
       report.faults.push_back(fmt::format("result '{}' is never fully written", v.name));
   }
+  if (report.ok()) check_repeat(program, report);
   return report;
 }
 

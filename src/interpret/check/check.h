@@ -18,7 +18,8 @@ struct CheckReport {
 
 // Argument lists fit ops.def; every byte read was written; only phase update writes persistent values and
 // nothing writes inputs; names are unique, and those of values say
-// their microbatch and layer; views lie inside what they view; declared waits are for earlier stages.
+// their microbatch and layer; views lie inside what they view; declared waits are for earlier stages; stages that are
+// repeated are microbatches of a longer program (check_repeat.h).
 CheckReport check(const program::Program& program);
 
 // For a device beside the host. Ranks that meet on the host: peers touch the arguments of an exchange as soon as

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <map>
 
+#include "program/repeat.h"
+
 namespace pleat::interpret {
 
 using namespace program;
@@ -106,6 +108,11 @@ CheckReport check_windows(const Program& program) {
   if (std::none_of(program.values.begin(), program.values.end(),
                    [](const Value& v) { return v.space == Space::Window; }))
     return report;
+  if (has_repeat(program) && program.repeat.times > 1) {  // two passes show what one meets of the one before
+    Program twice = program;
+    twice.repeat.times = 2;
+    return check_windows(unrolled(std::move(twice)));
+  }
   const Order order(program, edge_list(program));
   WindowWalk walk(program, order);
   const auto fault = [&](std::string text) { report.faults.push_back(std::move(text)); };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "interpret/plan/pack.h"
+#include "program/repeat.h"
 
 namespace pleat::interpret {
 
@@ -28,12 +29,43 @@ Lifetimes::Lifetimes(const Program& program, const Order& order)
     for (const Use& use : program.stages[s].uses) use_at(use.value);
     use_at(program.stages[s].scratch);
   }
+  keep_for_passes(program);
   for (size_t i = 0; i < lives_.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of != kNoValue) continue;
     lives_[i].from_start = v.life == Life::Input || v.life == Life::Persistent;
     lives_[i].to_end = v.life == Life::Result || v.life == Life::Persistent;
     lives_[i].used |= v.life != Life::Step;
+  }
+}
+
+// What a pass over repeated stages finds there, the next one needs too: it lives until the last pass is over.
+void Lifetimes::keep_for_passes(const Program& program) {
+  const StageRange range = repeated(program);
+  if (range.first == range.end) return;
+  std::vector<StageId> ends(static_cast<size_t>(num_lanes_), -1);  // of each lane among the repeated stages
+  for (StageId s = range.first; s < range.end; ++s)
+    ends[static_cast<size_t>(program.stages[static_cast<size_t>(s)].lane)] = s;
+  std::vector<char> inside(lives_.size(), 0);
+  for (StageId s = range.first; s < range.end; ++s)
+    for (const Use& use : program.stages[static_cast<size_t>(s)].uses)
+      if (use.value != kNoValue) inside[static_cast<size_t>(root_of(program, use.value))] = 1;
+  for (size_t i = 0; i < lives_.size(); ++i) {
+    const Value& v = program.values[i];
+    // The host writes it before every pass, whether a stage reads it or not.
+    inside[i] |= v.life == Life::Input && v.view_of == kNoValue && v.microbatch == program.repeat.microbatch;
+    if (!inside[i]) continue;
+    if (lives_[i].first_in_list < 0) lives_[i].first_in_list = range.first;
+    const bool comes_in = lives_[i].first_in_list < range.first || v.life == Life::Input;
+    if (!comes_in) continue;
+    lives_[i].last_in_list = std::max(lives_[i].last_in_list, range.end - 1);
+    for (int lane = 0; lane < num_lanes_; ++lane) {
+      const StageId end = ends[static_cast<size_t>(lane)];
+      const size_t here = at(i, lane);
+      if (end < 0) continue;
+      last_[here] = std::max(last_[here], end);
+      if (first_[here] < 0) first_[here] = end;
+    }
   }
 }
 

@@ -39,6 +39,7 @@ class Lifetimes {
   bool ordered(const program::Order& order, size_t a, size_t b) const;
 
  private:
+  void keep_for_passes(const program::Program& program);
   size_t at(size_t value, int lane) const {
     return value * static_cast<size_t>(num_lanes_) + static_cast<size_t>(lane);
   }

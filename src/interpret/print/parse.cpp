@@ -42,6 +42,9 @@ class Parser {
         program_.lanes.push_back({name, std::string(needed("a resource"))});
       } else if (first == "attrs") {
         attrs();
+      } else if (first == "repeat") {
+        program_.repeat.microbatch = number<int32_t>(needed("a microbatch"), "a microbatch");
+        program_.repeat.times = number<int64_t>(needed("a number of passes"), "a number of passes");
       } else if (first == "value") {
         value();
       } else {
@@ -160,7 +163,8 @@ class Parser {
 
   void stage(std::string_view phase) {
     Stage s;
-    if (!find_named(phase, Phase::Update, s.phase)) bad("program, lane, attrs, value or a phase", phase);
+    if (!find_named(phase, Phase::Update, s.phase))
+      bad("program, lane, attrs, repeat, value or a phase", phase);
     std::string_view w = needed("an operation");
     const auto tagged = [&](std::string_view prefix, auto& field) {
       if (w.size() <= prefix.size() || !w.starts_with(prefix)) return;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "program/repeat.h"
+
 namespace pleat::interpret {
 
 using namespace program;
@@ -58,6 +60,8 @@ std::string print(const Program& program) {
     for (const Attr& a : program.attrs[i]) out += fmt::format(" {}={}", a.key, a.number);
     out += '\n';
   }
+  if (has_repeat(program))
+    out += fmt::format("repeat {} {}\n", program.repeat.microbatch, program.repeat.times);
   for (const Value& v : program.values) print_value(program, v, out);
   for (const Stage& s : program.stages) print_stage(program, s, out);
   return out;

@@ -4,6 +4,7 @@
 //   program NAME
 //   lane NAME RESOURCE
 //   attrs N key=number ...                     (set 0 is empty and not printed)
+//   repeat MICROBATCH TIMES                    (program/repeat.h)
 //   value NAME dtype[dims] OWNER LIFE [space=SPACE] [view=NAME+BYTES] [rows=EXPECTED/MAXIMUM]
 //   PHASE [modelM] [mbM] [cC] [LL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] [after=STAGE]...
 //   [scratch=VALUE] : arg=VALUE ... -> arg[+]=VALUE ...

@@ -285,7 +285,7 @@ struct CudaExecutor::State {
   void run_lane_threads(uint64_t delay_seed, const AtStage& before, const AtStage& after) {
     if (!threads) threads.emplace(program);
     threads->run(
-        delay_seed,
+        {0, static_cast<StageId>(stages.size())}, delay_seed,
         [&](StageId s) {
           device::cuda::enter_device();
           run_stage(static_cast<size_t>(s), before, after);

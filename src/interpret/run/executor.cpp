@@ -12,6 +12,7 @@
 #include "interpret/run/lane_threads.h"
 #include "kernels/contract.h"
 #include "program/message_calls.h"
+#include "program/repeat.h"
 
 namespace pleat::interpret {
 
@@ -66,9 +67,13 @@ struct Executor::State {
   std::optional<NonFinite> bad;
 
   // Poison: uses left until a root is dead, and whether it was prepared for its first write.
-  std::vector<int> uses_left;
+  std::vector<int64_t> uses_left;
   std::vector<char> prepared;
-  std::vector<int> uses_total;
+  std::vector<int64_t> uses_total;  // of what is used in repeated stages alone: those of one pass
+
+  const StageRange repeated_stages;
+  std::vector<ValueId> of_a_pass;  // roots that are used in repeated stages alone
+  int64_t pass = 0;                // of the repeated stages, while they run
 
   LaneThreads lanes;
   std::mutex mutex;                                // of what lanes share here
@@ -78,7 +83,37 @@ struct Executor::State {
   HostMemory memory;
 
   State(const Program& p, const Plan& q, SpaceMemory m, const FindGroup& g)
-      : program(p), plan(q), spaces(m), lanes(p), groups(g) {}
+      : program(p), plan(q), spaces(m), repeated_stages(repeated(p)), lanes(p), groups(g) {
+    count_uses();
+    const int64_t more = has_repeat(p) ? p.repeat.times - 1 : 0;
+    timeline.spans.resize(p.stages.size() + static_cast<size_t>(more) * num_repeated());
+  }
+
+  size_t num_repeated() const { return static_cast<size_t>(repeated_stages.end - repeated_stages.first); }
+
+  void count_uses() {
+    uses_total.assign(program.values.size(), 0);
+    std::vector<char> outside(program.values.size(), 0), inside(program.values.size(), 0);
+    for (StageId s = 0; s < static_cast<StageId>(program.stages.size()); ++s)
+      for (const Use& use : program.stages[static_cast<size_t>(s)].uses) {
+        if (use.value == kNoValue) continue;
+        const size_t root = static_cast<size_t>(root_of(program, use.value));
+        uses_total[root] += passes_of(program, repeated_stages, s);
+        (repeated_stages.holds(s) ? inside : outside)[root] = 1;
+      }
+    for (size_t root = 0; root < uses_total.size(); ++root)
+      if (inside[root] && !outside[root]) {
+        uses_total[root] /= program.repeat.times;
+        of_a_pass.push_back(static_cast<ValueId>(root));
+      }
+  }
+
+  Span& span_of(StageId id) {
+    const size_t s = static_cast<size_t>(id);
+    if (pass == 0) return timeline.spans[s];
+    return timeline.spans[stages.size() + static_cast<size_t>(pass - 1) * num_repeated() + s -
+                          static_cast<size_t>(repeated_stages.first)];
+  }
 
   std::byte* address(ValueId v) const {
     const int64_t offset = plan.offset[static_cast<size_t>(v)];
@@ -204,7 +239,7 @@ struct Executor::State {
       throw base::Error(e.code(), fmt::format("{}: {}", stage_name(stage), e.what()));
     }
     if (paced) std::this_thread::sleep_for(std::chrono::nanoseconds(start + options.least_ns[s] - now_ns()));
-    if (options.timing) timeline.spans[s] = {id, start, now_ns()};
+    if (options.timing) span_of(id) = {id, start, now_ns()};
     if (options.find_non_finite) look_for_non_finite(id);
     if (options.poison) poison_after(stage);
   }
@@ -246,9 +281,32 @@ struct Executor::State {
       if (stage.collective.run) return stage.collective.group->abort(why);
   }
 
-  void run_in_order(const RunOptions& options) {
+  void run_range(StageRange range, const RunOptions& options) {
+    if (range.first == range.end) return;
+    if (lanes.num_lanes() <= 1 || !options.lanes_run()) return run_in_order(range, options);
+    lanes.run(
+        range, options.delay_seed, [&](StageId id) { run_stage(id, options); },
+        [&](const std::string& why) { abort(why); });
+  }
+
+  void run_repeated(const RunOptions& options) {
+    const auto stops = [&] { return bad && !options.go_on; };
+    const int64_t times = has_repeat(program) ? program.repeat.times : 0;
+    for (int64_t p = 0; p < times && !stops(); ++p) {
+      if (options.before_pass) options.before_pass(p);
+      if (options.poison)
+        for (const ValueId root : of_a_pass)
+          uses_left[static_cast<size_t>(root)] = uses_total[static_cast<size_t>(root)],
+          prepared[static_cast<size_t>(root)] = 0;
+      pass = p;
+      run_range(repeated_stages, options);
+    }
+    pass = 0;
+  }
+
+  void run_in_order(StageRange range, const RunOptions& options) {
     if (calls.empty()) calls = message_calls(program, edge_list(program));
-    for (StageId s = 0; s < static_cast<StageId>(stages.size());) {
+    for (StageId s = range.first; s < range.end;) {
       const StageId end = calls[static_cast<size_t>(s)].second;
       if (end > s + 1)
         run_together(s, end, options);
@@ -268,11 +326,6 @@ Executor::Executor(const Program& program, const Plan& plan, SpaceMemory memory,
   for (size_t s = 0; s < n; ++s) state_->bind(s, pool);
   for (size_t i = 0; i < program.values.size(); ++i)
     state_->names.emplace(program.values[i].name, static_cast<ValueId>(i));
-  state_->timeline.spans.resize(n);
-  state_->uses_total.assign(program.values.size(), 0);
-  for (const Stage& stage : program.stages)
-    for (const Use& use : stage.uses)
-      if (use.value != kNoValue) ++state_->uses_total[static_cast<size_t>(root_of(program, use.value))];
 }
 
 Executor::Executor() = default;
@@ -286,13 +339,10 @@ void Executor::run(const RunOptions& options) {
     s.uses_left = s.uses_total;
     s.prepared.assign(s.program.values.size(), 0);
   }
-  if (s.lanes.num_lanes() <= 1 || !options.lanes_run()) {
-    s.run_in_order(options);
-    return;
-  }
-  s.lanes.run(
-      options.delay_seed, [&](StageId id) { s.run_stage(id, options); },
-      [&](const std::string& why) { s.abort(why); });
+  s.run_range({0, s.repeated_stages.first}, options);
+  s.run_repeated(options);
+  if (!s.bad || options.go_on)
+    s.run_range({s.repeated_stages.end, static_cast<StageId>(s.stages.size())}, options);
 }
 
 void* Executor::data(ValueId value) const { return state_->address(value); }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,6 +36,9 @@ struct RunOptions {
   bool timing = false;
   // On the CPU, per stage: it lasts at least so long. A run at the pace of a simulation.
   std::span<const int64_t> least_ns = {};
+  // Of stages that are repeated (program/repeat.h): before every pass, from 0 on; writes that pass's inputs. None: all
+  // passes take what is there.
+  std::function<void(int64_t pass)> before_pass = {};
 
   bool lanes_run() const { return !in_order && !(find_non_finite && !go_on); }
 };
@@ -87,7 +91,9 @@ class Executor {
 
   // Of the last run, copies of inputs and results included; on a GPU by the device's clock.
   virtual double seconds() const;
-  virtual const Timeline& timeline() const;                    // of the last run with timing
+  // Of the last run with timing; a stage that is repeated has a span for every pass, the first in its own place and the
+  // others behind all stages.
+  virtual const Timeline& timeline() const;
   virtual const std::optional<NonFinite>& non_finite() const;  // of the last run with find_non_finite
   // Seconds a device was given to the last run, from its first to its last operation; 0 where that is not
   // known: on the CPU, and where stages were enqueued one by one.

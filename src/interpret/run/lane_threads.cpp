@@ -1,5 +1,6 @@
 #include "interpret/run/lane_threads.h"
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 
@@ -66,11 +67,18 @@ void LaneThreads::wait_for_work(size_t lane) {
   }
 }
 
-void LaneThreads::run(uint64_t delay_seed, const std::function<void(StageId)>& run_stage,
+size_t LaneThreads::position(const Lane& lane, StageId stage) {
+  const auto at = std::lower_bound(lane.stages.begin(), lane.stages.end(), stage,
+                                   [](const LaneStage& s, StageId id) { return s.id < id; });
+  return static_cast<size_t>(at - lane.stages.begin());
+}
+
+void LaneThreads::run(program::StageRange range, uint64_t delay_seed,
+                      const std::function<void(StageId)>& run_stage,
                       const std::function<void(const std::string& why)>& failed) {
-  const Work work{delay_seed, run_stage, failed};
+  const Work work{range, delay_seed, run_stage, failed};
   start();
-  for (const auto& lane : lanes_) lane->returned = 0;
+  for (const auto& lane : lanes_) lane->returned = static_cast<int64_t>(position(*lane, range.first));
   failure_ = nullptr;
   has_failed_ = false;
   work_ = &work;
@@ -107,7 +115,9 @@ bool LaneThreads::run_stages(size_t lane_idx) {
   Lane& lane = *lanes_[lane_idx];
   const base::RandomStream random(work_->delay_seed, base::RandomUse::Test, 0,
                                   static_cast<uint32_t>(lane_idx));
-  for (const LaneStage& stage : lane.stages) {
+  const size_t end = position(lane, work_->range.end);
+  for (size_t s = position(lane, work_->range.first); s < end; ++s) {
+    const LaneStage& stage = lane.stages[s];
     for (const Wait& wait : stage.waits) {
       std::atomic<int64_t>& returned = lanes_[wait.lane]->returned;
       for (int64_t now = returned; now < wait.count; now = returned) returned.wait(now);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "program/program.h"
+#include "program/repeat.h"
 
 namespace pleat::interpret {
 
@@ -26,11 +27,13 @@ class LaneThreads {
   // Lanes that have stages.
   int num_lanes() const { return static_cast<int>(lanes_.size()); }
 
-  // Calls run_stage once per stage: those of a lane one after the other, each when all stages it depends on
+  // Calls run_stage once per stage of the range: those of a lane one after the other, each when all stages it depends on
   // have returned; with random pauses before them drawn from delay_seed (0: none). The first error of a lane
   // ends the others at their next stage and is thrown when all have ended; `failed` is called with its text
-  // at once, since another lane may wait inside a call for a rank that waits for this lane.
-  void run(uint64_t delay_seed, const std::function<void(program::StageId)>& run_stage,
+  // at once, since another lane may wait inside a call for a rank that waits for this lane. What stands before the
+  // range counts as done.
+  void run(program::StageRange range, uint64_t delay_seed,
+           const std::function<void(program::StageId)>& run_stage,
            const std::function<void(const std::string& why)>& failed);
 
  private:
@@ -49,10 +52,13 @@ class LaneThreads {
     std::thread thread;  // none for the first
   };
   struct Work {
+    program::StageRange range;
     uint64_t delay_seed;
     const std::function<void(program::StageId)>& run_stage;
     const std::function<void(const std::string&)>& failed;
   };
+  // Position of the first stage of a lane that is not before `stage`.
+  static size_t position(const Lane& lane, program::StageId stage);
   void start();
   void wait_for_work(size_t lane);
   void run_lane(size_t lane);

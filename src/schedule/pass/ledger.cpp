@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "interpret/check/check.h"
+#include "program/repeat.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::schedule {
@@ -35,7 +36,12 @@ LedgerRow measure(std::string name, const config::Config& config, const RankProg
     out.at_peak[i] = space.live_peak_bytes, out.arena[i] = space.arena_bytes;
   }
   std::array<double, program::kNumGroups> sent{};
-  for (const Stage& s : p.stages) sent[static_cast<size_t>(s.group)] += cost::sent_bytes(ranks.mesh, p, s);
+  const program::StageRange repeated = program::repeated(p);
+  for (program::StageId s = 0; s < static_cast<program::StageId>(p.stages.size()); ++s) {
+    const Stage& stage = p.stages[static_cast<size_t>(s)];
+    sent[static_cast<size_t>(stage.group)] +=
+        cost::sent_bytes(ranks.mesh, p, stage) * static_cast<double>(program::passes_of(p, repeated, s));
+  }
   for (size_t i = 0; i < sent.size(); ++i) out.sent[i] = std::llround(sent[i]);
   out.step_ns = SimulatedStep(config, ranks, ground).run().step_ns;
   return out;
