@@ -197,9 +197,9 @@ int show(const DoctorArguments& a, const comm::World& world, const std::string& 
     out["groups"].push_back({{"name", group.name},
                              {"size", group.size},
                              {"over", gpu ? "NCCL" : carrier},
-                             {"same_ranks_as", group.also},
                              {"gpu_bytes", group.device_bytes},
                              {"operations", operations}});
+    if (!gpu) out["groups"].back()["same_ranks_as"] = group.also;  // said once, for both kinds of buffers
   }
   for (size_t r = 0; r < exchanges.gpus.size(); ++r) {
     const RankGpu& g = exchanges.gpus[r];

@@ -413,6 +413,15 @@ std::string Watchdog::rows(const std::optional<Stuck>& stuck) const {
   return text;
 }
 
+std::string Watchdog::own_calls() const {
+  std::string text;
+  for (const int rank : view_.own)
+    for (const FlightEntry& e : view_.flights[static_cast<size_t>(rank)]->entries())
+      if (e.state == FlightState::InFlight)
+        text += fmt::format("pleat: rank {} was in {}, {:.1f} s\n", rank, named(e), waited(e));
+  return text;
+}
+
 void Watchdog::report(const std::string& table) {
   if (options_.on_stall) {
     options_.on_stall(table);
@@ -432,7 +441,7 @@ void Watchdog::report(const std::string& table) {
     std::fflush(stderr);
   } else {
     // Another rank of this machine writes the table; this one says what it knows itself.
-    std::fputs(table.substr(0, table.find("  rank  ")).c_str(), stderr);
+    std::fputs((table.substr(0, table.find("  rank  ")) + own_calls()).c_str(), stderr);
     std::fflush(stderr);
     // Ending at once could take the machine's launcher, and with it the writer of the table, down too early.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -78,6 +78,7 @@ class Watchdog {
   std::string rows(const std::optional<Stuck>& stuck) const;
   // "" unless groups are being opened: then one line with who has not come.
   std::string not_come(const Stuck& stuck) const;
+  std::string own_calls() const;  // one line for each that is under way
   void report(const std::string& table);
 
   View view_;

@@ -12,8 +12,8 @@ namespace {
 
 // What the calls of a group on a lane connect.
 struct NcclUse {
-  bool ring = false, tree = false;
-  int64_t peers = 0;
+  int64_t neighbours = 0;  // of collectives: of this rank in rings and trees
+  int64_t peers = 0;       // of messages
 };
 
 void note_use(NcclUse& use, const Stage& stage, int64_t num_ranks) {
@@ -32,23 +32,26 @@ void note_use(NcclUse& use, const Stage& stage, int64_t num_ranks) {
       use.peers = std::max<int64_t>(use.peers, std::min<int64_t>(2, num_ranks - 1));
       break;
     case KernelKind::all_reduce:
-      use.ring = use.tree = true;
+      // A tree inside a node is a chain: it hears from both sides, of which the ring's is one.
+      use.neighbours = std::min<int64_t>(2, num_ranks - 1);
       break;
     default:
-      use.ring = true;
+      use.neighbours = std::max<int64_t>(use.neighbours, 1);
   }
 }
 
 int64_t rounded_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
 int64_t bytes_of(const NcclUse& use, const NcclSizes& s) {
-  const int64_t buffer = rounded_up(s.simple_bytes + s.ll_bytes + s.ll128_bytes, s.granule);
-  // A rank hears from one neighbour in a ring, from two in a tree.
-  const int64_t collective = s.collective_channels * ((use.ring ? 1 : 0) + (use.tree ? 2 : 0));
+  // What it receives into, and what its sender keeps for it.
+  const int64_t connection = rounded_up(s.simple_bytes + s.ll_bytes + s.ll128_bytes, s.granule) + s.granule;
   constexpr int64_t kPeersOfAChannel = 8;
   const int64_t turns = std::max<int64_t>(1, (use.peers + kPeersOfAChannel - 1) / kPeersOfAChannel);
   const int64_t of_a_peer = std::max<int64_t>(1, s.message_channels / turns);
-  return s.group_bytes + buffer * (collective + use.peers * of_a_peer);
+  const int64_t collectives = connection * s.collective_channels * use.neighbours,
+                messages = connection * of_a_peer * use.peers;
+  return s.group_bytes + static_cast<int64_t>(s.collectives_over_sum * static_cast<double>(collectives)) +
+         messages;
 }
 
 }  // namespace

@@ -1,9 +1,15 @@
 // How much memory of a GPU NCCL takes for the groups of a program: the line of the plan that is not ours to place.
 //
 // An estimate, by the library's own sizes. It makes a communicator per group and lane, and for each the connections that
-// its calls need, when they first need them: rings for gathers and scatters, rings and trees for sums, one connection per
-// peer for messages and all-to-alls. A connection has, on each of its channels, a receive buffer for each of the three
-// protocols. What a run has really taken is measured (summary.json, nccl_measured_bytes, beside nccl_planned_bytes).
+// its calls need, when they first need them: rings for gathers and scatters, rings and trees for sums, which share the
+// connections they have in common, and one connection per peer for messages and all-to-alls. A connection has, on each of
+// its channels, a receive buffer for each of the three protocols and what its sender keeps, one granule. What a run has
+// really taken is measured (summary.json, nccl_measured_bytes, beside nccl_planned_bytes).
+//
+// It rests on one measured point: four ranks that shared one GPU took 2.76 times what the connections of their
+// collectives add up to (docs/measurements.md, "One H200"); `collectives_over_sum` is that. Had they 64 channels, the
+// most the library makes, and not the 24 it says on a node of eight, that would be nearly all of it: where ranks have a
+// GPU each, expect from 1 to 2.76 times the sum. There were no messages in it, so that theirs are the sum alone.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +20,7 @@
 namespace pleat::cost {
 
 // Sizes and counts of NCCL 2.28 to 2.32 as its sources give them, with channels as the library reports them on a machine
-// of eight Hopper GPUs behind NVSwitch (NCCL_DEBUG=INFO: "24 coll channels, ... 32 p2p channels"). Not measured yet; who
-// measures (docs/parallelism.md says how) puts the numbers here.
+// of eight Hopper GPUs behind NVSwitch (NCCL_DEBUG=INFO: "24 coll channels, ... 32 p2p channels").
 struct NcclSizes {
   int64_t simple_bytes = int64_t{4} << 20;  // NCCL_BUFFSIZE
   int64_t ll_bytes = 8 * 512 * 8 * 16;      // lines per thread, threads, steps, bytes of a line
@@ -24,6 +29,7 @@ struct NcclSizes {
   int64_t group_bytes = int64_t{6} << 20;   // of a communicator before its first call: channels, work queue
   int collective_channels = 24;
   int message_channels = 32;  // of all peers together, each with as many as there are for eight of them
+  double collectives_over_sum = 2.76;
 };
 
 struct NcclMemory {

@@ -637,6 +637,7 @@ TEST_F(Cli, DoctorExercisesTheGroupsOfALayout) {
   std::map<std::string, int> sizes;
   for (const auto& group : result.at("groups")) {
     sizes[group.at("name")] = group.at("size");
+    EXPECT_TRUE(group.contains("same_ranks_as"));
     EXPECT_EQ(group.at("operations").size(), 12U);
   }
   EXPECT_EQ(sizes.at("pp"), 2);

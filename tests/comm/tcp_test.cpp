@@ -13,6 +13,7 @@
 #include "comm/door.h"
 #include "comm/gpu_choice.h"
 #include "comm/tcp/handshake.h"
+#include "comm/tcp/mesh.h"
 #include "comm/tcp/shared_memory.h"
 #include "comm/tcp/tcp_world.h"
 
@@ -374,13 +375,14 @@ TEST(TcpWorld, EveryOperationOnTwoAndFiveRanks) {
   }
 }
 
-// Both send before either receives, more than connections hold.
+// Both send before either receives, more than connections hold and no more than is kept.
 TEST(TcpWorld, LargeMessagesInBothDirectionsDoNotBlock) {
   EXPECT_EQ(run_as_threads(2,
                            [](Endpoint& e) {
                              const auto c = e.group("all", testing::all_of(2));
                              const int other = 1 - e.rank();
-                             std::vector<int64_t> out(4 << 20, e.rank()), in(out.size());
+                             std::vector<int64_t> out(900 << 10, e.rank()), in(out.size());
+                             ASSERT_LT(2 * out.size() * sizeof out[0], tcp::most_kept_of_peer(2));
                              for (int tag = 0; tag < 2; ++tag)
                                c->send("there", other, tag, std::as_bytes(std::span(out)));
                              for (int tag = 1; tag >= 0; --tag)
@@ -388,6 +390,30 @@ TEST(TcpWorld, LargeMessagesInBothDirectionsDoNotBlock) {
                              EXPECT_EQ(in, std::vector<int64_t>(in.size(), other));
                            }),
             "");
+}
+
+// Collectives await before they send: nothing of it need be kept. On two groups at once, each on its own lane.
+TEST(TcpWorld, CollectivesOfMoreThanIsKeptOnSeveralLanes) {
+  EXPECT_EQ(
+      run_as_threads(3,
+                     [](Endpoint& e) {
+                       const auto a = e.group("a", testing::all_of(3)), b = e.group("b", testing::all_of(3));
+                       const auto work = [&](Communicator& c, int times) {
+                         std::vector<int32_t> out(5 << 20, e.rank()), all(3 * out.size()), in(out.size());
+                         for (int i = 0; i < times; ++i) {
+                           c.all_gather("gather", std::as_bytes(std::span(out)),
+                                        std::as_writable_bytes(std::span(all)));
+                           c.send_receive("ring", (e.rank() + 1) % 3, std::as_bytes(std::span(out)),
+                                          (e.rank() + 2) % 3, std::as_writable_bytes(std::span(in)), 4);
+                           EXPECT_EQ(all.back(), 2);
+                           EXPECT_EQ(in.back(), (e.rank() + 2) % 3);
+                         }
+                       };
+                       std::thread lane([&] { work(*a, 1); });
+                       work(*b, 2);
+                       lane.join();
+                     }),
+      "");
 }
 
 TEST(TcpWorld, ExchangesOfDeviceMemoryAreEnqueued) {

@@ -94,6 +94,7 @@ std::string call(const std::string& group, const std::string& operation, const s
 TEST_F(TrainingFaults, ThreadRanks) {
   const std::vector<std::string> tensor = {"parallel.tp=2"}, expert = {"parallel.ep=2"},
                                  context = {"parallel.cp=2"}, pipeline = {"parallel.pp=2"}, data = {},
+                                 windows = {"parallel.ep=2", "parallel.exchange=\"windows\""},
                                  folded = {"parallel.tp=2", "parallel.pp=2", "parallel.ep=2"};
   const std::string all_to_all = "all_to_all", receive = "receive";
   std::vector<Case> cases;
@@ -121,6 +122,18 @@ TEST_F(TrainingFaults, ThreadRanks) {
   add(expert, "skip:1:dispatch_gather:3", 65,
       differ("etp-ep@compute:0", "fwd mb[01] L[01] dispatch_gather[.0-9]*",
              "fwd mb[01] L[01] dispatch_exchange[.0-9]*"));
+  // Meetings about windows, between which ranks store into each other's memory.
+  const auto meeting = [](const std::string& stage) {
+    return call("etp-ep@windows@compute:0", "barrier", stage);
+  };
+  add(windows, "sleep:0:fwd mb0 L1 dispatch_meet", 75, stalled(meeting("fwd mb0 L1 dispatch_meet"), 1, 0));
+  add(windows, "sleep:1:dgrad mb0 L0 combine_meet", 75, stalled(meeting("dgrad mb0 L0 combine_meet"), 0, 1));
+  add(windows, "throw:1:dgrad mb0 L0 dispatch_meet", 75, failed(meeting("dgrad mb0 L0 dispatch_meet"), 0, 1));
+  add(windows, "throw:0:fwd mb0 L0 combine_meet", 75, failed(meeting("fwd mb0 L0 combine_meet"), 1, 0));
+  add(windows, "skip:1:fwd mb0 L0 combine_meet", 75,
+      {"pleat: stall: group 'etp-ep@",
+       row_of_rank(0, "[A-Za-z ]+", "in " + meeting("fwd mb0 L0 combine_meet")),
+       row_of_rank(1, "[A-Za-z ]+", "in group 'etp-ep@")});
   add(context, "sleep:1:fwd mb1 L0 cp_gather", 75,
       stalled(call("cp@compute:0", "all_gather", "fwd mb1 L0 cp_gather[.0-9]*"), 0, 1));
   add(context, "throw:0:dgrad mb0 L0 cp_scatter", 75,

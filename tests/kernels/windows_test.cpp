@@ -224,5 +224,96 @@ TEST(Windows, RowsArriveInOrderAndSumsComeBack) {
   }
 }
 
+// Bytes that a rank's call changes in the windows of others, against those its choices ask for.
+TEST(Windows, OnlyWhatTheRoutingAsksForIsStoredIntoPeers) {
+  for (const Case& c : {Case{4, 1, 8, 3, 13, -9}, Case{4, 1, 8, 3, 13, 0.3}, Case{4, 2, 8, 2, 7, 0},
+                        Case{8, 1, 16, 6, 11, -9}}) {
+    SCOPED_TRACE(::testing::Message() << c.ranks << " ranks, " << c.copies << " copies, drop " << c.drop);
+    Group g(c.ranks, c.copies, c.experts, c.top_k, c.tokens, 5);
+    route(g, 5, c.drop);
+    const int64_t T = g.tokens, k = g.top_k, P = g.expert_ranks(), El = g.own(), K = g.listed(),
+                  R = g.ranks * T * std::min(k, El), received = g.ranks * T,
+                  returned = T * std::min(k, P) * g.copies;
+    Tensor all = Tensor::zeros(Dtype::I32, {g.ranks, P + 1});
+    for (Rank& r : g.of) {
+      r.values["token_offsets"] = Tensor::nan(Dtype::I32, {P + 1});
+      r.values["token_slot"] = Tensor::nan(Dtype::I32, {T, P});
+      r.values["row_base"] = Tensor::nan(Dtype::I32, {g.experts});
+      r.values["own_offsets"] = Tensor::nan(Dtype::I32, {El + 1});
+      r.values["rows"] = Tensor::nan(Dtype::F64, {R, g.width});
+      r.values["row_probs"] = Tensor::nan(Dtype::F64, {R});
+      r.values["source_row"] = Tensor::nan(Dtype::I32, {R});
+      r.values["token_rows"] = Tensor::nan(Dtype::I32, {received, K});
+      r.values["met"] = Tensor::of(Dtype::U8, {1}, {1});
+    }
+    g.window("w_rows", Dtype::F64, {received, g.width});
+    g.window("w_probs", Dtype::F64, {R});
+    g.window("w_source", Dtype::I32, {R});
+    g.window("w_lists", Dtype::I32, {received, K});
+    g.window("w_sums", Dtype::F64, {returned, g.width});
+    g.call_all(KernelKind::send_plan, Phase::Forward,
+               {"token_row", "idx", "all_offsets", "coords", "+token_offsets", "+token_slot", "+row_base",
+                "+own_offsets"});
+    for (int64_t r = 0; r < g.ranks; ++r)
+      for (int64_t p = 0; p <= P; ++p)
+        all.set(r * (P + 1) + p, g.of[static_cast<size_t>(r)].values["token_offsets"].at(p));
+    for (Rank& r : g.of) r.values["all_tokens"] = all;
+
+    // By words of four bytes, in which a store never leaves the pattern behind.
+    const auto stored_by = [&](int64_t rank, KernelKind kind, const std::vector<std::string>& names) {
+      constexpr uint32_t kPattern = 0xa5c3f00d;
+      std::vector<std::vector<std::byte>> before;
+      for (Rank& r : g.of) {
+        before.push_back(r.window);
+        auto* words = reinterpret_cast<uint32_t*>(r.window.data());
+        std::fill_n(words, kWindowBytes / 4, kPattern);
+      }
+      g.call(rank, kind, Phase::Forward, names);
+      int64_t bytes = 0;
+      for (int64_t other = 0; other < g.ranks; ++other) {
+        std::vector<std::byte>& window = g.of[static_cast<size_t>(other)].window;
+        auto* words = reinterpret_cast<uint32_t*>(window.data());
+        auto* old = reinterpret_cast<uint32_t*>(before[static_cast<size_t>(other)].data());
+        for (size_t i = 0; i < kWindowBytes / 4; ++i) {
+          if (words[i] == kPattern) continue;
+          old[i] = words[i];
+          bytes += other == rank ? 0 : 4;
+        }
+        window = before[static_cast<size_t>(other)];
+      }
+      return bytes;
+    };
+    for (int64_t r = 0; r < g.ranks; ++r) {
+      auto& v = g.of[static_cast<size_t>(r)].values;
+      int64_t tokens = 0, rows = 0;
+      std::set<std::pair<int64_t, int64_t>> seen;
+      for (int64_t i = 0; i < T * k; ++i) {
+        if (v["token_row"].at(i) < 0) continue;
+        const int64_t p = static_cast<int64_t>(v["idx"].at(i)) / El;
+        const int64_t others = g.copies - (r / g.copies == p);  // ranks of the expert that are not this one
+        rows += others;
+        if (seen.emplace(i / k, p).second) tokens += others;
+      }
+      EXPECT_EQ(stored_by(r, KernelKind::push_rows,
+                          {"x", "idx", "probs", "offsets", "row_token", "token_row", "row_base", "token_slot",
+                           "all_tokens", "coords", "+w_rows", "+w_probs", "+w_source", "+w_lists"}),
+                tokens * (g.width * 8 + K * 4) + rows * (8 + 4));
+    }
+    g.call_all(KernelKind::place_rows, Phase::Forward,
+               {"w_rows", "w_probs", "w_source", "w_lists", "met", "own_offsets", "+rows", "+row_probs",
+                "+source_row", "+token_rows"});
+    for (int64_t r = 0; r < g.ranks; ++r) {
+      int64_t sums = 0;  // of tokens of other ranks that came here
+      for (int64_t source = 0; source < g.ranks; ++source)
+        if (source != r)
+          sums += static_cast<int64_t>(all.at(source * (P + 1) + r / g.copies + 1) -
+                                       all.at(source * (P + 1) + r / g.copies));
+      EXPECT_EQ(
+          stored_by(r, KernelKind::push_sums, {"rows", "token_rows", "all_tokens", "coords", "+w_sums"}),
+          sums * g.width * 8);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pleat::kernels::testing

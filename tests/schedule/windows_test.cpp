@@ -1,6 +1,11 @@
 // Windows of other ranks: meetings stand between stores and what reads them, and a program that lacks one is refused.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <set>
+
+#include "cost/exchange_time.h"
 #include "interpret/check/check_windows.h"
 #include "program/builder.h"
 #include "program/edit.h"
@@ -49,6 +54,48 @@ TEST(Windows, AStepHasNoHostWaitAndGoodPlaces) {
     EXPECT_LE(places, 7);  // rows of a recomputed exchange and gradients are there together
     EXPECT_GT(plan.window.arena_bytes, 0);
     EXPECT_GE(plan.window.arena_bytes, plan.window.live_peak_bytes);
+  }
+}
+
+// Every set of k experts is as likely as any other: counted one by one.
+double ranks_of_a_token(int64_t experts, int64_t top_k, int64_t ranks) {
+  double sum = 0, sets = 0;
+  for (uint32_t set = 0; set < uint32_t{1} << experts; ++set) {
+    if (std::popcount(set) != top_k) continue;
+    std::set<int64_t> there;
+    for (int64_t e = 0; e < experts; ++e)
+      if (set >> e & 1) there.insert(e * ranks / experts);
+    sum += double(there.size()), sets += 1;
+  }
+  return sum / sets;
+}
+
+// A row and its list once for every rank a token goes to, probability and place once for every choice of an expert.
+TEST(Windows, BytesSentAreThoseOfBalancedRouting) {
+  for (const int64_t k : {2, 4}) {
+    const config::Config c =
+        make_config({"device.kind=\"cuda\"", "parallel.exchange=\"windows\"", "parallel.ep=4",
+                     "train.num_microbatches=4", fmt::format("moe.top_k={}", k)});
+    const RankPrograms ranks = ranks_as_built(c, 4);
+    const Program& p = ranks.programs.front();
+    const double T = double(c.train.micro_batch * c.train.seq_len), h = double(c.model.hidden_size),
+                 d = ranks_of_a_token(c.moe.num_experts, k, 4),
+                 listed = double(std::min(k, c.moe.num_experts / 4));
+    const auto bytes_of = [&](Op op, program::Phase phase) {
+      for (const program::Stage& s : p.stages)
+        if (s.op == op && s.phase == phase) return cost::sent_bytes(ranks.mesh, p, s);
+      return 0.0;
+    };
+    // Three of four parts go to others; counts are whole rows.
+    const double size = double(tensor::size_of(p.values[size_t(value_named(p, "mb0.L1.sent_rows"))].dtype)),
+                 row = size * h + 4 * listed, elsewhere = 0.75;
+    using program::Phase;
+    const double tokens = bytes_of(Op::combine_push, Phase::Forward) / (elsewhere * size * h);  // whole ones
+    EXPECT_NEAR(tokens, T * d, 1);
+    EXPECT_NEAR(bytes_of(Op::dispatch_push, Phase::Forward),
+                elsewhere * (tokens * row + T * double(k) * (4 + 4)), 1e-6);
+    EXPECT_NEAR(bytes_of(Op::dispatch_push, Phase::BackwardInput), elsewhere * tokens * size * h, 1e-6);
+    EXPECT_NEAR(bytes_of(Op::combine_push, Phase::BackwardInput), elsewhere * tokens * row, 1e-6);
   }
 }
 

@@ -12,7 +12,7 @@
 namespace pleat::comm::tcp {
 
 inline constexpr std::array<char, 8> kMagic = {'P', 'L', 'E', 'A', 'T', 'C', 'O', 'M'};
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 
 using Nonce = std::array<std::byte, 16>;
 using Proof = std::array<std::byte, 32>;

@@ -34,7 +34,12 @@ struct Sizes {
       elsewhere *= std::max(0.0, experts - double(own) - double(i)) / (experts - double(i));
     ranks_per_token = double(expert_ranks) * (1 - elsewhere);
   }
+  // Tokens that come here, and sums that come back.
   int64_t expected() const { return int64_t(double(tokens * copies) * ranks_per_token); }
+  // Rows of the experts here: one for each choice, whatever a token has sent once for several.
+  int64_t expected_rows(const Decoder& d) const {
+    return d.config.moe.pad_to_capacity ? d.expert_rows : tokens * top_k * copies;
+  }
 };
 
 AttrSet attrs_of(const Decoder& d) {
@@ -72,7 +77,8 @@ ValueId meet(Decoder& d, Op op, Phase phase, const char* what, const std::vector
 
 void windows_dispatch(Decoder& d, Saved& s) {
   const Sizes n(d);
-  const int64_t h = d.config.model.hidden_size, R = d.expert_rows, rows = n.expected();
+  const int64_t h = d.config.model.hidden_size, R = d.expert_rows, tokens = n.expected(),
+                rows = n.expected_rows(d);
   s.token_offsets = numbers(d, "token_offsets", {n.expert_ranks + 1});
   s.token_slot = numbers(d, "token_slot", {n.tokens, n.expert_ranks});
   const ValueId row_base = numbers(d, "row_base", {d.config.moe.num_experts});
@@ -87,11 +93,11 @@ void windows_dispatch(Decoder& d, Saved& s) {
   d.b.exchange(Op::dispatch_gather, Phase::Forward, Group::Dispatch, {r(s.token_offsets), w(s.all_tokens)});
   d.b.at(here);
 
-  const ValueId sent = window(d, "sent_rows", d.compute, {n.most_received, h}, Owner::Activations, rows);
+  const ValueId sent = window(d, "sent_rows", d.compute, {n.most_received, h}, Owner::Activations, tokens);
   const ValueId probs = window(d, "sent_probs", d.router, {R}, Owner::Routing, rows);
   const ValueId source = window(d, "sent_source", Dtype::I32, {R}, Owner::Routing, rows);
   const ValueId lists =
-      window(d, "sent_lists", Dtype::I32, {n.most_received, n.most_there}, Owner::Routing, rows);
+      window(d, "sent_lists", Dtype::I32, {n.most_received, n.most_there}, Owner::Routing, tokens);
   d.b.exchange(
       Op::dispatch_push, Phase::Forward, Group::Dispatch,
       {r(s.mlp_normed), r(s.idx), r(s.probs), r(s.offsets), r(s.row_token), r(s.token_row), r(row_base),
