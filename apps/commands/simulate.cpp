@@ -16,6 +16,7 @@
 #include "memory_argument.h"
 #include "memory_fit_json.h"
 #include "model/overflow.h"
+#include "program/code_rows.h"
 #include "program/repeat.h"
 #include "program/turns.h"
 #include "report/format.h"
@@ -267,10 +268,8 @@ std::map<std::string, int64_t> work_by_part(const Simulated& s, size_t stage) {
   for (const interpret::Span& span : s.node(stage).timeline.spans) {
     const program::Stage& st = p.stages[size_t(span.stage)];
     if (interpret::goes_to_others(st.op) || p.lanes[size_t(st.lane)].resource != "compute") continue;
-    const program::KernelKind kind = kernel_of(st.op);
-    const bool codes = kind == program::KernelKind::quantize || kind == program::KernelKind::turn_codes ||
-                       kind == program::KernelKind::quantize_weight;
-    const std::string name = codes ? "codes of few bits" : std::string(name_of(region_of(st.op)));
+    const std::string name{program::makes_codes(kernel_of(st.op)) ? program::kCodesRow
+                                                                  : name_of(region_of(st.op))};
     out[st.replay > 0 ? name + ", computed again" : name] += span.end_ns - span.start_ns;
   }
   return out;

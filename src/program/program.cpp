@@ -46,6 +46,9 @@ std::vector<PhaseRow> phase_rows() {
 #define CHANGE_LIST(x) \
   Argument{.name = #x, .output = true, .may_update = true, .in_place = true, .repeated = true},
 #define HOST(x) Argument{.name = #x, .on_host = true},
+#define SCALE(x) Argument{.name = #x, .scale = true},
+#define SCALE_OUT(x) Argument{.name = #x, .output = true, .scale = true},
+#define SCALE_OUT_IF(x) Argument{.name = #x, .output = true, .optional = true, .scale = true},
 #define ROWS(x) Argument{.name = #x, .rows = true},
 #define ROWS_IF(x) Argument{.name = #x, .optional = true, .rows = true},
 #define PLEAT_PHASE(kernel, phase, arguments) {KernelKind::kernel, Phase::phase, {arguments}},
@@ -60,6 +63,9 @@ std::vector<PhaseRow> phase_rows() {
 #undef CHANGE
 #undef CHANGE_LIST
 #undef HOST
+#undef SCALE
+#undef SCALE_OUT
+#undef SCALE_OUT_IF
 #undef ROWS
 #undef ROWS_IF
   };

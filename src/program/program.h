@@ -129,8 +129,9 @@ struct Value {
   Space space = Space::Device;
   Life life = Life::Step;
   Owner owner = Owner::Activations;
-  ValueId view_of = kNoValue;  // one level only
-  int64_t offset = 0;          // bytes into the viewed value
+  ValueId view_of = kNoValue;   // one level only
+  int64_t offset = 0;           // bytes into the viewed value
+  ValueId scale_of = kNoValue;  // codes of few bits that are numbers only together with this value
   bool operator==(const Value&) const = default;
 };
 
@@ -191,6 +192,7 @@ struct Argument {
   bool output = false, optional = false, may_update = false, in_place = false;
   bool repeated = false;  // stands for one value or more, one after the other
   bool on_host = false;   // an input that the host reads
+  bool scale = false;     // the scales of the codes that are the argument before it
   bool rows = false;      // an input whose last number says how many rows of routed values are in use
 };
 std::string_view name_of(Op op);

@@ -54,6 +54,9 @@ struct Row {
 #define CHANGE(x) const Item& x = this->cursor.next();
 #define CHANGE_LIST(x) std::span<const Item> x = this->cursor.next_list();
 #define HOST(x) const Item& x = this->cursor.next();
+#define SCALE(x) const Item& x = this->cursor.next();
+#define SCALE_OUT(x) const Item& x = this->cursor.next();
+#define SCALE_OUT_IF(x) const Item& x = this->cursor.next();
 #define ROWS(x) const Item& x = this->cursor.next();
 #define ROWS_IF(x) const Item& x = this->cursor.next();
 #define PLEAT_PHASE(kernel, phase, fields)                                                              \
@@ -75,6 +78,9 @@ struct Row {
 #undef CHANGE
 #undef CHANGE_LIST
 #undef HOST
+#undef SCALE
+#undef SCALE_OUT
+#undef SCALE_OUT_IF
 #undef ROWS
 #undef ROWS_IF
 

@@ -20,7 +20,8 @@ Program without_unused_values(Program p, const MayGo& may_go) {
     if (!stays[i]) continue;
     moved[i] = static_cast<ValueId>(kept.size());
     kept.push_back(std::move(p.values[i]));
-    if (ValueId& root = kept.back().view_of; root != kNoValue) root = moved[static_cast<size_t>(root)];
+    for (ValueId* of : {&kept.back().view_of, &kept.back().scale_of})
+      if (*of != kNoValue) *of = moved[static_cast<size_t>(*of)];
   }
   p.values = std::move(kept);
   for (Stage& stage : p.stages) {

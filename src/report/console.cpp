@@ -21,6 +21,7 @@ constexpr size_t kPaceSteps = 50;
 
 std::string line_of(const StepRecord& record, int64_t total_steps, double seconds_left,
                     std::string_view experts_word) {
+  const CodeVerdict codes = code_verdict(record.codes);
   std::string out = fmt::format("step {}/{}  loss {:.4f}", record.step, total_steps, record.loss);
   if (!record.mtp_loss.empty()) out += fmt::format("  mtp {:.4f}", fmt::join(record.mtp_loss, " "));
   if (!std::isnan(record.lr)) out += fmt::format("  lr {:.1e}", record.lr);
@@ -28,6 +29,7 @@ std::string line_of(const StepRecord& record, int64_t total_steps, double second
   if (!std::isnan(seconds_left) && record.step < total_steps)
     out += "  " + format_duration(seconds_left) + " left";
   if (!experts_word.empty()) out += fmt::format("  experts {}", experts_word);
+  if (codes.state != CodeState::Fine) out += fmt::format("  codes {}", codes.word);
   if (record.eval) {
     out += fmt::format("  eval {:.4f}", record.eval->loss);
     if (!std::isnan(record.eval->bits_per_byte))
@@ -91,6 +93,9 @@ void Progress::step_done(const StepRecord& record, double now_seconds) {
     if (verdict.word != name_of(Balance::Balanced) && explained_words_.insert(verdict.word).second)
       message(fmt::format("experts {}: {}", verdict.word, verdict.meaning));
   }
+  const CodeVerdict codes = code_verdict(record.codes);
+  if (codes.state != CodeState::Fine && explained_codes_.insert(codes.state).second)
+    message(fmt::format("codes {}: {} ({})", codes.word, meaning_of(codes.state), codes.text));
   const std::string line = line_of(record, total_steps_, eta_.seconds_left(), experts_word_);
   const bool keep = record.eval.has_value() || record.refused_steps > refused_ || record.step >= total_steps_;
   refused_ = record.refused_steps;

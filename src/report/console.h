@@ -26,8 +26,8 @@ class Eta {
   std::deque<std::pair<int64_t, double>> recent_;
 };
 
-// "step 120/400  loss 1.9312  lr 3.0e-04  12.3 ktok/s  1.2 min left  experts balanced"; refused steps and an
-// evaluation are added where there are any.
+// "step 120/400  loss 1.9312  lr 3.0e-04  12.3 ktok/s  1.2 min left  experts balanced"; codes that are not fine, refused
+// steps and an evaluation are added where there are any.
 std::string progress_text(const StepRecord& record, int64_t total_steps, double seconds_left);
 
 class Progress {
@@ -43,7 +43,7 @@ class Progress {
   // rewritten. `every_seconds` is the shortest time between two lines in Lines mode.
   Progress(int64_t total_steps, Mode mode, Sink sink, double every_seconds = 10.0, size_t width = 120);
 
-  // Shows the step; a word about the experts that was not there before is explained first. The first, the last, and every step with an evaluation or a newly refused step is
+  // Shows the step; a word about experts or codes that was not there before is explained first. The first, the last, and every step with an evaluation or a newly refused step is
   // always shown; evaluations keep their line in Rewrite mode too.
   void step_done(const StepRecord& record, double now_seconds);
   // Leaves the current line standing and prints `line` below it.
@@ -61,6 +61,7 @@ class Progress {
   int64_t refused_ = 0;
   std::string experts_word_;               // of the last step that had router health
   std::set<std::string> explained_words_;  // each is explained once, when it first appears
+  std::set<CodeState> explained_codes_;    // the same
   bool line_open_ = false;
 };
 

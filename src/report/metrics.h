@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "report/code_health.h"
+
 namespace pleat::report {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -95,6 +97,7 @@ struct StepRecord {
   std::map<std::string, double> breakdown;  // ms by class of work; only on steps that were timed so
   std::optional<EvalRecord> eval;
   std::vector<RouterHealth> health;  // one per MoE layer; may be empty on steps where it is not logged
+  std::vector<CodeHealth> codes;     // one per class and side that was coded; none without precision.recipe
 };
 
 }  // namespace pleat::report

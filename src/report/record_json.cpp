@@ -36,6 +36,18 @@ ordered_json to_json(const RouterHealth& health) {
   return out;
 }
 
+ordered_json to_json(const CodeHealth& health) {
+  ordered_json out;
+  out["module"] = health.module;
+  out["side"] = health.side;
+  out["numbers"] = health.numbers;
+  out["saturated"] = health.saturated;
+  out["flushed"] = health.flushed;
+  out["nan"] = health.nan;
+  out["largest"] = number(health.largest);
+  return out;
+}
+
 int64_t integer_of(const json& value, std::string_view where, std::string_view key) {
   const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= uint64_t{INT64_MAX} : true;
   if (!value.is_number_integer() || !fits)
@@ -53,6 +65,12 @@ class Fields {
   }
   void read(const char* key, int64_t& into) const {
     if (const auto it = object_.find(key); it != object_.end()) into = integer_of(*it, where_, key);
+  }
+  void read(const char* key, std::string& into) const {
+    const auto it = object_.find(key);
+    if (it == object_.end()) return;
+    if (!it->is_string()) base::fail("{}: \"{}\" is {}, needs a text", where_, key, it->type_name());
+    into = it->get<std::string>();
   }
   void read(const char* key, int& into) const {
     int64_t wide = into;
@@ -72,6 +90,23 @@ class Fields {
   const json& object_;
   std::string_view where_;
 };
+
+CodeHealth codes_from(const json& object, std::string_view where) {
+  if (!object.is_object()) base::fail("{}: \"codes\" holds {}, needs objects", where, object.type_name());
+  CodeHealth health;
+  const Fields fields(object, where);
+  fields.read("module", health.module);
+  fields.read("side", health.side);
+  fields.read("numbers", health.numbers);
+  fields.read("saturated", health.saturated);
+  fields.read("flushed", health.flushed);
+  fields.read("nan", health.nan);
+  fields.read("largest", health.largest);
+  for (const int64_t count : {health.numbers, health.saturated, health.flushed, health.nan})
+    if (count < 0 || count > health.numbers)
+      base::fail("{}: \"codes\" counts {} of {} numbers", where, count, health.numbers);
+  return health;
+}
 
 RouterHealth health_from(const json& object, std::string_view where) {
   if (!object.is_object()) base::fail("{}: \"router\" holds {}, needs objects", where, object.type_name());
@@ -141,6 +176,7 @@ std::string to_json_line(const StepRecord& record) {
       out["eval"]["bits_per_byte"] = number(record.eval->bits_per_byte);
   }
   for (const RouterHealth& health : record.health) out["router"].push_back(to_json(health));
+  for (const CodeHealth& health : record.codes) out["codes"].push_back(to_json(health));
   return out.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
@@ -181,6 +217,10 @@ StepRecord record_from_json_line(std::string_view line, std::string_view where) 
   if (const auto router = object.find("router"); router != object.end()) {
     if (!router->is_array()) base::fail("{}: \"router\" is {}, needs a list", where, router->type_name());
     for (const json& layer : *router) record.health.push_back(health_from(layer, where));
+  }
+  if (const auto codes = object.find("codes"); codes != object.end()) {
+    if (!codes->is_array()) base::fail("{}: \"codes\" is {}, needs a list", where, codes->type_name());
+    for (const json& row : *codes) record.codes.push_back(codes_from(row, where));
   }
   return record;
 }

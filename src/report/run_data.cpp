@@ -156,6 +156,12 @@ void add_record(RunData& run, const StepRecord& record) {
   }
   for (const RouterHealth& layer : record.health)
     curves.max_over_mean[layer.layer].push_back({step, layer.max_over_mean});
+  for (const CodeHealth& row : record.codes)
+    curves.flushed[row.module + ", " + row.side].push_back({step, 100 * row.share(row.flushed)});
+  if (!record.codes.empty()) {
+    run.codes = record.codes;
+    run.codes_step = record.step;
+  }
   if (!record.health.empty()) {
     run.health = record.health;
     run.health_step = record.step;

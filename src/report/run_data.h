@@ -48,7 +48,8 @@ struct RunSummary {
 struct RunCurves {
   Curve loss, eval_loss, eval_bits_per_byte, lr, grad_norm, tokens_per_s, model_tflops, hardware_tflops;
   std::map<std::string, Curve> aux;
-  std::map<int, Curve> max_over_mean;  // by layer
+  std::map<int, Curve> max_over_mean;    // by layer
+  std::map<std::string, Curve> flushed;  // percent of codes, by "module, side"
 };
 
 struct RunData {
@@ -63,6 +64,8 @@ struct RunData {
   double step_seconds = 0, step_tokens = 0;  // of the steps in the log
   std::vector<RouterHealth> health;          // the last ones logged
   int64_t health_step = 0;
+  std::vector<CodeHealth> codes;  // the last ones logged
+  int64_t codes_step = 0;
   std::optional<std::vector<TimelineEvent>> timeline;
   std::string timeline_of;  // whose it is, where there are several ranks
 };

@@ -116,6 +116,19 @@ void add_router(Summary& summary, std::span<const RouterHealth> layers) {
   }
 }
 
+void add_codes(Summary& summary, std::span<const CodeHealth> codes) {
+  if (codes.empty()) return;
+  int64_t saturated = 0, nan = 0;
+  for (const CodeHealth& row : codes) {
+    summary.always(fmt::format("codes_flushed/{}_{}", row.module, row.side), row.share(row.flushed));
+    summary.always(fmt::format("codes_largest/{}_{}", row.module, row.side), row.largest);
+    saturated += row.saturated;
+    nan += row.nan;
+  }
+  summary.always("codes/saturated", static_cast<double>(saturated));
+  summary.always("codes/nan", static_cast<double>(nan));
+}
+
 }  // namespace
 
 uint32_t masked_crc32c(std::string_view bytes) {
@@ -187,6 +200,7 @@ void TensorBoardWriter::append(const StepRecord& record, double wall_time) {
     summary.if_known("eval/bits_per_byte", record.eval->bits_per_byte);
   }
   if (!record.health.empty()) add_router(summary, record.health);
+  add_codes(summary, record.codes);
 
   ProtobufWriter event;
   event.float64(kWallTime, wall_time);

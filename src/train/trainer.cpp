@@ -17,6 +17,7 @@
 #include "model/decoder.h"
 #include "model/overflow.h"
 #include "program/repeat.h"
+#include "train/code_health.h"
 #include "train/crew_peers.h"
 #include "train/data_identity.h"
 #include "train/leader_work.h"
@@ -276,6 +277,7 @@ void Trainer::read_results(interpret::Executor& executor, report::StepRecord& r)
   r.clip_scale = scale[1];
   const auto& o = config_.optimizer;
   if (o.clip_by == "previous" && run_.update_norm > o.clip) r.clip_scale = o.clip / run_.update_norm;
+  r.codes = code_health(executor);
   const model::AuxCoefficients aux = model::aux_coefficients(config_);
   const std::pair<const char*, double> kinds[] = {
       {"aux", aux.micro}, {"seq_aux", aux.sequence}, {"global_aux", aux.global}, {"z", aux.z}};

@@ -186,6 +186,12 @@ class Rank {
     out.norm = scale[0];
     if (out.committed) update_norm_ = out.norm;
     out.clip = scale[1];
+    if (now_->has(step::code_counts)) {
+      const auto counts = now_->at(step::code_counts);
+      const auto largest = now_->at(step::code_largest);
+      out.code_counts.assign(counts.begin(), counts.end());
+      out.code_largest.assign(largest.begin(), largest.end());
+    }
     for (int layer = 0; layer < config::num_all_layers(config_); ++layer) {
       collect_rows(out, layer);
       if (!now_->has(step::load, layer) || options_.gradient) continue;

@@ -32,6 +32,9 @@ struct StepResults {
   double loss = 0, norm = 0, clip = 0;
   std::map<std::string, Tensor> gradients;  // of what is not frozen
   std::map<int, LayerResults> layers;
+  std::vector<int64_t>
+      code_counts;  // how codes of few bits fared (program/code_rows.h); the same on all ranks
+  std::vector<double> code_largest;
   bool committed = true, rerun = false;  // whether the weights changed; by the program with room for all rows
   std::map<std::string, Tensor> weights;  // RunOptions::weights_each_step; of narrow ones what AdamW moves
   std::map<std::string, Tensor> stored;   // and what products see, the same on all ranks

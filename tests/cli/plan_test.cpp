@@ -357,6 +357,14 @@ TEST_F(PlanCli, BenchStepTakesARunConfigurationAndAllCores) {
   EXPECT_EQ(run({"bench", "step"}).code, 65);
 }
 
+TEST_F(PlanCli, BenchStepShowsWhatCodesOfFewBitsCost) {
+  const Ended wide = run({"bench", "step", config_, "--steps", "1"});
+  EXPECT_EQ(wide.out.find("codes of few bits"), std::string::npos) << wide.out;
+  const Ended few = run({"bench", "step", config_, "--steps", "1", "--set", "precision.recipe=fp8"});
+  ASSERT_EQ(few.code, 0) << few.err;
+  EXPECT_NE(few.out.find("codes of few bits"), std::string::npos) << few.out;
+}
+
 // Every file below configs/ or bench/ that a --help shows is there.
 TEST_F(PlanCli, HelpNamesOnlyFilesThatExist) {
   const std::regex file(R"(\b(configs|bench|data|docs|tools)/[A-Za-z0-9_./-]+\.(toml|json|md|py))");

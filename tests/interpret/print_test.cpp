@@ -109,7 +109,7 @@ TEST(Parse, ErrorsNameTheLineAndWhatWasExpected) {
   EXPECT_EQ(line4("value y f32[2] weights step space=moon"),
             "program text line 4: needed a space, got 'moon'");
   EXPECT_EQ(line4("value y f32[2] weights step colour=red"),
-            "program text line 4: needed space=, view= or rows=, got 'colour=red'");
+            "program text line 4: needed space=, view=, scale_of= or rows=, got 'colour=red'");
   EXPECT_EQ(line4("forward copy"),
             "program text line 4: needed program, lane, attrs, repeat, value or a phase, got 'forward'");
   EXPECT_EQ(line4("fwd mb0"), "program text line 4: needed an operation, got 'the end of the line'");

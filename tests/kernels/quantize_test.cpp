@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/kernel_support.h"
+#include "kernels/quantize/code_counts.h"
 #include "tensor/few_bits.h"
 
 namespace pleat::kernels::testing {
@@ -31,7 +32,9 @@ struct Coded {
 Coded rows_of(Tensor& x, Pass offsets = none(), int threads = 2) {
   Coded out{Tensor::nan(Dtype::E4M3, x.shape), Tensor::nan(Dtype::F32, {x.shape[0], blocks(x.shape[1])})};
   call(KernelKind::quantize, Phase::Forward,
-       {in(x), offsets, testing::out(out.codes), testing::out(out.scale), none(), none()}, kFp8, threads);
+       {in(x), offsets, none(), none(), testing::out(out.codes), testing::out(out.scale), none(), none(),
+        none(), none()},
+       kFp8, threads);
   return out;
 }
 
@@ -106,6 +109,139 @@ TEST(Quantize, RowsThatNoExpertHasAreLeftAlone) {
   EXPECT_FALSE(std::isnan(coded.scale.at(5)));
 }
 
+// Rows that hold everything that can happen to a number.
+Tensor troubled(Dtype dtype, int64_t rows, int64_t n, uint64_t seed) {
+  Tensor x = Tensor::normal(dtype, {rows, n}, seed);
+  for (int64_t i = 0; i < rows * n; ++i) {
+    if (i % 11 == 3) x.set(i, x.at(i) * 1e-9);
+    if (i % 17 == 5) x.set(i, 0);
+    if (i % 97 == 7) x.set(i, i % 2 ? kNan : std::numeric_limits<double>::infinity());
+  }
+  return x;
+}
+struct Counts {
+  std::vector<double> counts;
+  double largest = 0;
+  bool operator==(const Counts&) const = default;
+};
+// One number after the other, from the codes a kernel made.
+Counts plain_count(const Tensor& x, const Coded& coded, const std::vector<int64_t>& times) {
+  Counts out{{0, 0, 0, 0}, 0};
+  const int64_t n = x.shape[1];
+  for (int64_t i = 0; i < x.size(); ++i) {
+    const auto t = static_cast<double>(times.at(static_cast<size_t>(i / n)));
+    if (x.at(i) == 0 || t == 0) continue;
+    out.counts[0] += t;
+    if (std::isfinite(x.at(i))) out.largest = std::max(out.largest, std::abs(x.at(i)));
+    if (std::isnan(coded.codes.at(i)))
+      out.counts[3] += t;
+    else if (coded.codes.at(i) == 0)
+      out.counts[2] += t;
+  }
+  return out;
+}
+Counts counted(Tensor& x, Pass token_row, Pass coords, program::AttrSet attrs, int threads) {
+  Tensor codes = Tensor::nan(Dtype::E4M3, x.shape),
+         scale = Tensor::nan(Dtype::F32, {x.shape[0], blocks(x.shape[1])});
+  Tensor counts = Tensor::nan(Dtype::I64, {4}), largest = Tensor::nan(Dtype::F64, {1});
+  call(KernelKind::quantize, Phase::Forward,
+       {in(x), none(), token_row, coords, out(codes), out(scale), none(), none(), out(counts), out(largest)},
+       std::move(attrs), threads);
+  return {counts.numbers(), largest.at(0)};
+}
+
+TEST(Quantize, CountsHowItsNumbersFared) {
+  for (const Dtype dtype : {Dtype::F32, Dtype::F64}) {
+    Tensor x = troubled(dtype, 300, 200, 9);
+    const Counts want = plain_count(x, rows_of(x), std::vector<int64_t>(300, 1));
+    EXPECT_GT(want.counts[2], 4000);
+    EXPECT_GT(want.counts[3], 500);
+    for (const int threads : {1, 2, 4}) EXPECT_EQ(counted(x, none(), none(), kFp8, threads), want) << threads;
+  }
+}
+
+TEST(Quantize, ARowCountsAsOftenAsExpertsTakeIt) {
+  Tensor x = troubled(Dtype::F32, 4, 130, 10);
+  x.set(2 * 130 + 1, 1e9);  // a row that no expert takes
+  Tensor token_row = Tensor::of(Dtype::I32, {4, 3}, {5, -1, 2, 0, 1, 3, -1, -1, -1, -1, 4, -1});
+  EXPECT_EQ(counted(x, in(token_row), none(), kFp8, 2), plain_count(x, rows_of(x), {2, 3, 0, 1}));
+}
+
+TEST(Quantize, OfRanksThatCodeTheSameTheFirstCounts) {
+  Tensor x = troubled(Dtype::F32, 5, 130, 11), coords = Tensor::zeros(Dtype::I64, {program::kNumGroups});
+  const program::AttrSet attrs = {{"group", 3}, {"recipe", 1}};
+  EXPECT_EQ(counted(x, none(), in(coords), attrs, 2), plain_count(x, rows_of(x), {1, 1, 1, 1, 1}));
+  coords.set(3, 1);
+  EXPECT_EQ(counted(x, none(), in(coords), attrs, 2), (Counts{{0, 0, 0, 0}, 0}));
+}
+
+TEST(Quantize, CountsAddUpAndTheLargestIsKept) {
+  Tensor counts = Tensor::of(Dtype::I64, {4}, {0, 0, 0, 0}), largest = Tensor::of(Dtype::F64, {1}, {0});
+  std::vector<double> sums(4, 0);
+  double most = 0;
+  for (const uint64_t seed : {12, 13, 14}) {
+    Tensor x = Tensor::normal(Dtype::F32, {7, 128}, seed, seed == 13 ? 5.0 : 1.0);
+    Coded coded{Tensor::nan(Dtype::E4M3, x.shape), Tensor::nan(Dtype::F32, {7, 1})};
+    call(KernelKind::quantize, Phase::BackwardInput,
+         {in(x), none(), none(), none(), out(coded.codes), out(coded.scale), none(), none(), add(counts),
+          add(largest)},
+         kFp8);
+    const Counts own = plain_count(x, coded, std::vector<int64_t>(7, 1));
+    for (size_t i = 0; i < 4; ++i) sums[i] += own.counts[i];
+    most = std::max(most, own.largest);
+  }
+  EXPECT_EQ(counts.numbers(), sums);
+  EXPECT_EQ(largest.at(0), most);
+}
+
+// No scale of recipe fp8 cuts a number; the count is there for those that do.
+TEST(CodeCounts, WhatIsCutToTheLargestCodeSaturates) {
+  CodeCounts c;
+  c.see<E4M3>(448, 1, E4M3::code(448));
+  EXPECT_EQ(c.saturated, 0);
+  c.see<E4M3>(449, 1, E4M3::code(449));
+  c.see<E4M3>(-1e6, 2, E4M3::code(-5e5), 3);
+  EXPECT_EQ(c.saturated, 4);
+  EXPECT_EQ(c.numbers, 5);
+  EXPECT_EQ(c.largest, 1e6);
+  EXPECT_EQ(c.flushed + c.nan, 0);
+}
+
+// Rows that are copies of tokens have the codes of these.
+TEST(PermuteCodes, CodesOfCopiesAreCopiesOfCodes) {
+  Tensor x = troubled(Dtype::F32, 4, 200, 15), probs = Tensor::normal(Dtype::F32, {4, 2}, 16);
+  const int64_t R = 8;
+  Tensor offsets = Tensor::of(Dtype::I32, {4}, {0, 3, 3, 7}),
+         row_token = Tensor::of(Dtype::I32, {R}, {0, 2, -1, 0, 1, 3, 2, -1}),
+         row_slot = Tensor::of(Dtype::I32, {R}, {0, 0, -1, 1, 0, 1, 1, -1}),
+         token_row = Tensor::of(Dtype::I32, {4, 2}, {0, 3, 4, -1, 1, 6, -1, 5});
+  Coded tokens = rows_of(x);
+  for (const bool backward : {false, true}) {
+    Tensor rows = Tensor::nan(Dtype::F32, {R, 200}), row_probs = Tensor::nan(Dtype::F32, {R}),
+           probs_of_codes = row_probs;
+    Coded got{Tensor::nan(Dtype::E4M3, {R, 200}), Tensor::nan(Dtype::F32, {R, 2})};
+    if (backward) {
+      call(KernelKind::combine, Phase::BackwardInput,
+           {in(x), in(row_token), in(offsets), in(token_row), out(rows)});
+      call(KernelKind::permute_codes, Phase::BackwardInput,
+           {in(tokens.codes), in(tokens.scale), in(row_token), in(offsets), out(got.codes), out(got.scale)},
+           kFp8);
+    } else {
+      call(KernelKind::permute, Phase::Forward,
+           {in(x), in(probs), in(offsets), in(row_token), in(row_slot), in(token_row), out(rows),
+            out(row_probs)});
+      call(KernelKind::permute_codes, Phase::Forward,
+           {in(tokens.codes), in(tokens.scale), in(probs), in(offsets), in(row_token), in(row_slot),
+            out(got.codes), out(got.scale), out(probs_of_codes)},
+           kFp8);
+      EXPECT_EQ(probs_of_codes, row_probs);
+    }
+    const Coded want = rows_of(rows, in(offsets));
+    EXPECT_EQ(got.codes, want.codes) << backward;
+    EXPECT_EQ(got.scale, want.scale) << backward;
+  }
+}
+
 TEST(TurnCodes, ColumnsHaveTheSameNumbersWhereTheyFit) {
   Tensor x = Tensor::normal(Dtype::F32, {200, 150}, 4);
   for (int64_t c = 0; c < 150; ++c) x.set(17 * 150 + c, x.at(17 * 150 + c) * 0x1p-12);  // a small row
@@ -156,7 +292,9 @@ TEST(QuantizeWeight, BlocksShareAScaleAndTheTransposeHasTheSameCodes) {
         Tensor::nan(Dtype::E4M3, turned ? std::vector<int64_t>{3, 260, 140} : w.shape),
         Tensor::nan(Dtype::F32, turned ? std::vector<int64_t>{3, 3, 2} : std::vector<int64_t>{3, 2, 3})};
     call(KernelKind::quantize_weight, turned ? Phase::BackwardInput : Phase::Forward,
-         {in(w), testing::out(out.codes), testing::out(out.scale)},
+         turned ? std::vector<Pass>{in(w), testing::out(out.codes), testing::out(out.scale)}
+                : std::vector<Pass>{in(w), none(), testing::out(out.codes), testing::out(out.scale), none(),
+                                    none()},
          {{"recipe", 1}, {"turned", turned ? 1.0 : 0.0}});
     return out;
   };
@@ -177,7 +315,8 @@ TEST(Quantize, OtherRecipesAndShapesAreRefused) {
          scale = Tensor::nan(Dtype::F32, {4, 1}), wrong = Tensor::nan(Dtype::F32, {4, 2}),
          scale32 = Tensor::zeros(Dtype::E8M0, {4, 2});
   const auto quantize = [&](Tensor& c, Tensor& s, double recipe) {
-    call(KernelKind::quantize, Phase::Forward, {in(x), none(), out(c), out(s), none(), none()},
+    call(KernelKind::quantize, Phase::Forward,
+         {in(x), none(), none(), none(), out(c), out(s), none(), none(), none(), none()},
          {{"recipe", recipe}});
   };
   EXPECT_THROW(quantize(codes, wrong, 1), base::Error);

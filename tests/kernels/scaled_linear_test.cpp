@@ -25,7 +25,8 @@ Coded rows_of(Tensor& x, Pass offsets) {
   Coded made{Tensor::zeros(Dtype::E4M3, x.shape),
              Tensor::zeros(Dtype::F32, {x.shape[0], blocks(x.shape[1])})};
   call(KernelKind::quantize, Phase::Forward,
-       {in(x), offsets, out(made.codes), out(made.scale), none(), none()}, kFp8);
+       {in(x), offsets, none(), none(), out(made.codes), out(made.scale), none(), none(), none(), none()},
+       kFp8);
   return made;
 }
 Coded columns_of(Coded& rows, int64_t experts, Pass offsets) {
@@ -43,7 +44,9 @@ Coded weight_of(Tensor& w, bool turned) {
   scale[rank - 1] = blocks(scale[rank - 1]), scale[rank - 2] = blocks(scale[rank - 2]);
   Coded made{Tensor::zeros(Dtype::E4M3, shape), Tensor::zeros(Dtype::F32, scale)};
   call(KernelKind::quantize_weight, turned ? Phase::BackwardInput : Phase::Forward,
-       {in(w), out(made.codes), out(made.scale)}, {{"recipe", 1}, {"turned", turned ? 1.0 : 0.0}});
+       turned ? std::vector<Pass>{in(w), out(made.codes), out(made.scale)}
+              : std::vector<Pass>{in(w), none(), out(made.codes), out(made.scale), none(), none()},
+       {{"recipe", 1}, {"turned", turned ? 1.0 : 0.0}});
   return made;
 }
 

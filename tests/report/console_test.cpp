@@ -39,6 +39,26 @@ TEST(Console, ProgressText) {
             "step 400/400  loss nan  lr 3.0e-04  12.3 ktok/s  eval 1.5000 (2.164 bits/byte)  2 refused");
 }
 
+TEST(Console, SaysWhatHappensToCodes) {
+  StepRecord record = plain(120);
+  record.codes = {{"mlp", "weights", 1000, 0, 9, 0, 1.0}};
+  EXPECT_EQ(progress_text(record, 400, 72.0), progress_text(plain(120), 400, 72.0));
+  record.codes.push_back({"experts", "gradients", 1000, 0, 10, 0, 1.0});
+  EXPECT_NE(progress_text(record, 400, 72.0).find("  codes flushed"), std::string::npos);
+  std::string out;
+  Progress progress(
+      400, Progress::Mode::Lines, [&](std::string_view text) { out += text; }, 1e9);
+  for (int64_t step = 1; step <= 3; ++step) progress.step_done(record, static_cast<double>(step));
+  EXPECT_EQ(out.find("codes flushed: 1 % or more"), out.rfind("codes flushed: 1 % or more")) << out;
+  EXPECT_NE(out.find("(gradients of experts: 1 % flushed, 0 saturated, 0 NaN)"), std::string::npos) << out;
+  record.codes[0].saturated = 1;
+  progress.step_done(record, 4);
+  EXPECT_NE(out.find("codes saturated: numbers past the largest code"), std::string::npos) << out;
+  record.codes[1].nan = 1;
+  progress.step_done(record, 5);
+  EXPECT_NE(out.find("codes non-finite: numbers became NaN"), std::string::npos) << out;
+}
+
 TEST(Console, EtaFollowsThePaceOfTheLastSteps) {
   Eta eta(1000);
   EXPECT_TRUE(std::isnan(eta.seconds_left()));

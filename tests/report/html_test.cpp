@@ -56,6 +56,24 @@ TEST(Markup, TheCheckerItselfFails) {
   EXPECT_NE(markup_fault("<p>a < b</p>"), "");
 }
 
+TEST(Codes, TheSectionIsThereWhereSomethingWasCoded) {
+  RunData run;
+  run.folder = "somewhere";
+  EXPECT_FALSE(has(page(run), "Codes of few bits"));
+  run.codes = {{"experts", "gradients", 200000, 0, 5000, 0, 0.25}, {"mlp", "weights", 4096, 0, 0, 0, 7.5}};
+  run.codes_step = 12;
+  run.curves.flushed["experts, gradients"] = {{1, 0.5}, {12, 2.5}};
+  const std::string text = page(run);
+  EXPECT_EQ(markup_fault(text), "");
+  EXPECT_TRUE(has(text, "Codes of few bits"));
+  EXPECT_TRUE(has(text, "gradients of experts: 2.5 % flushed, 0 saturated, 0 NaN (step 12)"));
+  EXPECT_TRUE(has(text, "<span class=\"pill fine\""));
+  EXPECT_TRUE(has(text, "<span class=\"pill flushed\""));
+  EXPECT_TRUE(has(text, "Numbers that became 0"));
+  run.codes[0].module = kHostile;
+  EXPECT_EQ(markup_fault(page(run)), "");
+}
+
 TEST(Axis, RoundTicks) {
   const Axis axis(1.3, 5.6, Scale::Linear, 5, true);
   EXPECT_EQ(axis.ticks(), (std::vector<double>{1, 2, 3, 4, 5, 6}));

@@ -89,6 +89,7 @@ TEST(JsonlLog, RoundTripKeepsEveryBit) {
   expect_same_bits(health.logit_rms, source.logit_rms);
   expect_same_bits(health.bias_min, source.bias_min);
   expect_same_bits(health.bias_max, source.bias_max);
+  EXPECT_EQ(got.codes, want.codes);
 }
 
 TEST(JsonlLog, BadNumbersAreSeen) {

@@ -21,6 +21,8 @@ StepRecord sample_record(int64_t step) {
   const std::vector<int64_t> load = {10, 0, 30, 40};
   const std::vector<float> bias = {-0.5f, 0.25f, 0.1f, 0.0f};
   record.health.push_back(router_health(3, load, 4, {7.5, 1.25}, bias));
+  record.codes = {{"experts", "gradients", 9007199254740993, 0, 1200, 0, 0.1 + 0.2},
+                  {"attention", "weights", 4096, 3, 0, 1, 7.5}};
   return record;
 }
 

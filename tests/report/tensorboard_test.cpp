@@ -115,6 +115,10 @@ TEST(TensorBoard, FileReadsBack) {
   EXPECT_EQ(number<float>(values.at("router/worst_max_over_mean"), 2), 2.0f);
   EXPECT_EQ(number<float>(values.at("router/dead_experts"), 2), 1.0f);
   EXPECT_EQ(number<float>(values.at("router/bias_min"), 2), -0.5f);
+  EXPECT_EQ(number<float>(values.at("codes_flushed/experts_gradients"), 2), 1200.0f / 9007199254740993.0f);
+  EXPECT_EQ(number<float>(values.at("codes_largest/attention_weights"), 2), 7.5f);
+  EXPECT_EQ(number<float>(values.at("codes/saturated"), 2), 3.0f);
+  EXPECT_EQ(number<float>(values.at("codes/nan"), 2), 1.0f);
   const Message histogram = parse(values.at("expert_load/layer_003").find(5)->second);
   EXPECT_EQ(number<double>(histogram, 2), 4.0);   // max: number of experts
   EXPECT_EQ(number<double>(histogram, 3), 80.0);  // num

@@ -40,6 +40,7 @@ const std::vector<LedgerCase>& ledger_cases() {
        {"model.num_layers=4", "train.num_microbatches=4", "parallel.pp=2", "parallel.cp=4",
         "parallel.context=\"ring\"", "train.seq_len=32", "optimizer.freeze=[\"embedding\"]"},
        {"freeze", "message_buffers", "ring_buffers"}},
+      {1, {"precision.recipe=\"fp8\"", "train.seq_len=512"}, {"low_precision"}},
   };
   return all;
 }
@@ -100,6 +101,11 @@ TEST(Ledger, EachPassMovesWhatItIsThereFor) {
   const LedgerRow fuse = moved(ledger_cases()[2], "fuse");
   EXPECT_LT(fuse.stages, 0);
   EXPECT_LT(fuse.step_ns, 0);
+  // Long sequences: codes take the place of more than codes of weights add. An H200 has a rate for them.
+  const LedgerRow codes = moved(ledger_cases()[8], "low_precision");
+  EXPECT_LT(codes.at_peak[0], 0);
+  EXPECT_GT(codes.stages, 0);
+  EXPECT_EQ(codes.sent, GroupBytes{});
   for (const auto& [index, pass] : {std::pair{5, "message_buffers"}, {6, "ring_buffers"}}) {
     const LedgerRow buffers = moved(ledger_cases()[size_t(index)], pass);
     EXPECT_EQ(buffers.stages, 0);

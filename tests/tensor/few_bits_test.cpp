@@ -59,6 +59,48 @@ TEST(FewBits, WhatIsNotFiniteIsNaN) {
   EXPECT_EQ(E5M2::value(0x7C), infinity);
 }
 
+// Sign, exponent and fraction read as the OCP specifications say, in long form.
+double spelled(uint32_t code, int exponent_bits, int mantissa_bits, int bias) {
+  const auto exponent = static_cast<int>(code >> mantissa_bits & ((1u << exponent_bits) - 1));
+  const double fraction = std::ldexp(static_cast<double>(code & ((1u << mantissa_bits) - 1)), -mantissa_bits);
+  const double size =
+      exponent == 0 ? std::ldexp(fraction, 1 - bias) : std::ldexp(1 + fraction, exponent - bias);
+  return code >> (exponent_bits + mantissa_bits) & 1 ? -size : size;
+}
+
+TEST(FewBits, AllCodesOfE4M3) {
+  for (uint32_t c = 0; c < 256; ++c) {
+    if ((c & 0x7F) == 0x7F) {
+      EXPECT_TRUE(std::isnan(E4M3::value(c))) << c;
+      continue;
+    }
+    EXPECT_EQ(E4M3::value(c), spelled(c, 4, 3, 7)) << c;
+    EXPECT_EQ(std::signbit(E4M3::value(c)), c >= 128) << c;
+    EXPECT_EQ(E4M3::code(E4M3::value(c)), c);
+  }
+}
+
+TEST(FewBits, AllCodesOfE5M2) {
+  for (uint32_t c = 0; c < 256; ++c) {
+    const double v = E5M2::value(c);
+    if ((c & 0x7C) == 0x7C) {
+      // No fraction: infinity, of which coding makes NaN; else NaN.
+      EXPECT_EQ(std::isinf(v), (c & 3) == 0) << c;
+      EXPECT_EQ(std::isnan(v), (c & 3) != 0) << c;
+      EXPECT_TRUE(std::isnan(E5M2::value(E5M2::code(v)))) << c;
+      continue;
+    }
+    EXPECT_EQ(v, spelled(c, 5, 2, 15)) << c;
+    EXPECT_EQ(std::signbit(v), c >= 128) << c;
+    EXPECT_EQ(E5M2::code(v), c);
+  }
+}
+
+TEST(FewBits, AllCodesOfE8M0) {
+  for (uint32_t c = 0; c < 255; ++c) EXPECT_EQ(E8M0::value(c), std::pow(2.0, static_cast<int>(c) - 127)) << c;
+  EXPECT_TRUE(std::isnan(E8M0::value(255)));
+}
+
 // Values as the OCP specifications list them.
 TEST(FewBits, AreThoseOfTheSpecifications) {
   EXPECT_EQ(E4M3::value(0x7E), 448);

@@ -7,6 +7,7 @@
 #include "schedule/build.h"
 #include "schedule/pass/pass.h"
 #include "support/refusal.h"
+#include "train/code_health.h"
 #include "train/train_support.h"
 
 namespace pleat::train::testing {
@@ -32,6 +33,7 @@ config::Config model(std::vector<std::string> more) {
 struct Trained {
   std::vector<double> losses;
   std::string state;
+  std::vector<report::CodeHealth> codes;  // of the last step
 };
 // The same batch again and again: the loss falls.
 Trained trained(const config::Config& c, int steps) {
@@ -46,6 +48,7 @@ Trained trained(const config::Config& c, int steps) {
     EXPECT_NE(programs.train().at(program::step::commit)[0], 0) << step;
   }
   out.state = digest(snapshot(programs));
+  out.codes = code_health(programs.train());
   return out;
 }
 
@@ -60,11 +63,33 @@ TEST(LowPrecision, LossesFollowThoseOfWideProducts) {
 TEST(LowPrecision, BitsDependOnNeitherThreadsNorRecompute) {
   const std::string recipe = "precision.recipe=\"fp8\"";
   const Trained one = trained(model({recipe, "device.threads=1"}), 3);
-  EXPECT_EQ(trained(model({recipe, "device.threads=3"}), 3).state, one.state);
+  const Trained three = trained(model({recipe, "device.threads=3"}), 3);
+  EXPECT_EQ(three.state, one.state);
+  EXPECT_EQ(three.codes, one.codes);
   EXPECT_EQ(trained(model({recipe}), 3).state, one.state);
-  for (const char* modules : {"[\"norm\", \"activation\"]", "[\"layer\"]"})
-    EXPECT_EQ(trained(model({recipe, std::string("recompute.modules=") + modules}), 3).state, one.state)
-        << modules;
+  for (const char* modules : {"[\"norm\", \"activation\"]", "[\"layer\"]"}) {
+    const Trained again = trained(model({recipe, std::string("recompute.modules=") + modules}), 3);
+    EXPECT_EQ(again.state, one.state) << modules;
+    EXPECT_EQ(again.codes, one.codes) << modules;
+  }
+}
+
+// Every class that has products and was asked for, all three sides of it; none without a recipe.
+TEST(LowPrecision, SaysHowCodesFared) {
+  const std::vector<std::string> modules = {"attention", "mlp", "experts", "shared_experts"};
+  const Trained all = trained(model({"precision.recipe=\"fp8\""}), 1);
+  ASSERT_EQ(all.codes.size(), 3 * modules.size());
+  for (size_t i = 0; i < all.codes.size(); ++i) {
+    const report::CodeHealth& row = all.codes[i];
+    EXPECT_EQ(row.module, modules[i / 3]);
+    EXPECT_EQ(row.side, (std::vector<std::string>{"activations", "gradients", "weights"}[i % 3]));
+    EXPECT_GT(row.largest, 0);
+    EXPECT_EQ(row.saturated + row.nan, 0);
+    EXPECT_LT(row.share(row.flushed), report::kMuchFlushed);
+  }
+  const Trained experts = trained(model({"precision.recipe=\"fp8\"", "precision.modules=[\"experts\"]"}), 1);
+  EXPECT_EQ(experts.codes.size(), 3u);
+  EXPECT_TRUE(trained(model({}), 1).codes.empty());
 }
 
 // Gradients of one step: of every parameter near those of wide products, the more so where fewer products are coded.

@@ -39,5 +39,19 @@ TEST(StepBreakdown, EveryClassIsThereAndGapsAreWhatNoStageCovers) {
   }
 }
 
+TEST(StepBreakdown, MakingCodesIsAClassOfItsOwnWhereThereIsAny) {
+  constexpr int64_t ms = 1'000'000;
+  const auto classes = step_breakdown(timed({{Op::attn_quantize, {0, 2 * ms}},
+                                             {Op::qkv_scaled, {2 * ms, 3 * ms}},
+                                             {Op::expert_weight_codes, {3 * ms, 4 * ms}},
+                                             {Op::expert_turn, {4 * ms, 5 * ms}}}),
+                                      5e-3);
+  ASSERT_EQ(classes.size(), 10u);
+  EXPECT_EQ(classes[0], (std::pair<std::string, double>{"attention", 1e-3}));
+  EXPECT_EQ(classes[3].second, 0);
+  EXPECT_EQ(classes[8].first, "codes");
+  EXPECT_NEAR(classes[8].second, 4e-3, 1e-12);
+}
+
 }  // namespace
 }  // namespace pleat::train

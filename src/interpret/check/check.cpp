@@ -209,6 +209,52 @@ void check_spaces(const Program& program, const Stage& stage, CheckReport& repor
   }
 }
 
+// Codes of few bits are numbers only together with their scales: wherever a stage takes both, the scales are those of
+// these codes (Value::scale_of), copies of either included.
+void check_scales(const Program& program, CheckReport& report) {
+  const auto value = [&](ValueId v) -> const Value& { return program.values[static_cast<size_t>(v)]; };
+  const auto is_few_bits = [](const Value& v) {
+    return v.scale_of != kNoValue || v.dtype == tensor::Dtype::E4M3 || v.dtype == tensor::Dtype::E2M1;
+  };
+  if (std::none_of(program.values.begin(), program.values.end(), is_few_bits)) return;
+  std::vector<ValueId> copied_from(program.values.size(), kNoValue);
+  const auto origin = [&](ValueId v) {
+    return copied_from[static_cast<size_t>(v)] == kNoValue ? v : copied_from[static_cast<size_t>(v)];
+  };
+  for (const Value& v : program.values)
+    if (v.scale_of != kNoValue && (v.scale_of < 0 || &v <= &value(v.scale_of))) {
+      report.faults.push_back(
+          fmt::format("'{}' has the scales of value {}, which does not come before it", v.name, v.scale_of));
+      return;
+    }
+  for (const Stage& stage : program.stages) {
+    const auto& arguments = arguments_of(stage.op, stage.phase);
+    if (kernel_of(stage.op) == KernelKind::copy && stage.uses.size() == 2) {
+      const ValueId from = stage.uses[0].value, to = stage.uses[1].value;
+      copied_from[static_cast<size_t>(to)] = origin(from);
+      if (value(from).scale_of != value(to).scale_of)
+        report.faults.push_back(fmt::format("{}: '{}' and '{}' are scales of different codes",
+                                            stage_name(stage), value(from).name, value(to).name));
+    }
+    for (size_t i = 1; i < stage.uses.size(); ++i) {
+      const Argument& a = argument_of(arguments, stage.uses.size(), i);
+      if (!a.scale) continue;
+      const ValueId codes = stage.uses[i - 1].value, scale = stage.uses[i].value;
+      if (codes == kNoValue && scale == kNoValue) continue;
+      if (codes == kNoValue || scale == kNoValue) {
+        report.faults.push_back(
+            fmt::format("{}: argument '{}' needs codes and scales together", stage_name(stage), a.name));
+        continue;
+      }
+      const ValueId of = value(scale).scale_of;
+      if (of == kNoValue || origin(of) != origin(codes))
+        report.faults.push_back(fmt::format(
+            "{}: argument '{}': '{}' has the scales of {}, not of '{}'", stage_name(stage), a.name,
+            value(scale).name, of == kNoValue ? "no codes" : "'" + value(of).name + "'", value(codes).name));
+    }
+  }
+}
+
 // The scratch of a stage is its own: bytes of the step on the device that no other stage names.
 void check_scratch(const Program& program, CheckReport& report) {
   std::vector<StageId> owner(program.values.size(), -1);
@@ -298,6 +344,7 @@ CheckReport check(const Program& program) {
       written[static_cast<size_t>(root_of(program, use.value))].add(begin, begin + num_bytes(v));
     }
   }
+  if (report.ok()) check_scales(program, report);
   for (size_t i = 0; i < program.values.size(); ++i) {
     const Value& v = program.values[i];
     if (v.view_of == kNoValue && v.life == Life::Result && !written[i].covers(0, num_bytes(v)))

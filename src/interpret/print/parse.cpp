@@ -135,13 +135,15 @@ class Parser {
         if (plus == std::string_view::npos) bad("view=NAME+BYTES", w);
         v.view_of = find(w.substr(0, plus));
         v.offset = number<int64_t>(w.substr(plus + 1), "a byte offset");
+      } else if (eat(w, "scale_of=")) {
+        v.scale_of = find(w);
       } else if (eat(w, "rows=")) {
         const size_t slash = w.find('/');
         if (slash == std::string_view::npos) bad("rows=EXPECTED/MAXIMUM", w);
         v.expected_rows = number<int64_t>(w.substr(0, slash), "a row count");
         v.maximum_rows = number<int64_t>(w.substr(slash + 1), "a row count");
       } else {
-        bad("space=, view= or rows=", w);
+        bad("space=, view=, scale_of= or rows=", w);
       }
     }
     if (!ids_.emplace(v.name, static_cast<ValueId>(program_.values.size())).second)

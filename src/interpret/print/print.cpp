@@ -19,6 +19,8 @@ void print_value(const Program& program, const Value& v, std::string& out) {
   if (v.space != Space::Device) out += fmt::format(" space={}", name_of(v.space));
   if (v.view_of != kNoValue)
     out += fmt::format(" view={}+{}", program.values[static_cast<size_t>(v.view_of)].name, v.offset);
+  if (v.scale_of != kNoValue)
+    out += fmt::format(" scale_of={}", program.values[static_cast<size_t>(v.scale_of)].name);
   if (v.expected_rows || v.maximum_rows) out += fmt::format(" rows={}/{}", v.expected_rows, v.maximum_rows);
   out += '\n';
 }

@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "program/code_rows.h"
+
 namespace pleat::interpret {
 
 using namespace program;
@@ -112,7 +114,8 @@ Breakdown breakdown(const Program& program, const Timeline& timeline) {
   int64_t begin = origin_of(timeline), end = begin;
   std::vector<std::pair<int64_t, int64_t>> busy;
   for (const Span& span : timeline.spans) {
-    by_region[std::string(name_of(region_of(program.stages[static_cast<size_t>(span.stage)].op)))] +=
+    const Op op = program.stages[static_cast<size_t>(span.stage)].op;
+    by_region[std::string(makes_codes(kernel_of(op)) ? kCodesRow : name_of(region_of(op)))] +=
         static_cast<double>(span.end_ns - span.start_ns) / 1e9;
     end = std::max(end, span.end_ns);
     busy.emplace_back(span.start_ns, span.end_ns);

@@ -34,7 +34,8 @@ std::string to_report_json(const program::Program& program, const Timeline& time
 // A standalone picture: lanes as rows, stages coloured by region.
 std::string to_svg(const program::Program& program, const Timeline& timeline);
 
-// Seconds per region of the model, and outside any stage.
+// Seconds per region of the model, without what makes codes of few bits, which is a row of its own (program::kCodesRow);
+// and outside any stage.
 struct Breakdown {
   std::vector<std::pair<std::string, double>> regions;
   double gaps = 0, total = 0;

@@ -10,6 +10,13 @@
 //                  multiple of 128; codes of rows that do not exist are 0.
 // quantize_weight  Blocks of 128 x 128 share one scale, found the same way. Codes of the transpose are the transposed
 //                  codes, its scales the transposed scales.
+// permute_codes    Rows of codes and scales, taken as permute and combine's backward take numbers (kernels/dispatch): a
+//                  code depends on its row alone, so a row that goes to several experts is coded once. Filler has codes
+//                  0 and scales 1, which is what zeros become.
+//
+// counts and largest: of the numbers that are not 0, how many there are, how many saturated (a finite number past the
+// largest value took its code), were flushed (became 0) and became NaN; and the largest finite |x|. Neither is a part of
+// the codes. Under recipe fp8 nothing saturates. Column codes of row codes are not counted again.
 //
 // x f32 or f64; codes e4m3, scales f32. One code depends on its block alone: bits do not depend on threads.
 #pragma once

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/math/tiles.h"
+#include "kernels/quantize/code_counts.h"
 #include "kernels/quantize/code_values.h"
 
 namespace pleat::kernels {
@@ -44,6 +45,14 @@ int64_t rows_in_use(const Arg& offsets, int64_t rows) {
   return offsets.present ? offsets.as<int32_t>()[offsets.dim(0) - 1] : rows;
 }
 
+// How often row r counts: as often as experts take it, where token_row says so.
+int64_t times_of(const Arg& token_row, int64_t r) {
+  if (!token_row.present) return 1;
+  const int64_t k = token_row.dim(1);
+  const int32_t* rows = token_row.as<int32_t>() + r * k;
+  return std::count_if(rows, rows + k, [](int32_t row) { return row >= 0; });
+}
+
 template <class T, template <class> class Args>
 struct Rows {
   static void run(const Invocation& call) {
@@ -52,9 +61,12 @@ struct Rows {
     const T* x = args.x.template as<T>();
     auto* codes = static_cast<uint8_t*>(args.codes.data);
     float* scale = args.scale.template as<float>();
+    CodeTally tally(args, call);
     const Tiling tiling = row_tiling(rows_in_use(args.offsets, args.x.dim(0)), n);
     call.pool->for_each_tile(tiling.num_tiles(), [&](int64_t tile) {
-      for (int64_t r = tiling.begin(tile); r < tiling.end(tile); ++r)
+      CodeCounts counts;
+      for (int64_t r = tiling.begin(tile); r < tiling.end(tile); ++r) {
+        const int64_t times = tally.counting() ? times_of(args.token_row, r) : 0;
         for (int64_t b = 0; b < blocks; ++b) {
           const int64_t begin = r * n + b * kBlock, end = r * n + std::min(n, (b + 1) * kBlock);
           BlockScale block;
@@ -63,8 +75,13 @@ struct Rows {
           scale[r * blocks + b] = scale_of(e);
           const double per = std::ldexp(1.0, -e);
           for (int64_t i = begin; i < end; ++i) codes[i] = code_of(x[i], per);
+          for (int64_t i = begin; times > 0 && i < end; ++i)
+            counts.see<E4M3>(static_cast<double>(x[i]), std::ldexp(1.0, e), codes[i], times);
         }
+      }
+      tally.add(counts);
     });
+    tally.write();
   }
 };
 
@@ -117,6 +134,7 @@ struct Weight {
     const T* w = args.w.template as<T>();
     auto* codes = static_cast<uint8_t*>(args.codes.data);
     float* scale = args.scale.template as<float>();
+    CodeTally tally(args, call);
     call.pool->for_each_tile(matrices * down * across, [&](int64_t tile) {
       const int64_t m = tile / (down * across), o_block = tile / across % down, i_block = tile % across;
       const int64_t o_end = std::min(out, (o_block + 1) * kBlock),
@@ -133,7 +151,15 @@ struct Weight {
       for (int64_t o = o_block * kBlock; o < o_end; ++o)
         for (int64_t i = i_block * kBlock; i < i_end; ++i)
           to[turned ? i * out + o : o * in + i] = code_of(from[o * in + i], per);
+      if (!tally.counting()) return;
+      CodeCounts counts;
+      for (int64_t o = o_block * kBlock; o < o_end; ++o)
+        for (int64_t i = i_block * kBlock; i < i_end; ++i)
+          counts.see<E4M3>(static_cast<double>(from[o * in + i]), std::ldexp(1.0, e),
+                           to[turned ? i * out + o : o * in + i]);
+      tally.add(counts);
     });
+    tally.write();
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "report/format.h"
+#include "report/html/codes.h"
 #include "report/html/experts.h"
 #include "report/html/line_chart.h"
 #include "report/html/markup.h"
@@ -239,6 +240,8 @@ std::string page(const RunData& run) {
                 "those of the last logged step."));
   out += section("Learning", learning(run));
   out += section("Experts", experts_section(run));
+  if (const std::string codes = codes_section(run); !codes.empty())
+    out += section("Codes of few bits", codes);
   out += section(
       "Memory",
       run.summary

@@ -94,7 +94,7 @@ summary{cursor:pointer;color:var(--soft)}
 details[open] summary{margin-bottom:10px}
 .pill{display:inline-block;padding:1px 10px;border-radius:999px;font-size:12.5px;font-weight:600;
 background:var(--mid-bg);color:var(--mid)}
-.pill.balanced{background:var(--good-bg);color:var(--good)}
+.pill.balanced,.pill.fine{background:var(--good-bg);color:var(--good)}
 .pill.dead,.pill.collapsing,.pill.non-finite{background:var(--bad-bg);color:var(--bad)}
 footer{color:var(--soft);font-size:13px;padding:4px 2px}
 #tip{position:fixed;z-index:9;pointer-events:none;max-width:min(520px,90vw);padding:7px 11px;border-radius:8px;

@@ -6,6 +6,13 @@
 // those. So what a product keeps for its backward is as large as its codes. Not so where tensor ranks gather rows again for
 // the backward: they keep their own rows as numbers, and code what they gathered. Codes of a weight are made at its first
 // use in the step and serve all microbatches; those of its transpose at the first gradient of an input.
+//
+// Rows of experts on the same rank are copies of tokens, forward and in combine's backward: the tokens are coded, once, and
+// the codes copied. Experts have token codes of their own beside those of shared experts, which may run on another lane.
+// Rows that other ranks sent are coded as they came.
+//
+// Stages that make codes count how their numbers fared (program/code_rows.h), each number once: not what recompute codes
+// again, not the turned codes of a weight, and on one rank only what several ranks code alike.
 #pragma once
 
 #include "config/config.h"
