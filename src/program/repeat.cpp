@@ -90,6 +90,7 @@ class Unroller {
     copy.name = renumbered(copy.name, microbatch_, microbatch_ + by);
     copy.microbatch += by;
     if (copy.view_of != kNoValue) copy.view_of = of_pass(copy.view_of, by);
+    if (copy.scale_of != kNoValue) copy.scale_of = of_pass(copy.scale_of, by);
     out_.values.push_back(std::move(copy));
     return values_[value] = static_cast<ValueId>(out_.values.size() - 1);
   }
