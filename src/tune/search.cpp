@@ -18,7 +18,9 @@ namespace {
 constexpr double kTolerance = 0.005;
 // Of memory, where nothing with the same activations was measured, and where something was.
 constexpr double kUnsureGuess = 0.03, kSureGuess = 0.003;
-// The same where nothing was found.
+// Of the host's.
+constexpr double kUnsureHost = 0.01;
+// Of a device where nothing was found.
 constexpr double kVeryUnsureGuess = 0.15;
 // Measured together; the number of cores does not change what is.
 constexpr size_t kBatch = 4;
@@ -29,6 +31,8 @@ constexpr size_t kMostNearest = 4;
 constexpr int kSpare = 24;
 // Measured for what stands beside the answer: the best of those that round least, the best without a limit.
 constexpr int64_t kAside = 48;
+// The same of what cannot be trained yet.
+constexpr int64_t kAsideNotYet = 24;
 // Rows that are worse than the best by more are of no interest.
 constexpr double kFar = 1.5;
 // The worth of rounding to whoever would rather have none.
@@ -125,8 +129,9 @@ class Search {
   void among_untrained(double better_than) { trained_ = false, cap_ = better_than; }
 
   // The best that fit, one of each kind.
-  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth, bool is_answer) {
-    trials_ = is_answer ? options_.trials : kAside, is_answer_ = is_answer;
+  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth, bool is_answer,
+                          int64_t aside = kAside) {
+    trials_ = is_answer ? options_.trials : aside, is_answer_ = is_answer;
     limits_ = limits, num_rows_ = num_rows, worth_ = worth, spare_ = kSpare;
     states_.clear(), kinds_.clear(), queue_ = {};
     // What was guessed too large at first may turn out to fit when more is known.
@@ -160,7 +165,7 @@ class Search {
     for (size_t i = 0; i < num; ++i) smallest.push_back(whole(combinations_.at(order[i].second)));
     measure_these(smallest);
     for (size_t i = 0; i < num; ++i) learn(order[i].second, smallest[i]);
-    descend(limits);
+    if (trained_) descend(limits);  // of the others guesses are enough
     std::vector<Found> out;
     for (const auto& [key, candidate] : candidates_)
       if (is_wanted(measured_.at(key))) out.push_back(found(candidate));
@@ -280,8 +285,8 @@ class Search {
           Candidate c = least;
           c.choice[f] = i;
           c.layers[f] = static_cast<int>(space_.families[f].choices[i].layers.size());
-          const Figures guessed = guess(c);
           if (!is_wanted(c)) continue;
+          const Figures guessed = guess(c);
           if (over(guessed, limits) <= over_of(least) + kUnsureGuess * guessed.device) others.push_back(c);
         }
       measure_these(others);
@@ -344,7 +349,9 @@ class Search {
     const double unsure = known_off(c.candidate) && !fits_with_more ? kSureGuess : unsure_;
     const auto fits = [&](const Figures& f) { return over(f, limits_) <= 0; };
     const auto may_fit = [&](const Figures& f) {
-      return f.device <= limits_.device * (1 + unsure) && host_of(f, limits_) <= limits_.host * (1 + unsure);
+      // What is pinned and mirrored adds up nearly to the byte.
+      return f.device <= limits_.device * (1 + unsure) &&
+             host_of(f, limits_) <= limits_.host * (1 + std::min(unsure, kUnsureHost));
     };
     if (c.solved == SIZE_MAX) {
       const Figures f = guess(c.candidate);
@@ -536,12 +543,21 @@ void add_not_yet(Answer& out, Search& s, const Limits& limits, const SearchOptio
   Limits l = limits;
   for (const bool without_mirror : {false, true})
     for (const bool much : {true, false}) {
-      l.mirror = !without_mirror, out.not_yet.without_mirror = without_mirror;
+      l.mirror = !without_mirror;
       s.trust_guesses(much);
-      out.not_yet.rows = s.best(l, num, options.worth, false);
-      if (!out.rows.empty() || !out.not_yet.rows.empty()) return;
+      out.not_yet.rows = s.best(l, num, options.worth, false, kAsideNotYet);
+      if (!out.rows.empty() || !out.not_yet.rows.empty()) {
+        // A search that goes on may find what fits with the mirror after all.
+        std::vector<Found>& rows = out.not_yet.rows;
+        out.not_yet.without_mirror =
+            std::none_of(rows.begin(), rows.end(), [](const Found& f) { return f.measured.fits(); });
+        if (!out.not_yet.without_mirror)
+          std::erase_if(rows, [](const Found& f) { return !f.measured.fits(); });
+        if (rows.empty()) out.not_yet.without_mirror = false;
+        return;
+      }
     }
-  out.not_yet.fits = false;
+  out.not_yet.fits = false, out.not_yet.without_mirror = true;
   out.not_yet.rows = s.nearest(l);
   if (out.not_yet.rows.size() > 1) out.not_yet.rows.resize(1);
 }
