@@ -108,8 +108,9 @@ std::string not_yet_text(const FitQuestion& q, const tune::Answer& answer) {
   const char* mirror = n.without_mirror ? ", without the mirror of its GPU that a host keeps" : "";
   std::string out =
       !n.fits
-          ? fmt::format("\nnothing fits with what `train` cannot do here yet either{}; nearest to it:\n\n",
-                        mirror)
+          ? fmt::format(
+                "\nnothing that was tried fits with what `train` cannot do here yet{}; nearest to it:\n\n",
+                mirror)
       : answer.rows.empty()
           ? fmt::format("\nfits with what `train` cannot do here yet{}; --write does not write it:\n\n",
                         mirror)

@@ -165,7 +165,7 @@ class Search {
     for (size_t i = 0; i < num; ++i) smallest.push_back(whole(combinations_.at(order[i].second)));
     measure_these(smallest);
     for (size_t i = 0; i < num; ++i) learn(order[i].second, smallest[i]);
-    if (trained_) descend(limits);  // of the others guesses are enough
+    descend(limits);
     std::vector<Found> out;
     for (const auto& [key, candidate] : candidates_)
       if (is_wanted(measured_.at(key))) out.push_back(found(candidate));
@@ -184,6 +184,7 @@ class Search {
     return f;
   }
 
+  bool fits(const Measured& m, const Limits& limits) const { return over(figures_of(m), limits) <= 0; }
   int64_t num_measured() const { return static_cast<int64_t>(measured_.size()); }
   bool complete() const { return complete_; }
 
@@ -557,8 +558,12 @@ void add_not_yet(Answer& out, Search& s, const Limits& limits, const SearchOptio
         return;
       }
     }
-  out.not_yet.fits = false, out.not_yet.without_mirror = true;
+  // One of the smallest may fit after all.
   out.not_yet.rows = s.nearest(l);
+  if (out.not_yet.rows.empty()) return;
+  const Measured& m = out.not_yet.rows[0].measured;
+  out.not_yet.without_mirror = !m.fits();
+  out.not_yet.fits = s.fits(m, l);
   if (out.not_yet.rows.size() > 1) out.not_yet.rows.resize(1);
 }
 
