@@ -67,6 +67,8 @@ int search_fit(const SearchArguments& a) {
   const tune::Answer answer = tune::search(space, ground, options);
   std::vector<std::string> advice;
   if (answer.rows.empty()) advice = tune::what_would_fit(space, answer.nearest, ground);
+  if (const std::string not_yet = tune::not_yet_advice(space, answer, ground); !not_yet.empty())
+    advice.push_back(not_yet);
   if (const std::vector<tune::Found>& first = answer.rows.empty() ? answer.nearest : answer.rows;
       !first.empty())
     if (const std::string budget = tune::token_budget_advice(space, first[0], ground); !budget.empty())
@@ -76,6 +78,9 @@ int search_fit(const SearchArguments& a) {
     fmt::print("{}\n", fit_json(question, answer, advice).dump(1));
   else
     fmt::print("{}", fit_page(question, answer, advice));
+  if (answer.rows.empty() && !answer.plain.measured.trains())
+    base::fail("`train` takes none of the choices on device.kind = \"{}\"{}: {}", asked.device.kind,
+               a.out.empty() ? "" : ", and nothing was written", answer.plain.measured.untrained);
   if (answer.rows.empty())
     base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step does not fit with any choice{}{}",
                     ground.machine.name,

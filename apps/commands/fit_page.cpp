@@ -57,12 +57,14 @@ std::string longer_text(const tune::Answer& answer, const Found& f) {
 
 std::string free_text(int64_t over) { return over > 0 ? "over by " + size_text(over) : size_text(-over); }
 
-report::Table table_of(const FitQuestion& q, const tune::Answer& answer, const std::vector<Found>& rows) {
+// `ranked`: rows have their number, and the first is the answer.
+report::Table table_of(const FitQuestion& q, const tune::Answer& answer, const std::vector<Found>& rows,
+                       bool ranked) {
   constexpr auto kRight = report::Align::Right;
   std::vector<report::Table::Column> columns = {{"rank"}, {"choices"}};
   if (!on_cpu(q)) columns.insert(columns.end(), {{"device", kRight}, {"free", kRight}});
   columns.push_back({"host", kRight});
-  if (on_cpu(q)) columns.push_back({"free", kRight});
+  columns.push_back({on_cpu(q) ? "free" : "of it mirror", kRight});
   columns.insert(columns.end(), {{"step", kRight},
                                  {on_cpu(q) ? "tokens/s/rank" : "tokens/s/GPU", kRight},
                                  {"MFU", kRight},
@@ -71,15 +73,14 @@ report::Table table_of(const FitQuestion& q, const tune::Answer& answer, const s
   report::Table table(columns);
   for (size_t i = 0; i < rows.size(); ++i) {
     const tune::Measured& m = rows[i].measured;
-    std::vector<std::string> cells = {
-        !answer.rows.empty() ? fmt::format("{}{}", i + 1, i == 0 ? " *" : "") : "-",
-        tune::text_of(q.space, rows[i].candidate)};
+    std::vector<std::string> cells = {ranked ? fmt::format("{}{}", i + 1, i == 0 ? " *" : "") : "-",
+                                      tune::text_of(q.space, rows[i].candidate)};
     if (!on_cpu(q)) {
       cells.push_back(size_text(m.device_bytes));
       cells.push_back(free_text(m.device_over(q.ground.machine.kind)));
     }
     cells.push_back(size_text(m.fit.host_bytes));
-    if (on_cpu(q)) cells.push_back(free_text(m.host_over()));
+    cells.push_back(on_cpu(q) ? free_text(m.host_over()) : size_text(m.fit.mirror_bytes));
     cells.push_back(fmt::format("{:.1f} ms", m.figures.step_ms));
     cells.push_back(rate(m.figures.tokens_per_s_per_rank));
     cells.push_back(fmt::format("{:.1f} %", 100 * m.figures.mfu));
@@ -98,6 +99,25 @@ std::string kept_text(const tune::Space& space) {
   if (!space.left_out.empty())
     out += fmt::format("left out by --exact: {}\n", fmt::join(space.left_out, ", "));
   return out;
+}
+
+// A table of what `train` refuses, and why; "" where there is nothing to say.
+std::string not_yet_text(const FitQuestion& q, const tune::Answer& answer) {
+  const tune::Answer::NotYet& n = answer.not_yet;
+  if (n.rows.empty()) return "";
+  const char* mirror = n.without_mirror ? ", without the mirror of its GPU that a host keeps" : "";
+  std::string out =
+      !n.fits
+          ? fmt::format(
+                "\nnothing that was tried fits with what `train` cannot do here yet{}; nearest to it:\n\n",
+                mirror)
+      : answer.rows.empty()
+          ? fmt::format("\nfits with what `train` cannot do here yet{}; --write does not write it:\n\n",
+                        mirror)
+          : "\nbetter with what `train` cannot do here yet; --write does not write it:\n\n";
+  out += table_of(q, answer, n.rows, false).text() + "\nthe first is\n";
+  for (const std::string& w : words_of(q.space, n.rows[0].candidate)) out += "- " + w + "\n";
+  return out + fmt::format("and `train` says: {}\n", n.rows[0].measured.untrained);
 }
 
 nlohmann::json json_of(const FitQuestion& q, const tune::Answer& answer, const Found& f) {
@@ -123,12 +143,17 @@ nlohmann::json json_of(const FitQuestion& q, const tune::Answer& answer, const F
                         {"device_bytes", m.device_bytes},
                         {"host_bytes", m.fit.host_bytes},
                         {"host_over_bytes", m.host_over()},
+                        {"trains", m.trains()},
                         {"step_ms", m.figures.step_ms},
                         {"tokens_per_s_per_gpu", m.figures.tokens_per_s_per_rank},
                         {"mfu", m.figures.mfu},
                         {"score_ms", f.score / 1e6},
                         {"numbers", words_of(numbers_of(q.space, f.candidate))}};
-  if (!on_cpu(q)) out["device_over_bytes"] = m.device_over(q.ground.machine.kind);
+  if (!on_cpu(q)) {
+    out["device_over_bytes"] = m.device_over(q.ground.machine.kind);
+    out["mirror_bytes"] = m.fit.mirror_bytes;
+  }
+  if (!m.trains()) out["refusal"] = m.untrained;
   if (answer.unlimited) out["costs"] = m.figures.step_ms / answer.unlimited->measured.figures.step_ms - 1;
   return out;
 }
@@ -145,9 +170,11 @@ std::string fit_page(const FitQuestion& q, const tune::Answer& answer,
                      answer.plain.measured.figures.step_ms);
   const bool fits = !answer.rows.empty();
   const std::vector<Found>& rows = fits ? answer.rows : answer.nearest;
-  out += fits ? "\n" : "\nnothing fits; nearest to it:\n\n";
-  out += table_of(q, answer, rows).text() + "\n";
-  if (!rows.empty()) {
+  if (rows.empty()) {
+    out += fmt::format("\n`train` takes none of the choices: {}\n", answer.plain.measured.untrained);
+  } else {
+    out += fits ? "\n" : "\nnothing fits; nearest to it:\n\n";
+    out += table_of(q, answer, rows, fits).text() + "\n";
     const std::vector<std::string> words = words_of(q.space, rows[0].candidate);
     if (words.empty())
       out += "nothing has to be chosen\n";
@@ -162,6 +189,7 @@ std::string fit_page(const FitQuestion& q, const tune::Answer& answer,
                        tune::text_of(q.space, answer.unlimited->candidate),
                        size_text(on_cpu(q) ? answer.unlimited->measured.fit.host_bytes
                                            : answer.unlimited->measured.device_bytes));
+  out += not_yet_text(q, answer);
   if (!advice.empty()) out += fits ? "worth a thought:\n" : "what would have to give, one of:\n";
   for (const std::string& a : advice) out += "- " + a + "\n";
   out += fmt::format("searched {}, of which {} were planned and simulated\n",
@@ -192,6 +220,10 @@ nlohmann::json fit_json(const FitQuestion& q, const tune::Answer& answer,
   if (answer.unlimited) out["unlimited"] = json_of(q, answer, *answer.unlimited);
   for (const Found& f : answer.rows) out["rows"].push_back(json_of(q, answer, f));
   for (const Found& f : answer.nearest) out["nearest"].push_back(json_of(q, answer, f));
+  out["not_yet"] = {{"fits", answer.not_yet.fits && !answer.not_yet.rows.empty()},
+                    {"without_mirror", answer.not_yet.without_mirror},
+                    {"rows", nlohmann::json::array()}};
+  for (const Found& f : answer.not_yet.rows) out["not_yet"]["rows"].push_back(json_of(q, answer, f));
   return out;
 }
 

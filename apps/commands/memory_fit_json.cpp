@@ -8,7 +8,10 @@ void add_fit(nlohmann::json& out, const train::MemoryFit& fit) {
   out["fits"] = fit.fits();
   out["memory"] = fit.text;
   out["memory_limit_bytes"] = fit.device_limit;
-  out["host"] = {{"bytes", fit.host_bytes}, {"limit_bytes", fit.host_limit}, {"over_bytes", fit.host_over()}};
+  out["host"] = {{"bytes", fit.host_bytes},
+                 {"mirror_bytes", fit.mirror_bytes},
+                 {"limit_bytes", fit.host_limit},
+                 {"over_bytes", fit.host_over()}};
 }
 
 }  // namespace pleat::apps

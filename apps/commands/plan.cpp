@@ -202,6 +202,7 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
     add("all of the GPU's memory", gpu.total());
     add_pinned();
+    add("mirror on the host", interpret::host_mirror(last.plan));
     fmt::print("{}GPU memory: {}\n\n", owners.text(), interpret::describe(gpu));
   }
   if (last.plan.peak_stage >= 0)
@@ -309,6 +310,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
           {"context_bytes", taken.context_bytes}, {"context_measured", taken.context_measured},
           {"nccl_bytes", taken.exchange_bytes},   {"nccl_groups", nccl.num_groups},
           {"total_bytes", taken.total()}};
+      row["mirror_bytes"] = interpret::host_mirror(plan);
     }
     if (static_cast<int64_t>(i) == tensors_of) {
       report::Table alive({{"alive at the peak"},
@@ -360,7 +362,9 @@ struct Verdict {
     if (!machine) return 0;
     if (!fit.fits())
       base::fail_with(base::ExitCode::Hardware, "on machine '{}' the step {}", machine->name, fit.text);
-    if (!as_json) fmt::print("\non machine '{}' the step {}\n", machine->name, fit.text);
+    if (!as_json)
+      fmt::print("\non machine '{}' the step {}\n{}", machine->name, fit.text,
+                 fit.host_text.empty() ? "" : fit.host_text + "\n");
     return 0;
   }
 };

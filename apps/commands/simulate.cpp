@@ -335,6 +335,7 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
                              {"arena_bytes", s.memory[i].device.arena_bytes},
                              {"window_bytes", s.memory[i].device.window_bytes},
                              {"pinned_bytes", s.memory[i].host_bytes},
+                             {"mirror_bytes", s.memory[i].mirror_bytes},
                              {"exchange_bytes", s.memory[i].device.exchange_bytes},
                              {"memory_bytes", s.memory[i].device.total()},
                              {"over_bytes", s.fit.device_over[i]},
@@ -401,10 +402,11 @@ void print_page(const Simulated& s, const SimulateArguments& a) {
       "{} on machine '{}' ({}), {}; {}\n"
       "step {:.3f} ms; {} tokens/s/{}; {:.4g} model TFLOP/s/{}, MFU {:.1f} %; bubble {:.4f} (waiting / "
       "working)\n"
-      "memory {}\n\n",
+      "memory {}\n{}\n",
       base::counted(a.ranks, "rank"), m.name, m.description, base::counted(num_nodes(s, a), "node"),
       types_text(s.config), s.figures.step_ms, rate_text(s.figures.tokens_per_s_per_rank), unit,
-      s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu, s.times.bubble(), s.fit.text);
+      s.figures.model_tflops_per_rank, unit, 100 * s.figures.mfu, s.times.bubble(), s.fit.text,
+      s.fit.host_text.empty() ? "" : s.fit.host_text + "\n");
   constexpr auto kRight = report::Align::Right;
   report::Table table({{"stage"},
                        {"stages", kRight},

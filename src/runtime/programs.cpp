@@ -7,8 +7,7 @@
 #include "model/overflow.h"
 #include "runtime/constants.h"
 #include "runtime/initialize.h"
-#include "runtime/require_recipe.h"
-#include "runtime/require_states.h"
+#include "runtime/require_trainable.h"
 #include "schedule/pass/pass.h"
 
 namespace pleat::runtime {
@@ -65,8 +64,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
          [crew](program::Group group) { return crew->windows(group); }}};
   }
   if (choice.train) {
-    require_recipe(config);
-    require_states(config);
+    require_trainable(config);
     b.train = b.add(plan_training_step(config, b.table, choice));
     if (model::may_rerun(config, {&b.programs[b.train].program, 1}))
       b.rerun = b.add(plan_training_step(model::rerun_config(config), b.table, choice));

@@ -27,17 +27,23 @@ std::string largest_owners(const interpret::OwnerBytes& at_peak) {
   return out;
 }
 
+std::string host_parts(int64_t pinned_bytes, int64_t mirror_bytes) {
+  return fmt::format("{} pinned, {} mirror of what its GPU keeps", bytes_text(pinned_bytes),
+                     bytes_text(mirror_bytes));
+}
+
 void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const MemoryRoom& room,
-                    int64_t num_alike) {
+                    int64_t num_alike, const std::string& parts) {
   const bool alone = room.free_bytes >= 0 && needed_bytes > room.free_bytes;
   const bool together = room.all_bytes >= 0 && needed_bytes > room.all_bytes / num_alike;
   if (!alone && !together) return;
   const bool mostly_state = plan.at_peak[static_cast<size_t>(program::Owner::Activations)] < needed_bytes / 2;
+  const std::string of_it = parts.empty() ? "" : fmt::format(" ({})", parts);
   const std::string has =
-      alone ? fmt::format("a rank needs {}, {} has {} free, {} too little", bytes_text(needed_bytes),
+      alone ? fmt::format("a rank needs {}{}, {} has {} free, {} too little", bytes_text(needed_bytes), of_it,
                           room.what, bytes_text(room.free_bytes), bytes_text(needed_bytes - room.free_bytes))
-            : fmt::format("{} ranks of this process need {} each, {} is {} in all", num_alike,
-                          bytes_text(needed_bytes), room.what, bytes_text(room.all_bytes));
+            : fmt::format("{} ranks of this process need {} each{}, {} is {} in all", num_alike,
+                          bytes_text(needed_bytes), of_it, room.what, bytes_text(room.all_bytes));
   base::fail_with(
       base::ExitCode::Hardware,
       "the step does not fit: {}; largest owners: {}. Nothing was allocated. `pleat plan` shows all of it; "

@@ -16,10 +16,13 @@ struct MemoryRoom {
   // Less than 0: nobody knows, and the allocation will tell.
   int64_t free_bytes = -1, all_bytes = -1;
 };
+// Of a rank with a GPU, on its host: "57.4 GiB pinned, 56.9 GiB mirror of what its GPU keeps".
+std::string host_parts(int64_t pinned_bytes, int64_t mirror_bytes);
+
 // Of one rank: `plan` is the largest of its programs'. Throws where fewer bytes are free than it needs, or where
 // `num_alike` ranks that need as much cannot all have it: others of them may have theirs already, so they are
-// compared with all there is.
+// compared with all there is. `parts`: what the bytes are, where that is not the plan's owners.
 void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const MemoryRoom& room,
-                    int64_t num_alike = 1);
+                    int64_t num_alike = 1, const std::string& parts = "");
 
 }  // namespace pleat::runtime

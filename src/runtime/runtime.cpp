@@ -50,10 +50,12 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     require_memory(largest, bytes + interpret::allocated_windows(window) + options.exchange_bytes,
                    {"the GPU", facts.free_bytes, facts.memory_bytes}, options.alike_in_process);
     const device::AvailableMemory host = device::available_host_memory();
-    require_memory(largest, pinned, {host.limit, host.bytes, host.all}, options.alike_in_process);
+    const int64_t mirror = interpret::host_mirror(plan());
+    require_memory(largest, pinned + mirror, {host.limit, host.bytes, host.all}, options.alike_in_process,
+                   host_parts(pinned, mirror));
     machine_ = std::make_shared<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
-    arena_ = std::make_unique<device::Arena>(plan().persistent_bytes);
+    arena_ = std::make_unique<device::Arena>(mirror);
   } else {
     const device::AvailableMemory host = device::available_host_memory();
     require_memory(largest, bytes + pinned + window, {host.limit, host.bytes, host.all},

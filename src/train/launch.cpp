@@ -12,8 +12,7 @@
 #include "device/near_cpus.h"
 #include "interpret/run/collectives.h"
 #include "layout/nodes.h"
-#include "runtime/require_recipe.h"
-#include "runtime/require_states.h"
+#include "runtime/require_trainable.h"
 #include "schedule/pass/offload.h"
 #include "schedule/run_together.h"
 #include "train/same_configuration.h"
@@ -90,9 +89,8 @@ void launch(const config::Config& config, int num_ranks, const RankMain& rank_ma
     base::fail(
         "device.graph = false has no effect here: threads that share a GPU run stage by stage; remove it");
   if (num_ranks > 1) require_declared_nodes(config, {0, size, 0, size});
-  runtime::require_recipe(config);
+  runtime::require_trainable(config);
   if (size > 1) schedule::require_offloaded_by_ranks(resolved);  // once, and not on every rank
-  runtime::require_states(config);
   if (config.device.kind == "cuda") take_gpu(world);
   if (size == 1) {
     runtime::Crew alone(resolved);

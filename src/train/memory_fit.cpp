@@ -23,6 +23,7 @@ StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const 
   out.host_bytes = plan.pinned.arena_bytes;
   if (kind == cost::MachineKind::Gpu) {
     out.device = interpret::device_memory(plan);
+    out.mirror_bytes = interpret::host_mirror(plan);
     out.device.exchange_bytes = cost::nccl_memory(mesh, program).bytes;
   } else {
     out.device.arena_bytes = plan.arena_bytes;
@@ -36,6 +37,7 @@ StageMemory larger(const StageMemory& a, const StageMemory& b) {
   out.device.window_bytes = std::max(a.device.window_bytes, b.device.window_bytes);
   out.device.exchange_bytes = std::max(a.device.exchange_bytes, b.device.exchange_bytes);
   out.host_bytes = std::max(a.host_bytes, b.host_bytes);
+  out.mirror_bytes = std::max(a.mirror_bytes, b.mirror_bytes);
   return out;
 }
 
@@ -63,17 +65,20 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const
   // Of the node that takes most, how many ranks it has and which of their stages takes most.
   int64_t here = 0;
   size_t fullest_there = 0;
-  const auto on_host = [&](size_t i) { return stages[i].host_bytes + (cpu ? stages[i].device.total() : 0); };
+  const auto on_host = [&](size_t i) {
+    return stages[i].host_bytes + (cpu ? stages[i].device.total() : stages[i].mirror_bytes);
+  };
   for (int64_t first = 0; first < layout.world(); first += ranks_per_node) {
     const int64_t end = std::min(first + ranks_per_node, layout.world());
-    int64_t bytes = 0;
+    int64_t bytes = 0, mirror = 0;
     size_t most = static_cast<size_t>(layout.attention(static_cast<int>(first)).pp);
     for (int64_t rank = first; rank < end; ++rank) {
       const size_t stage = static_cast<size_t>(layout.attention(static_cast<int>(rank)).pp);
-      bytes += on_host(stage);
+      bytes += on_host(stage), mirror += stages[stage].mirror_bytes;
       if (on_host(stage) > on_host(most)) most = stage;
     }
-    if (here == 0 || bytes > out.host_bytes) out.host_bytes = bytes, here = end - first, fullest_there = most;
+    if (here == 0 || bytes > out.host_bytes)
+      out.host_bytes = bytes, out.mirror_bytes = mirror, here = end - first, fullest_there = most;
   }
   size_t fullest = 0, worst = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -85,7 +90,13 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const
     return stages.size() == 1 ? std::string("a rank") : fmt::format("stage {}", i);
   };
   const std::string node = here == 1 ? "a rank" : fmt::format("the {} ranks of a node", here);
-  const std::string takes = cpu ? (here == 1 ? "takes" : "take") : (here == 1 ? "pins" : "pin");
+  const char* takes = here == 1 ? "takes" : "take";
+  const std::string parts =
+      fmt::format("{} pinned, {} mirror of what {}", bytes_text(out.host_bytes - out.mirror_bytes),
+                  bytes_text(out.mirror_bytes), here == 1 ? "its GPU keeps" : "their GPUs keep");
+  if (!cpu)
+    out.host_text = fmt::format("{} {} {} of {} of host memory: {}", node, takes, bytes_text(out.host_bytes),
+                                bytes_text(out.host_limit), parts);
   if (out.fits()) {
     out.text = cpu ? fmt::format("fits: {} {} {} of {}", node, takes, bytes_text(out.host_bytes),
                                  bytes_text(out.host_limit))
@@ -102,9 +113,9 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const
   }
   if (*separator == ',') out.text += fmt::format(" (a rank has {})", bytes_text(out.device_limit));
   if (out.host_over() > 0) {
-    out.text +=
-        fmt::format("{}{} {} {} of host memory, {} more than the {} there are", separator, node, takes,
-                    bytes_text(out.host_bytes), bytes_text(out.host_over()), bytes_text(out.host_limit));
+    out.text += fmt::format("{}{} {} {} of host memory{}, {} more than the {} there are", separator, node,
+                            takes, bytes_text(out.host_bytes), cpu ? "" : fmt::format(" ({})", parts),
+                            bytes_text(out.host_over()), bytes_text(out.host_limit));
     if (out.device_over[worst] == 0) worst = fullest_there;
   }
   out.text +=

@@ -25,18 +25,23 @@ class Trials {
   Trials(const Space& space, const std::vector<Found>& nearest, const schedule::Ground& ground)
       : space_(space), nearest_(nearest), ground_(ground) {}
 
-  // How it fits with that change, as a sentence; nothing where it does not.
-  std::optional<std::string> fits(const Edit& edit, int64_t num_ranks) const {
+  // How it fits with that change, as a sentence; nothing where it does not. `nodes_grow`: ranks that are more may stand in
+  // nodes with more memory of their hosts, which the sentence then says.
+  std::optional<std::string> fits(const Edit& edit, int64_t num_ranks, bool nodes_grow = false) const {
     for (size_t i = 0; i < std::min(kTried, nearest_.size()); ++i) {
       config::Config config = configured(space_, nearest_[i].candidate);
       edit(config);
       const Measured m = measure(config, num_ranks, ground_);
-      if (!m.fits()) continue;
       const bool cpu = ground_.machine.kind == cost::MachineKind::Cpu;
-      return fmt::format("it fits: {} of {}, a step in {:.0f} ms, with {}",
-                         bytes_text(cpu ? m.fit.host_bytes : m.device_bytes),
-                         bytes_text(cpu ? m.fit.host_limit : m.fit.device_limit), m.figures.step_ms,
-                         text_of(space_, nearest_[i].candidate));
+      const bool larger_hosts =
+          nodes_grow && !cpu && m.possible() && m.device_over(ground_.machine.kind) <= 0 && m.host_over() > 0;
+      if (!m.fits() && !larger_hosts) continue;
+      return fmt::format(
+          "it fits: {} of {}{}, a step in {:.0f} ms, with {}",
+          bytes_text(cpu ? m.fit.host_bytes : m.device_bytes),
+          bytes_text(cpu ? m.fit.host_limit : m.fit.device_limit),
+          larger_hosts ? fmt::format(", {} of host memory in a node", bytes_text(m.fit.host_bytes)) : "",
+          m.figures.step_ms, text_of(space_, nearest_[i].candidate));
     }
     return {};
   }
@@ -111,7 +116,7 @@ std::optional<std::string> spread(const Trials& trials, const Space& space) {
               c.train.num_microbatches,
               now == sequences ? "" : fmt::format(": {} sequences in place of {}", now, sequences));
         },
-        ranks);
+        ranks, true);
     if (text)
       return fmt::format("with {} ranks ({}{}) {}", ranks, moe ? fmt::format("parallel.ep = {}, ", ep) : "",
                          shape, *text);
@@ -132,10 +137,28 @@ std::vector<std::string> what_would_fit(const Space& space, const std::vector<Fo
   if (m.device_over(ground.machine.kind) > 0 && ground.machine.kind == cost::MachineKind::Gpu)
     out.push_back(fmt::format("with {} of device memory it fits, with {}", bytes_text(m.device_bytes),
                               text_of(space, nearest[0].candidate)));
-  if (m.host_over() > 0)
+  if (m.host_over() > 0) {
     out.push_back(
         fmt::format("with {} of host memory in a node it fits its host", bytes_text(m.fit.host_bytes)));
+    if (m.fit.mirror_bytes >= m.host_over())
+      out.push_back(fmt::format("without the mirror of its GPU that a host keeps, {}, it would fit its host",
+                                bytes_text(m.fit.mirror_bytes)));
+  }
   return out;
+}
+
+std::string not_yet_advice(const Space& space, const Answer& answer, const schedule::Ground& ground) {
+  const Answer::NotYet& n = answer.not_yet;
+  if (!answer.rows.empty() || n.rows.empty() || !n.fits) return "";
+  const Measured& m = n.rows[0].measured;
+  const bool cpu = ground.machine.kind == cost::MachineKind::Cpu;
+  const int64_t host = m.fit.host_bytes - (n.without_mirror ? m.fit.mirror_bytes : 0);
+  return fmt::format(
+      "with what `train` cannot do here yet{} it would fit: {}{} of {} of host memory, a step in "
+      "{:.0f} ms, with {}",
+      n.without_mirror ? ", and without the mirror that a host keeps," : "",
+      cpu ? "" : fmt::format("{} of {}, ", bytes_text(m.device_bytes), bytes_text(m.fit.device_limit)),
+      bytes_text(host), bytes_text(m.fit.host_limit), m.figures.step_ms, text_of(space, n.rows[0].candidate));
 }
 
 std::string token_budget_advice(const Space& space, const Found& found, const schedule::Ground& ground) {

@@ -13,6 +13,9 @@ namespace pleat::tune {
 std::vector<std::string> what_would_fit(const Space& space, const std::vector<Found>& nearest,
                                         const schedule::Ground& ground);
 
+// Where nothing that `train` takes fits: how what it refuses today would; else empty.
+std::string not_yet_advice(const Space& space, const Answer& answer, const schedule::Ground& ground);
+
 // What a bound on routed rows (moe.token_budget) would make of a candidate, where experts lie on several ranks and have
 // room for the worst routing; else empty. It is no choice of a search: a step past it is stopped, cut or run again.
 std::string token_budget_advice(const Space& space, const Found& found, const schedule::Ground& ground);

@@ -41,26 +41,41 @@ bool is_named(const std::vector<std::string>& free, std::string_view key) {
   return std::find(free.begin(), free.end(), key) != free.end();
 }
 
-int num_deciders(std::string_view key) {
-  return static_cast<int>(
-      std::count_if(family_table().begin(), family_table().end(), [&](const FamilyRow& row) {
-        return std::find(row.keys.begin(), row.keys.end(), key) != row.keys.end();
-      }));
+void require_known(const std::vector<std::string>& free) {
+  std::vector<std::string_view> all;
+  for (const FamilyRow& row : family_table()) {
+    all.insert(all.end(), row.keys.begin(), row.keys.end());
+    all.insert(all.end(), row.on_request.begin(), row.on_request.end());
+  }
+  for (const std::string& key : free)
+    if (std::find(all.begin(), all.end(), key) == all.end())
+      base::fail("--free {}: no choice of a fit sets it; those that can be let go are {}", config::quote(key),
+                 fmt::join(all, ", "));
 }
 
-void require_known(const std::vector<std::string>& free) {
-  std::string all;
-  for (const FamilyRow& row : family_table())
-    for (const std::string_view key : row.keys) {
-      if (all.find(key) != all.npos) continue;
-      all += fmt::format("{}{}", all.empty() ? "" : ", ", key);
-    }
-  for (const std::string& key : free)
-    if (std::none_of(family_table().begin(), family_table().end(), [&](const FamilyRow& row) {
-          return std::find(row.keys.begin(), row.keys.end(), key) != row.keys.end();
-        }))
-      base::fail("--free {}: no choice of a fit sets it; those that can be let go are {}", config::quote(key),
-                 all);
+// Puts keys back to their defaults, as if nobody had set them.
+void let_go(config::Config& config, const FamilyRow& row, const std::vector<std::string>& free) {
+  for (const std::string_view path : row.defaults) {
+    const std::string key{path};
+    if (row.by_choice && !is_named(free, key)) continue;
+    set_key(config, key, config::find_key(key)->default_value());
+    config.asked.erase(key);
+  }
+  if (row.defaults.empty())
+    for (const std::string_view key : row.keys) config.asked.erase(std::string(key));
+  // What was set of a key that is gone has nothing to act on.
+  for (const std::string_view path : row.defaults) {
+    const std::string key{path};
+    if (!config.asked.contains(key) || !config::find_key(key)->unmet(config)) continue;
+    set_key(config, key, config::find_key(key)->default_value());
+    config.asked.erase(key);
+  }
+}
+
+// Whether a key that the user set is one that the choice sets, or says the same for several such keys.
+bool is_closed_by(const Choice& choice, std::string_view key) {
+  return std::any_of(choice.sets.begin(), choice.sets.end(),
+                     [&](const Setting& s) { return s.key == key || stands_for(key, s.key); });
 }
 
 }  // namespace
@@ -77,6 +92,8 @@ std::string_view words_of(Numbers numbers) {
   return "numbers change";
 }
 
+int num_rounded(const Choice& choice) { return choice.numbers == Numbers::Rounded ? choice.rounds : 0; }
+
 Space make_space(const config::Config& asked, int64_t num_ranks, const SpaceOptions& options) {
   require_known(options.free);
   Space space;
@@ -86,31 +103,22 @@ Space make_space(const config::Config& asked, int64_t num_ranks, const SpaceOpti
     return std::any_of(row.keys.begin(), row.keys.end(),
                        [&](std::string_view key) { return is_named(options.free, key); });
   };
-  for (const FamilyRow& row : family_table()) {
-    if (!freed(row)) continue;
-    for (const std::string_view path : row.defaults) {
-      const std::string key{path};
-      // What another family goes by as well is let go by its own name alone.
-      if (!is_named(options.free, key) && num_deciders(key) > 1) continue;
-      set_key(space.base, key, config::find_key(key)->default_value());
-      space.base.asked.erase(key);
-    }
-    if (row.defaults.empty())
-      for (const std::string_view key : row.keys) space.base.asked.erase(std::string(key));
-  }
+  for (const FamilyRow& row : family_table())
+    if (freed(row)) let_go(space.base, row, options.free);
   const config::Config resolved = config::resolve(space.base);
   const Place place{layer_order(resolved),
-                    schedule::fitted_mesh(resolved, schedule::layout_of(resolved, num_ranks))};
+                    schedule::fitted_mesh(resolved, schedule::layout_of(resolved, num_ranks)), options.free};
   for (const FamilyRow& row : family_table()) {
-    bool is_kept = false;
-    for (const std::string_view path : row.keys) {
-      const std::string key{path};
-      if (!space.base.asked.contains(key)) continue;
-      is_kept = true;
-      if (std::find(space.kept.begin(), space.kept.end(), key) == space.kept.end()) space.kept.push_back(key);
-    }
-    if (is_kept) continue;
+    std::vector<std::string> kept;
+    for (const std::string_view key : row.keys)
+      if (space.base.asked.contains(std::string(key))) kept.emplace_back(key);
+    space.kept.insert(space.kept.end(), kept.begin(), kept.end());
+    if (!kept.empty() && !row.by_choice) continue;
     Family family{row.name, row.keys, row.per_microbatch, row.fine, row.choices(resolved, place)};
+    std::erase_if(family.choices, [&](const Choice& c) {
+      return std::any_of(kept.begin(), kept.end(),
+                         [&](const std::string& key) { return is_closed_by(c, key); });
+    });
     const size_t all = family.choices.size();
     if (options.exact)
       std::erase_if(family.choices, [](const Choice& c) { return c.numbers != Numbers::Same; });

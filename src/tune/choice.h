@@ -18,7 +18,7 @@ namespace pleat::tune {
 enum class Numbers : uint8_t {
   Same,       // to the bit
   Regrouped,  // the same formulas; sums are taken in other groups
-  Rounded,    // values are kept in fewer bits
+  Rounded,    // values are kept in fewer bits, or gradients are clipped by another norm
 };
 std::string_view words_of(Numbers numbers);  // "exact", "sums regroup", "numbers change"
 
@@ -40,7 +40,11 @@ struct Choice {
   bool beside = false;
   // Other choices of the family that together do the same: it is estimated by them. Empty: it is tried by itself.
   std::vector<size_t> parts = {};
+  // Of one that rounds: how often, each halving of a number's bits counted once.
+  int rounds = 1;
 };
+// 0 where it leaves the numbers, or their bits, as they are.
+int num_rounded(const Choice& choice);
 
 struct Family {
   std::string_view name;
@@ -65,7 +69,7 @@ struct SpaceOptions {
   bool exact = false;             // only choices whose numbers are the same
   std::vector<std::string> free;  // keys that may change although the user set them
 };
-// `asked` must be valid, with its vocabulary, and not resolved. Throws where `free` names what no family decides.
+// `asked` must be valid, with its vocabulary, and not resolved. Throws where `free` names what no choice sets.
 Space make_space(const config::Config& asked, int64_t num_ranks, const SpaceOptions& options);
 
 // One choice of every open family.

@@ -7,9 +7,7 @@
 namespace pleat::tune {
 namespace {
 
-Figures minus(const Figures& a, const Figures& b) {
-  return {a.step_ns - b.step_ns, a.device - b.device, a.host - b.host};
-}
+Figures minus(const Figures& a, const Figures& b) { return plus(a, times(b, -1)); }
 
 // In `part` of kTrialParts of its layers.
 constexpr int kTrialParts = 4;
@@ -54,9 +52,16 @@ std::vector<bool> outdone(const Family& family, const std::vector<Figures>& chan
 
 }  // namespace
 
+Figures plus(const Figures& a, const Figures& b) {
+  return {a.step_ns + b.step_ns, a.device + b.device, a.host + b.host, a.mirror + b.mirror};
+}
+
+Figures times(const Figures& a, double n) { return {a.step_ns * n, a.device * n, a.host * n, a.mirror * n}; }
+
 Figures figures_of(const Measured& m) {
   return {static_cast<double>(m.step_ns), static_cast<double>(m.device_bytes),
-          static_cast<double>(m.fit.host_bytes)};
+          static_cast<double>(m.fit.host_bytes - m.fit.mirror_bytes),
+          static_cast<double>(m.fit.mirror_bytes)};
 }
 
 Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space) {
@@ -97,6 +102,7 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
   const auto base_of = [&](size_t f) {
     return figures_of(measured[space.families[f].per_microbatch ? 1 : 0]);
   };
+  std::vector<At> refused;
   std::vector<std::vector<bool>> gone;
   for (const Family& family : space.families) {
     gone.emplace_back(family.choices.size(), false);
@@ -110,9 +116,12 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
     else if (m.possible())
       times_[{f, space.families[f].choices[i].name}].push_back(
           {alone(plain, space, f, i, part).layers[f], static_cast<double>(m.step_ns) - base_of(f).step_ns});
-    else if (part == kTrialParts)
+    else if (part == kTrialParts) {
       gone[f][i] = true;
+      if (space.families[f].choices[i].layers_key.empty()) refused.push_back({f, i});
+    }
   }
+  try_with_partners(ground, refused, gone);
   for (size_t f = 0; f < space.families.size(); ++f) {
     Family& family = space.families[f];
     std::vector<Figures> kept;
@@ -126,9 +135,7 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
         const Figures& c = changes_[f][p];
         // A part may be in fewer layers than the whole: what it frees there is all it can.
         const double times = std::min(1.0, share);
-        changes_[f][i].step_ns += c.step_ns * times;
-        changes_[f][i].device += c.device * times;
-        changes_[f][i].host += c.host * times;
+        changes_[f][i] = plus(changes_[f][i], tune::times(c, times));
       }
       kept.push_back(changes_[f][i]);
     }
@@ -141,14 +148,94 @@ Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space)
     changes_[f] = std::move(kept);
     erase_choices(family, worse);
     std::vector<double>& sizes = micro_batch_.emplace_back();
+    std::vector<bool>& trains = trains_.emplace_back();
     for (size_t i = 0; i < family.choices.size(); ++i) {
       Candidate c = without_any(space);
       c.choice[f] = i;
       c.layers[f] = static_cast<int>(family.choices[i].layers.size());
       sizes.push_back(static_cast<double>(configured(space, c).train.micro_batch) /
                       static_cast<double>(space.base.train.micro_batch));
+      trains.push_back(untrained(configured(space, c)).empty());
     }
   }
+}
+
+void Estimate::try_with_partners(const schedule::Ground& ground, const std::vector<At>& refused,
+                                 std::vector<std::vector<bool>>& gone) {
+  struct Pair {
+    At one, partner;
+  };
+  const auto with = [&](Candidate c, At at) { return alone(std::move(c), space_, at.family, at.choice); };
+  const auto measured = [&](const std::vector<Candidate>& candidates) {
+    std::vector<config::Config> configs;
+    for (const Candidate& c : candidates) configs.push_back(configured(space_, c));
+    return measure_all(configs, space_.num_ranks, ground);
+  };
+  const auto each_other = [&](At one, const auto& call) {
+    for (size_t g = 0; g < space_.families.size(); ++g)
+      for (size_t j = 1; g != one.family && j < space_.families[g].choices.size(); ++j)
+        if (!gone[g][j] && space_.families[g].choices[j].parts.empty()) call(At{g, j});
+  };
+  const Candidate plain = without_any(space_);
+  std::vector<Pair> pairs;
+  std::vector<Candidate> candidates;
+  for (const At& one : refused)
+    each_other(one, [&](At other) {
+      pairs.push_back({one, other});
+      candidates.push_back(with(with(plain, other), one));
+    });
+  const std::vector<Measured> both = measured(candidates);
+  std::vector<Pair> first;  // of each choice that one makes possible
+  for (size_t p = 0; p < pairs.size(); ++p) {
+    if (!both[p].possible()) continue;
+    std::vector<Name>& partners = partners_[name_of(pairs[p].one)];
+    if (partners.empty()) first.push_back(pairs[p]);
+    partners.push_back(name_of(pairs[p].partner));
+    ++num_measured_;
+  }
+  for (const auto& [one, partner] : first) {
+    std::vector<At> others;
+    candidates = {with(plain, partner), with(with(plain, partner), one)};
+    each_other(one, [&](At other) {
+      const Family& family = space_.families[other.family];
+      if (other.family == partner.family || family.per_microbatch || family.fine) return;
+      others.push_back(other);
+      candidates.push_back(with(with(with(plain, partner), one), other));
+    });
+    const std::vector<Measured> taken = measured(candidates);
+    num_measured_ += static_cast<int64_t>(taken.size());
+    const Figures change = minus(figures_of(taken[1]), figures_of(taken[0]));
+    changes_[one.family][one.choice] = change;
+    for (size_t o = 0; o < others.size(); ++o) {
+      if (!taken[o + 2].possible()) continue;
+      const Figures sum = plus(figures_of(taken[1]), changes_[others[o].family][others[o].choice]);
+      between_[{name_of(one), name_of(others[o])}] = minus(figures_of(taken[o + 2]), sum);
+    }
+  }
+  // Last: beside each other they were not tried.
+  for (const auto& [one, partner] : first) gone[one.family][one.choice] = false;
+}
+
+bool Estimate::has_partners(size_t family) const {
+  return std::any_of(partners_.begin(), partners_.end(),
+                     [&](const auto& needs) { return needs.first.first == family; });
+}
+
+bool Estimate::has(const Candidate& candidate, const Name& name) const {
+  return space_.families[name.first].choices[candidate.choice[name.first]].name == name.second;
+}
+
+bool Estimate::is_possible(const Candidate& candidate) const {
+  return std::all_of(partners_.begin(), partners_.end(), [&](const auto& needs) {
+    return !has(candidate, needs.first) || std::any_of(needs.second.begin(), needs.second.end(),
+                                                       [&](const Name& n) { return has(candidate, n); });
+  });
+}
+
+bool Estimate::trains(const Candidate& candidate) const {
+  for (size_t f = 0; f < candidate.choice.size(); ++f)
+    if (!trains_[f][candidate.choice[f]]) return false;
+  return true;
 }
 
 double Estimate::scale(const Candidate& candidate) const {
@@ -160,7 +247,7 @@ double Estimate::scale(const Candidate& candidate) const {
 Figures Estimate::change(const Candidate& candidate, size_t f, double scale) const {
   const Family& family = space_.families[f];
   Figures out = changes_[f][candidate.choice[f]];
-  if (family.per_microbatch) out.device *= scale / large_, out.host *= scale / large_;
+  if (family.per_microbatch) out.device *= scale / large_, out.host *= scale / large_;  // no mirror of these
   const Choice& choice = family.choices[candidate.choice[f]];
   if (choice.layers.empty()) return out;
   const double share = static_cast<double>(candidate.layers[f]) / static_cast<double>(choice.layers.size());
@@ -177,16 +264,15 @@ Figures Estimate::change(const Candidate& candidate, size_t f, double scale) con
                   : low.second + (high.second - low.second) * (candidate.layers[f] - low.first) /
                                      (high.first - low.first);
   }
-  return {step_ns, out.device * share, out.host * share};
+  return {step_ns, out.device * share, out.host * share, out.mirror * share};
 }
 
 Figures Estimate::of(const Candidate& candidate) const {
   Figures out = figures_of(base_);
   const double times = scale(candidate);
-  for (size_t f = 0; f < candidate.choice.size(); ++f) {
-    const Figures c = change(candidate, f, times);
-    out.step_ns += c.step_ns, out.device += c.device, out.host += c.host;
-  }
+  for (size_t f = 0; f < candidate.choice.size(); ++f) out = plus(out, change(candidate, f, times));
+  for (const auto& [both, more] : between_)
+    if (has(candidate, both.first) && has(candidate, both.second)) out = plus(out, more);
   return out;
 }
 

@@ -11,6 +11,7 @@
 #include "config/resolve.h"
 #include "interpret/check/check.h"
 #include "interpret/network/network.h"
+#include "runtime/require_trainable.h"
 #include "schedule/node_reach.h"
 #include "schedule/run_together.h"
 
@@ -33,6 +34,7 @@ Measured measured(const config::Config& asked, int64_t num_ranks, const schedule
   }
   train::add_rerun(memory, config, ranks, num_ranks, ground.machine.kind);
   Measured out;
+  out.untrained = untrained(asked);
   out.fit = train::memory_fit(ground.machine, schedule::ranks_per_node(config, ground.machine), ranks.layout,
                               memory);
   for (const train::StageMemory& stage : memory)
@@ -49,6 +51,15 @@ int64_t Measured::device_over(cost::MachineKind kind) const {
 }
 
 int64_t Measured::over(cost::MachineKind kind) const { return std::max(device_over(kind), host_over()); }
+
+std::string untrained(const config::Config& config) {
+  try {
+    runtime::require_trainable(config);
+  } catch (const base::Error& e) {
+    return e.what();
+  }
+  return "";
+}
 
 Measured measure(const config::Config& asked, int64_t num_ranks, const schedule::Ground& ground) {
   try {

@@ -7,6 +7,7 @@
 #include <queue>
 #include <set>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -17,7 +18,9 @@ namespace {
 constexpr double kTolerance = 0.005;
 // Of memory, where nothing with the same activations was measured, and where something was.
 constexpr double kUnsureGuess = 0.03, kSureGuess = 0.003;
-// The same where nothing was found.
+// Of the host's.
+constexpr double kUnsureHost = 0.01;
+// Of a device where nothing was found.
 constexpr double kVeryUnsureGuess = 0.15;
 // Measured together; the number of cores does not change what is.
 constexpr size_t kBatch = 4;
@@ -28,19 +31,26 @@ constexpr size_t kMostNearest = 4;
 constexpr int kSpare = 24;
 // Measured for what stands beside the answer: the best of those that round least, the best without a limit.
 constexpr int64_t kAside = 48;
+// The same of what cannot be trained yet.
+constexpr int64_t kAsideNotYet = 24;
 // Rows that are worse than the best by more are of no interest.
 constexpr double kFar = 1.5;
 // The worth of rounding to whoever would rather have none.
 constexpr double kRatherNot = 10;
+// Rows of what cannot be trained yet.
+constexpr size_t kNotYet = 3;
 
 struct Limits {
   double device = std::numeric_limits<double>::infinity(), host = std::numeric_limits<double>::infinity();
+  bool mirror = true;  // counts on the host
 };
 
-Figures plus(const Figures& a, const Figures& b) {
-  return {a.step_ns + b.step_ns, a.device + b.device, a.host + b.host};
+bool sets_all_of(const Choice& more, const Choice& less) {
+  return !less.sets.empty() && std::all_of(less.sets.begin(), less.sets.end(), [&](const Setting& s) {
+    return std::any_of(more.sets.begin(), more.sets.end(),
+                       [&](const Setting& t) { return t.key == s.key && t.value == s.value; });
+  });
 }
-Figures times(const Figures& a, double n) { return {a.step_ns * n, a.device * n, a.host * n}; }
 
 // All combinations of choices by number. Of techniques of layers, the last one that is chosen has its number of layers
 // solved for, the others stand at a few parts.
@@ -107,16 +117,25 @@ class Search {
   Search(const Space& space, const Estimate& estimate, const schedule::Ground& ground,
          const SearchOptions& options)
       : space_(space), estimate_(estimate), ground_(ground), options_(options), combinations_(space) {
-    for (size_t f = 0; f < space.families.size(); ++f) resizes_.push_back(estimate.resizes(f));
+    for (size_t f = 0; f < space.families.size(); ++f) {
+      resizes_.push_back(estimate.resizes(f)), has_partners_.push_back(estimate.has_partners(f));
+      for (const Choice& c : space.families[f].choices)
+        largest_num_layers_ = std::max<uint64_t>(largest_num_layers_, c.layers.size());
+    }
   }
 
+  // What is searched from now on: what `train` takes, or what it refuses and is better than a score.
+  void among_trained() { trained_ = true, cap_ = std::numeric_limits<double>::infinity(); }
+  void among_untrained(double better_than) { trained_ = false, cap_ = better_than; }
+
   // The best that fit, one of each kind.
-  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth, bool is_answer) {
-    trials_ = is_answer ? options_.trials : kAside, is_answer_ = is_answer;
+  std::vector<Found> best(const Limits& limits, size_t num_rows, double worth, bool is_answer,
+                          int64_t aside = kAside) {
+    trials_ = is_answer ? options_.trials : aside, is_answer_ = is_answer;
     limits_ = limits, num_rows_ = num_rows, worth_ = worth, spare_ = kSpare;
     states_.clear(), kinds_.clear(), queue_ = {};
     // What was guessed too large at first may turn out to fit when more is known.
-    for (bool again = true; again && complete_;) {
+    for (bool again = true; again;) {
       again = false;
       for (size_t i = 0; i < combinations_.size(); ++i)
         if (const std::optional<Next> next = solve(i); next && next->score < stop_score())
@@ -129,19 +148,17 @@ class Search {
     return out;
   }
 
-  // The same once more, trusting guesses less.
-  std::vector<Found> best_of_unsure(const Limits& limits, size_t num_rows, double worth) {
-    unsure_ = kVeryUnsureGuess;
-    return best(limits, num_rows, worth, true);
-  }
+  // How much guesses of memory are trusted from now on.
+  void trust_guesses(bool much) { unsure_ = much ? kUnsureGuess : kVeryUnsureGuess; }
 
   // Those least too large, the smallest guesses measured among them.
   std::vector<Found> nearest(const Limits& limits) {
     std::vector<std::pair<double, size_t>> order;
     for (size_t i = 0; i < combinations_.size(); ++i) {
       const Combinations::Combination c = combinations_.at(i);
-      if (c.counts) order.emplace_back(over(estimate_.of(whole(c)), limits), i);
+      if (c.counts && is_wanted(c.candidate)) order.emplace_back(over(estimate_.of(whole(c)), limits), i);
     }
+    if (order.empty()) return {};
     const size_t num = std::min(kMostNearest, order.size());
     std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(num), order.end());
     std::vector<Candidate> smallest;
@@ -151,7 +168,7 @@ class Search {
     descend(limits);
     std::vector<Found> out;
     for (const auto& [key, candidate] : candidates_)
-      if (measured_.at(key).possible()) out.push_back(found(candidate));
+      if (is_wanted(measured_.at(key))) out.push_back(found(candidate));
     std::stable_sort(out.begin(), out.end(), [&](const Found& a, const Found& b) {
       return over(figures_of(a.measured), limits) < over(figures_of(b.measured), limits);
     });
@@ -167,6 +184,7 @@ class Search {
     return f;
   }
 
+  bool fits(const Measured& m, const Limits& limits) const { return over(figures_of(m), limits) <= 0; }
   int64_t num_measured() const { return static_cast<int64_t>(measured_.size()); }
   bool complete() const { return complete_; }
 
@@ -190,8 +208,14 @@ class Search {
   };
 
   static double over(const Figures& f, const Limits& l) {
-    return std::max(f.device - l.device, f.host - l.host);
+    return std::max(f.device - l.device, host_of(f, l) - l.host);
   }
+  static double host_of(const Figures& f, const Limits& l) { return f.host + (l.mirror ? f.mirror : 0); }
+
+  bool is_wanted(const Candidate& c) const {
+    return estimate_.is_possible(c) && estimate_.trains(c) == trained_;
+  }
+  bool is_wanted(const Measured& m) const { return m.possible() && m.trains() == trained_; }
 
   Candidate whole(const Combinations::Combination& c) const {
     Candidate out = c.candidate;
@@ -201,13 +225,28 @@ class Search {
     return out;
   }
 
-  // A number for all candidates that keep the same of a microbatch: estimates of them are off alike.
-  uint64_t activations_of(const Candidate& c) const {
+  // What decides what is kept of a microbatch.
+  bool is_of_activations(size_t family) const {
+    return space_.families[family].per_microbatch || resizes_[family];
+  }
+  // A number for all candidates that keep the same of a microbatch, in as many layers or in any: estimates of them are off
+  // alike.
+  uint64_t activations_of(const Candidate& c, bool by_layers = false) const {
     uint64_t out = 0;
-    for (size_t f = 0; f < c.choice.size(); ++f)
-      if (space_.families[f].per_microbatch || resizes_[f])
-        out = out * space_.families[f].choices.size() + c.choice[f];
+    for (size_t f = 0; f < c.choice.size(); ++f) {
+      if (!is_of_activations(f) && !has_partners_[f]) continue;
+      out = out * space_.families[f].choices.size() + c.choice[f];
+      if (by_layers) out = out * (largest_num_layers_ + 1) + static_cast<uint64_t>(c.layers[f]);
+    }
     return out;
+  }
+  // Of a combination that the program refuses: all with the same activations are none, where these alone are refused too.
+  void blame(const Combinations::Combination& combination, const Candidate& candidate) {
+    Candidate bare = candidate;
+    for (size_t f = 0; f < bare.choice.size(); ++f)
+      if (!is_of_activations(f) && !has_partners_[f]) bare.choice[f] = 0, bare.layers[f] = 0;
+    measure_these({bare});
+    if (!measured_.at(key_of(bare)).possible()) refused_.insert(activations_of(combination.candidate, true));
   }
   const Figures* known_off(const Candidate& c) const {
     const auto at = off_.find(activations_of(c));
@@ -235,7 +274,7 @@ class Search {
   void descend(const Limits& limits) {
     const auto over_of = [&](const Candidate& c) {
       const Measured& m = measured_.at(key_of(c));
-      return m.possible() ? over(figures_of(m), limits) : std::numeric_limits<double>::infinity();
+      return is_wanted(m) ? over(figures_of(m), limits) : std::numeric_limits<double>::infinity();
     };
     Candidate least = candidates_.begin()->second;
     for (const auto& [key, candidate] : candidates_)
@@ -247,6 +286,7 @@ class Search {
           Candidate c = least;
           c.choice[f] = i;
           c.layers[f] = static_cast<int>(space_.families[f].choices[i].layers.size());
+          if (!is_wanted(c)) continue;
           const Figures guessed = guess(c);
           if (over(guessed, limits) <= over_of(least) + kUnsureGuess * guessed.device) others.push_back(c);
         }
@@ -267,7 +307,8 @@ class Search {
       };
       const std::vector<size_t> less = parts(a.choice[f]), more = parts(b.choice[f]);
       const bool holds = std::all_of(less.begin(), less.end(), [&](size_t p) {
-        return std::find(more.begin(), more.end(), p) != more.end();
+        return std::any_of(more.begin(), more.end(),
+                           [&](size_t m) { return m == p || sets_all_of(choices[m], choices[p]); });
       });
       // In fewer layers it is something else, such as more in some in place of less in all.
       if (!holds || b.layers[f] < a.layers[f]) return false;
@@ -299,16 +340,19 @@ class Search {
   // What to measure next of a combination: of a technique of layers the fewest that are guessed to fit.
   std::optional<Next> solve(size_t index) const {
     const Combinations::Combination c = combinations_.at(index);
-    if (!c.counts) return {};
+    if (!c.counts || refused_.contains(activations_of(c.candidate, true)) || !is_wanted(c.candidate))
+      return {};
     const auto found = states_.find(index);
     const State* state = found == states_.end() ? nullptr : &found->second;
     if (state && state->refused) return {};
     // One layer less than fits is as good as the line through what was measured.
     const bool fits_with_more = state && state->enough < std::numeric_limits<int>::max();
     const double unsure = known_off(c.candidate) && !fits_with_more ? kSureGuess : unsure_;
-    const auto fits = [&](const Figures& f) { return f.device <= limits_.device && f.host <= limits_.host; };
+    const auto fits = [&](const Figures& f) { return over(f, limits_) <= 0; };
     const auto may_fit = [&](const Figures& f) {
-      return f.device <= limits_.device * (1 + unsure) && f.host <= limits_.host * (1 + unsure);
+      // What is pinned and mirrored adds up nearly to the byte.
+      return f.device <= limits_.device * (1 + unsure) &&
+             host_of(f, limits_) <= limits_.host * (1 + std::min(unsure, kUnsureHost));
     };
     if (c.solved == SIZE_MAX) {
       const Figures f = guess(c.candidate);
@@ -353,13 +397,13 @@ class Search {
 
   double stop_score() const {
     const std::vector<Found> known = rows();
-    if (known.empty()) return std::numeric_limits<double>::infinity();
-    const double far = known[0].score * kFar;
+    if (known.empty()) return cap_;
+    const double far = std::min(known[0].score * kFar, cap_);
     if (known.size() < num_rows_) return far;
-    return std::clamp(known[num_rows_ - 1].score, known[0].score * (1 + kTolerance), far);
+    return std::min(far, std::max(known[num_rows_ - 1].score, known[0].score * (1 + kTolerance)));
   }
 
-  // False where nothing was measured.
+  // False where nothing was measured, or a limit was met.
   bool run() {
     bool any = false;
     for (;;) {
@@ -403,7 +447,7 @@ class Search {
       trials_ -= static_cast<int64_t>(batch.size());
       if (options_.deadline && std::chrono::steady_clock::now() >= *options_.deadline) {
         complete_ = false;
-        return any;
+        return false;
       }
       std::vector<Candidate> candidates;
       for (const auto& [index, candidate] : batch) candidates.push_back(candidate);
@@ -418,12 +462,14 @@ class Search {
     State& state = states_[index];
     if (!found.measured.possible()) {
       state.refused = true;
+      ++trials_;  // that was quick
+      blame(combinations_.at(index), candidate);
       return;
     }
     const Figures f = figures_of(found.measured);
     off_[activations_of(candidate)] = plus(f, times(estimate_.of(candidate), -1));
     const bool fits = over(f, limits_) <= 0;
-    if (fits) {
+    if (fits && is_wanted(found.measured) && found.score < cap_) {
       const auto [kind, is_new] = kinds_.try_emplace(kind_of(candidate), found);
       if (!is_new && found.score < kind->second.score) kind->second = found;
     }
@@ -459,16 +505,19 @@ class Search {
   const schedule::Ground& ground_;
   const SearchOptions& options_;
   const Combinations combinations_;
-  std::vector<bool> resizes_;  // by family
+  std::vector<bool> resizes_, has_partners_;  // by family
+  uint64_t largest_num_layers_ = 0;
   Limits limits_;
   size_t num_rows_ = 1;
   int spare_ = 0;
   int64_t trials_ = 0;
-  bool is_answer_ = true;
+  bool is_answer_ = true, trained_ = true;
+  double cap_ = std::numeric_limits<double>::infinity();
   double worth_ = 0, unsure_ = kUnsureGuess;
   std::map<Key, Measured> measured_;
   std::map<Key, Candidate> candidates_;
   std::unordered_map<uint64_t, Figures> off_;   // measured less estimated, by activations_of
+  std::unordered_set<uint64_t> refused_;        // by activations_of in their layers
   std::map<std::vector<size_t>, Found> kinds_;  // the best that fits, by kind_of
   std::unordered_map<size_t, State> states_;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
@@ -477,8 +526,7 @@ class Search {
 
 int num_rounded(const Space& space, const Candidate& c) {
   int out = 0;
-  for (size_t f = 0; f < c.choice.size(); ++f)
-    out += space.families[f].choices[c.choice[f]].numbers == Numbers::Rounded;
+  for (size_t f = 0; f < c.choice.size(); ++f) out += num_rounded(space.families[f].choices[c.choice[f]]);
   return out;
 }
 
@@ -487,6 +535,36 @@ Limits limits_of(const schedule::Ground& ground, const Measured& any) {
   out.host = static_cast<double>(any.fit.host_limit);
   if (ground.machine.kind == cost::MachineKind::Gpu) out.device = static_cast<double>(any.fit.device_limit);
   return out;
+}
+
+// Beside the answer: what would be better, or fit at all, if `train` took it.
+void add_not_yet(Answer& out, Search& s, const Limits& limits, const SearchOptions& options) {
+  const size_t num = std::min(options.rows, kNotYet);
+  s.among_untrained(out.rows.empty() ? std::numeric_limits<double>::infinity() : out.rows[0].score);
+  Limits l = limits;
+  for (const bool without_mirror : {false, true})
+    for (const bool much : {true, false}) {
+      l.mirror = !without_mirror;
+      s.trust_guesses(much);
+      out.not_yet.rows = s.best(l, num, options.worth, false, kAsideNotYet);
+      if (!out.rows.empty() || !out.not_yet.rows.empty()) {
+        // A search that goes on may find what fits with the mirror after all.
+        std::vector<Found>& rows = out.not_yet.rows;
+        out.not_yet.without_mirror =
+            std::none_of(rows.begin(), rows.end(), [](const Found& f) { return f.measured.fits(); });
+        if (!out.not_yet.without_mirror)
+          std::erase_if(rows, [](const Found& f) { return !f.measured.fits(); });
+        if (rows.empty()) out.not_yet.without_mirror = false;
+        return;
+      }
+    }
+  // One of the smallest may fit after all.
+  out.not_yet.rows = s.nearest(l);
+  if (out.not_yet.rows.empty()) return;
+  const Measured& m = out.not_yet.rows[0].measured;
+  out.not_yet.without_mirror = !m.fits();
+  out.not_yet.fits = s.fits(m, l);
+  if (out.not_yet.rows.size() > 1) out.not_yet.rows.resize(1);
 }
 
 }  // namespace
@@ -504,7 +582,8 @@ Answer search(Space& space, const schedule::Ground& ground, const SearchOptions&
   out.rows = s.best(limits, options.rows, options.worth, true);
   if (out.rows.empty()) {
     out.nearest = s.nearest(limits);
-    out.rows = s.best_of_unsure(limits, options.rows, options.worth);
+    s.trust_guesses(false);
+    out.rows = s.best(limits, options.rows, options.worth, true);
   }
   if (out.rows.empty()) {
     out.nearest = s.nearest(limits);
@@ -523,6 +602,7 @@ Answer search(Space& space, const schedule::Ground& ground, const SearchOptions&
                    [](const Found& a, const Found& b) { return a.score < b.score; });
   if (const std::vector<Found> unlimited = s.best({}, 1, 0, false); !unlimited.empty())
     out.unlimited = unlimited[0];
+  add_not_yet(out, s, limits, options);
   out.num_combinations = static_cast<int64_t>(Combinations(space).size());
   out.num_measured = estimate.num_measured() + s.num_measured();
   out.complete = s.complete();

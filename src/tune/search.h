@@ -1,4 +1,4 @@
-// The best choices that fit: best first by estimate (tune/estimate.h), each of them measured, until nothing that is left
+// The best choices that fit and that `train` takes: best first by estimate (tune/estimate.h), each of them measured, until nothing that is left
 // could be better.
 //
 // Candidates are ranked by the time of their step. What keeps values in fewer bits has to be worth it: for each such
@@ -33,7 +33,16 @@ struct Answer {
   // That fit, best first. What is another row with more techniques on top and no faster is left out; the best of those that round
   // least is always there.
   std::vector<Found> rows;
-  std::vector<Found> nearest;      // where none fits: those that are least too large, least first
+  std::vector<Found> nearest;  // where none fits: those that are least too large, least first
+  // What `train` refuses on this device today, though it can be planned and simulated: rows that fit, best first, only those
+  // better than the best row above; where none does and there is no row above, those that fit without the mirrors of
+  // devices on the host, or those least too large without them.
+  struct NotYet {
+    std::vector<Found> rows;
+    bool without_mirror = false;
+    bool fits = true;
+  };
+  NotYet not_yet;
   std::optional<Found> unlimited;  // the fastest if memory had no end, whatever it rounds
   Found plain;                     // without any choice
   int64_t num_combinations = 0;    // numbers of layers not counted

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/counted.h"
 
@@ -143,74 +144,134 @@ std::vector<Choice> gradient_choices(const config::Config& c, const Place&) {
   return out;
 }
 
-// Where the norm that clips is known before the last gradient; what it asks besides, the program says.
-std::vector<Choice> update_choices(const config::Config& c, const Place&) {
-  if (c.optimizer.clip > 0 && c.optimizer.clip_by == "global") return {};
-  return {{"update at once",
-           {{"optimizer.update_at", std::string("backward")}},
-           Numbers::Same,
-           "weights move inside the backward, and each gradient is freed then; a gradient that is not finite "
-           "ends the run"}};
+const char* const kClipBy = "optimizer.clip_by";
+
+// Where the norm that clips is known before the last gradient, or the user lets it be another one. What it asks besides,
+// the program says.
+std::vector<Choice> update_choices(const config::Config& c, const Place& place) {
+  const Setting at{"optimizer.update_at", std::string("backward")};
+  const std::string cost =
+      "weights move inside the backward, and each gradient is freed then; a gradient that is not finite ends "
+      "the "
+      "run";
+  if (c.optimizer.clip == 0 || c.optimizer.clip_by != "global")
+    return {{"update at once", {at}, Numbers::Same, cost}};
+  if (std::find(place.free.begin(), place.free.end(), kClipBy) == place.free.end()) return {};
+  const auto clipped = [&](const char* by, const char* what) {
+    return Choice{fmt::format("update at once, clip {}", by),
+                  {at, {kClipBy, std::string(by)}},
+                  Numbers::Rounded,
+                  fmt::format("{}; {}", cost, what)};
+  };
+  return {clipped("previous", "gradients are clipped by the norm of the step before"),
+          clipped("tensor", "each tensor's gradient is clipped by its own norm")};
 }
 
-std::vector<Choice> moment_choices(const config::Config& c, const char* key, const char* shorthand,
-                                   const char* which, const char* also) {
+// What the optimizer keeps beside a weight: in fewer bits, on the host, and both. Few of all combinations: both moments
+// are coded alike, and what goes to the host goes all.
+std::vector<Choice> state_choices(const config::Config& c, const Place&) {
   if (c.model.dtype == "float64") return {};
-  return {{fmt::format("{} bf16", shorthand),
-           {{key, std::string("bfloat16")}},
-           Numbers::Rounded,
-           fmt::format("2 bytes a parameter less; the {} moment is rounded in every update{}", which, also)}};
+  constexpr const char *kFirst = "optimizer.moment1_dtype", *kSecond = "optimizer.moment2_dtype";
+  const auto set = [](const char* key, const char* value) { return Setting{key, std::string(value)}; };
+  const std::string lost = "changes of less than 1/512 of the second are lost";
+  struct Bits {
+    std::string name;
+    std::vector<Setting> sets;
+    int rounds;
+    std::string cost;
+  };
+  std::vector<Bits> bits = {
+      {"m1 bf16",
+       {set(kFirst, "bfloat16")},
+       1,
+       "2 bytes a parameter less; the first moment is rounded in every update"},
+      {"m2 bf16",
+       {set(kSecond, "bfloat16")},
+       1,
+       "2 bytes a parameter less; the second moment is rounded in every update, and changes of less than "
+       "1/512 of it "
+       "are lost"},
+      {"moments bf16",
+       {set(kFirst, "bfloat16"), set(kSecond, "bfloat16")},
+       2,
+       "4 bytes a parameter less; both moments are rounded in every update, and " + lost},
+      {"moments 8 bit",
+       {set(kFirst, "block8"), set(kSecond, "block8")},
+       4,
+       "nearly 6 bytes a parameter less; both moments are rounded to codes of 8 bits in every update"}};
+  if (narrow(c))
+    for (const auto& [name, value, rounds, bytes] :
+         {std::tuple{"24 bit", "float24", 5, "nearly 7"}, std::tuple{"16 bit", "bfloat16", 6, "nearly 8"}})
+      bits.push_back(
+          {fmt::format("moments 8 bit, master {}", name),
+           {set(kFirst, "block8"), set(kSecond, "block8"), set("optimizer.master", value)},
+           rounds,
+           fmt::format("{} bytes a parameter less; both moments are rounded to codes of 8 bits in every "
+                       "update, and the weight that the update moves to {}s, up or down by chance",
+                       bytes, name)});
+  std::vector<Choice> out;
+  for (const Bits& b : bits) out.push_back({b.name, b.sets, Numbers::Rounded, b.cost});
+  for (size_t i = 0; i < bits.size(); ++i) out[i].rounds = bits[i].rounds;
+  if (c.device.kind != "cuda") return out;  // ranks of a CPU have no other memory
+  const Setting host = set("optimizer.state_space", "host");
+  const std::string streams =
+      "states lie in the host's memory and stream through the update, which lasts as long as the link takes";
+  out.push_back({"states on host", {host}, Numbers::Same, streams});
+  for (const Bits& b : bits) {
+    if (b.sets.size() < 2) continue;  // one moment alone
+    Choice both{b.name + ", on host", b.sets, Numbers::Rounded, fmt::format("{}; {}", b.cost, streams)};
+    both.sets.push_back(host);
+    both.rounds = b.rounds;
+    out.push_back(std::move(both));
+  }
+  return out;
 }
 
 }  // namespace
 
 const std::vector<FamilyRow>& family_table() {
+  using Keys = std::vector<std::string_view>;
+  static const Keys gradients = {"optimizer.grad_dtype", "optimizer.groups.experts.grad_dtype"};
+  static const Keys states = {"optimizer.moment1_dtype", "optimizer.moment2_dtype",
+                              "optimizer.moment_dtype",  "optimizer.master",
+                              "optimizer.state_space",   "optimizer.state_bucket_mb"};
+  static const Keys offload = {"offload.modules", "offload.layers", "offload.fraction"};
+  static const Keys recompute = {"recompute.modules", "recompute.layers"};
   static const std::vector<FamilyRow> table = {
-      {"micro-batch",
-       {"train.micro_batch"},
-       {},  // the product of both is the user's
-       false,
-       true,
-       microbatch_choices},
-      {"loss chunk", {"train.loss_chunk"}, {"train.loss_chunk"}, false, true, loss_choices},
-      {"gradients",
-       {"optimizer.grad_dtype", "optimizer.groups.experts.grad_dtype"},
-       {"optimizer.grad_dtype", "optimizer.groups.experts.grad_dtype"},
-       false,
-       false,
-       gradient_choices},
-      {"update", {"optimizer.update_at"}, {"optimizer.update_at"}, false, false, update_choices},
-      {"first moment",
-       {"optimizer.moment1_dtype", "optimizer.moment_dtype"},
-       {"optimizer.moment1_dtype", "optimizer.moment_dtype"},
-       false,
-       false,
-       [](const config::Config& c, const Place&) {
-         return moment_choices(c, "optimizer.moment1_dtype", "m1", "first", "");
-       }},
-      {"second moment",
-       {"optimizer.moment2_dtype", "optimizer.moment_dtype"},
-       {"optimizer.moment2_dtype", "optimizer.moment_dtype"},
-       false,
-       false,
-       [](const config::Config& c, const Place&) {
-         return moment_choices(c, "optimizer.moment2_dtype", "m2", "second",
-                               ", and changes of less than 1/512 of it are lost");
-       }},
-      {"offload",
-       {"offload.modules", "offload.layers", "offload.fraction"},
-       {"offload.modules", "offload.layers", "offload.fraction"},
-       true,
-       false,
-       offload_choices},
-      {"recompute",
-       {"recompute.modules", "recompute.layers"},
-       {"recompute.modules", "recompute.layers"},
-       true,
-       false,
-       recompute_choices},
+      {.name = "micro-batch",
+       .keys = {"train.micro_batch"},
+       .defaults = {},  // the product of both is the user's
+       .fine = true,
+       .choices = microbatch_choices},
+      {.name = "loss chunk",
+       .keys = {"train.loss_chunk"},
+       .defaults = {"train.loss_chunk"},
+       .fine = true,
+       .choices = loss_choices},
+      {.name = "gradients", .keys = gradients, .defaults = gradients, .choices = gradient_choices},
+      {.name = "update",
+       .keys = {"optimizer.update_at"},
+       .defaults = {"optimizer.update_at"},
+       .on_request = {kClipBy},
+       .choices = update_choices},
+      {.name = "states", .keys = states, .defaults = states, .by_choice = true, .choices = state_choices},
+      {.name = "offload",
+       .keys = offload,
+       .defaults = offload,
+       .per_microbatch = true,
+       .choices = offload_choices},
+      {.name = "recompute",
+       .keys = recompute,
+       .defaults = recompute,
+       .per_microbatch = true,
+       .choices = recompute_choices},
   };
   return table;
+}
+
+bool stands_for(std::string_view other, std::string_view key) {
+  return other == "optimizer.moment_dtype" &&
+         (key == "optimizer.moment1_dtype" || key == "optimizer.moment2_dtype");
 }
 
 }  // namespace pleat::tune

@@ -1,4 +1,5 @@
 // `pleat fit` as people and scripts use it: what it says fits does, what it writes is taken, what the user set stays.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -168,31 +169,99 @@ TEST_F(FitCli, RanksOfACpuShareTheMemoryOfTheirNode) {
   EXPECT_FALSE(answer.contains("device_limit_bytes"));
 }
 
-// Whole models and the steps of docs/measurements.md, each with room and without. Seconds of processor time, which do not
-// depend on what else a machine does: the limit has several times what they take.
-TEST_F(FitCli, QuestionsAboutRealModelsAreAnsweredInSeconds) {
+// The steps of docs/measurements.md and a whole model, each with much memory and with less. Seconds of processor time, which
+// depend little on what else a machine does.
+TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
   struct Case {
     std::string config;
-    std::string memory;
+    Words sets;
     bool fits;
   };
+  const Words whole = {"--set", "device.kind=cuda",   "--set", "model.dtype=bfloat16",
+                       "--set", "train.seq_len=4096", "--set", "train.num_microbatches=4"};
   const std::string root = PLEAT_SOURCE_DIR "/configs/";
-  for (const Case& c :
-       {Case{"steps/mixtral-slice", "60GiB", true}, Case{"steps/olmoe-1b-7b", "79GiB", true}}) {
-    SCOPED_TRACE(c.config);
-    Words words = {"fit",    root + c.config + ".toml", "--machine", "h200",  "--device-memory",
-                   c.memory, "--host-memory",           "110GiB",    "--json"};
-    if (!c.fits)
-      words.insert(words.end(), {"--set", "device.kind=cuda", "--set", "model.dtype=bfloat16", "--set",
-                                 "train.seq_len=4096", "--set", "train.num_microbatches=16"});
-    const double start = seconds_of_children();
-    const Ended said = run(words);
-    EXPECT_LT(seconds_of_children() - start, 30);
-    EXPECT_EQ(said.code, c.fits ? 0 : kDoesNotFit) << said.err;
-    const json answer = json::parse(said.out);
-    EXPECT_EQ(answer["fits"], c.fits);
-    EXPECT_FALSE(answer["plain"]["fits"].get<bool>());
+  int num_written = 0;
+  for (const Case& c : {Case{"steps/mixtral-slice", {}, true}, Case{"steps/deepseek-v3-slice", {}, true},
+                        Case{"steps/qwen3-30b-a3b-slice", {}, true}, Case{"steps/olmoe-1b-7b", {}, true},
+                        Case{"models/qwen3-30b-a3b", whole, false}})
+    for (const char* memory : {"138GiB", "79GiB"}) {
+      SCOPED_TRACE(c.config + " on " + memory);
+      const std::string out = folder_.at(fmt::format("fitted{}.toml", num_written));
+      const Words limits = {"--machine",     "h200",   "--device-memory", memory,
+                            "--host-memory", "110GiB", "--json"};
+      Words words = {"fit", root + c.config + ".toml", "--write", out};
+      words.insert(words.end(), c.sets.begin(), c.sets.end());
+      words.insert(words.end(), limits.begin(), limits.end());
+      const double start = seconds_of_children();
+      const Ended said = run(words);
+      EXPECT_LT(seconds_of_children() - start, 30);
+      EXPECT_EQ(said.code, c.fits ? 0 : kDoesNotFit) << said.err;
+      const json answer = json::parse(said.out);
+      EXPECT_EQ(answer["fits"], c.fits);
+      for (const json& row : answer["rows"]) {
+        EXPECT_TRUE(row["trains"].get<bool>());
+        EXPECT_LE(row["device_bytes"], answer["device_limit_bytes"]);
+        EXPECT_LE(row["host_bytes"], answer["host_limit_bytes"]);
+      }
+      // What cannot be trained is told apart and written nowhere.
+      for (const json& row : answer["not_yet"]["rows"]) EXPECT_FALSE(row["trains"].get<bool>());
+      EXPECT_EQ(std::filesystem::exists(out), c.fits);
+      if (!c.fits) continue;
+      ++num_written;
+      Words again = {"plan", out};
+      again.insert(again.end(), limits.begin(), limits.end());
+      const Ended planned = run(again);
+      ASSERT_EQ(planned.code, 0) << planned.err;
+      const json plan = json::parse(planned.out);
+      EXPECT_EQ(plan["gpu_memory"]["total_bytes"], answer["rows"][0]["device_bytes"]);
+      EXPECT_EQ(plan["host"]["bytes"], answer["rows"][0]["host_bytes"]);
+      EXPECT_EQ(plan["host"]["mirror_bytes"], answer["rows"][0]["mirror_bytes"]);
+    }
+  EXPECT_EQ(num_written, 8);
+}
+
+TEST_F(FitCli, WhatTrainRefusesIsToldApartAndNeverWritten) {
+  const Ended said = fit({"--device-memory", "1.3GiB", "--write", out_});
+  EXPECT_EQ(said.code, kDoesNotFit);
+  EXPECT_FALSE(std::filesystem::exists(out_));
+  for (const char* words :
+       {"fits with what `train` cannot do here yet; --write does not write it:",
+        "and `train` says: optimizer.", "- with what `train` cannot do here yet it would fit: "})
+    EXPECT_NE(said.out.find(words), std::string::npos) << words << "\n" << said.out;
+  // A configuration that `train` refuses as it is has no answer.
+  const Ended asked = fit({"--set", "optimizer.state_space=host", "--write", out_});
+  EXPECT_EQ(asked.code, 65);
+  EXPECT_NE(
+      asked.err.find("`train` takes none of the choices on device.kind = \"cuda\", and nothing was written: "
+                     "optimizer.state_space"),
+      std::string::npos)
+      << asked.err;
+  EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+// On a CPU states in eight bits train, and so they are chosen, written and planned to the byte.
+TEST_F(FitCli, StatesInEightBitsAreWrittenWhereTheyTrain) {
+  const Words on_cpu = {"--machine", "cpu", "--json"};
+  const Words cpu = {"--set", "device.kind=cpu",     "--set", "model.dtype=float32",
+                     "--set", "train.micro_batch=1", "--set", "recompute.modules=[]"};
+  Words coded = {
+      "plan", config_, "--set", "optimizer.moment1_dtype=block8", "--set", "optimizer.moment2_dtype=block8"};
+  Words asked = {"fit", config_, "--write", out_};
+  for (Words* words : {&coded, &asked}) {
+    words->insert(words->end(), cpu.begin(), cpu.end());
+    words->insert(words->end(), on_cpu.begin(), on_cpu.end());
   }
+  const Ended small = run(coded);
+  ASSERT_EQ(small.code, 0) << small.err;
+  const int64_t bytes = json::parse(small.out)["host"]["bytes"];
+  asked.insert(asked.end(), {"--host-memory", fmt::format("{}B", bytes)});
+  const Ended said = run(asked);
+  ASSERT_EQ(said.code, 0) << said.err << said.out;
+  const json best = json::parse(said.out)["rows"][0];
+  EXPECT_EQ(best["keys"]["optimizer.moment1_dtype"], "\"block8\"");
+  const Ended planned = run({"plan", out_, "--machine", "cpu", "--json"});
+  ASSERT_EQ(planned.code, 0) << planned.err;
+  EXPECT_EQ(json::parse(planned.out)["host"]["bytes"], best["host_bytes"]);
 }
 
 }  // namespace

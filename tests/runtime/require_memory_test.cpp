@@ -27,6 +27,14 @@ TEST(RequireMemory, WhatCannotFitIsRefusedWithItsOwners) {
   EXPECT_NE(said({"the GPU", many, many}, 3)
                 .find("3 ranks of this process need 50.0 GiB each, the GPU is 120 GiB in all"),
             std::string::npos);
+  // What the bytes are, where no owner of the plan says it.
+  EXPECT_NE(testing::message_of([&] {
+              require_memory(plan, needed, {"the machine's memory", few, many}, 1,
+                             host_parts(int64_t{30} << 30, int64_t{20} << 30));
+            })
+                .find("a rank needs 50.0 GiB (30.0 GiB pinned, 20.0 GiB mirror of what its GPU keeps), the "
+                      "machine's"),
+            std::string::npos);
   plan.at_peak[size_t(program::Owner::Activations)] = 0;
   EXPECT_EQ(said({"the GPU", few, many}, 1).find("recompute"), std::string::npos)
       << "there is nothing to recompute";

@@ -39,7 +39,9 @@ TEST(MemoryFit, RanksOfANodeShareTheMemoryOfTheirHost) {
   const MemoryFit host = memory_fit(h100, 8, laid_out(8), {stage_of(10, 300)});
   EXPECT_FALSE(host.fits()) << "eight ranks with 300 GiB of pinned memory each";
   EXPECT_EQ(host.host_over(), 500 * kGiB);
-  EXPECT_NE(host.text.find("the 8 ranks of a node pin 2.34 TiB of host memory, 500 GiB more"),
+  EXPECT_NE(host.text.find(
+                "the 8 ranks of a node take 2.34 TiB of host memory (2.34 TiB pinned, 0 B mirror of what "
+                "their GPUs keep), 500 GiB more"),
             std::string::npos)
       << host.text;
   EXPECT_TRUE(memory_fit(h100, 8, laid_out(1), {stage_of(10, 300)}).fits())
@@ -47,6 +49,27 @@ TEST(MemoryFit, RanksOfANodeShareTheMemoryOfTheirHost) {
   // What one stage pins and another leaves adds up where both lie on one node, and does not where they do not.
   EXPECT_TRUE(memory_fit(h100, 8, laid_out(8, 2), {stage_of(10, 400), stage_of(10, 70)}).fits());
   EXPECT_FALSE(memory_fit(h100, 8, laid_out(16, 2), {stage_of(10, 400), stage_of(10, 70)}).fits());
+}
+
+TEST(MemoryFit, WhatAHostMirrorsOfItsGpusIsNamedAndCounts) {
+  const cost::Machine h100 = cost::find_machine("h100");
+  StageMemory stage = stage_of(10, 100);
+  stage.mirror_bytes = 57 * kGiB;
+  const MemoryFit good = memory_fit(h100, 8, laid_out(1), {stage});
+  EXPECT_TRUE(good.fits());
+  EXPECT_EQ(good.host_bytes, 157 * kGiB);
+  EXPECT_EQ(good.mirror_bytes, 57 * kGiB);
+  EXPECT_EQ(good.host_text,
+            "a rank takes 157 GiB of 1.86 TiB of host memory: 100 GiB pinned, 57.0 GiB mirror of what its "
+            "GPU keeps");
+  stage.mirror_bytes = 140 * kGiB;
+  const MemoryFit bad = memory_fit(h100, 8, laid_out(8), {stage});
+  EXPECT_EQ(bad.host_over(), 20 * kGiB);
+  EXPECT_NE(bad.text.find("(800 GiB pinned, 1.09 TiB mirror of what their GPUs keep), 20.0 GiB more"),
+            std::string::npos)
+      << bad.text;
+  // Ranks of a CPU have no other place: nothing is mirrored.
+  EXPECT_EQ(memory_fit(cost::find_machine("cpu"), 8, laid_out(1), {stage_of(1)}).host_text, "");
 }
 
 TEST(MemoryFit, RanksOfACpuShareItsMemory) {

@@ -22,6 +22,16 @@ const Family* family(const Space& space, std::string_view name) {
   return nullptr;
 }
 
+using Words = std::vector<std::string>;
+
+// Of a family that is open; "" where it is not.
+std::string names_of(const Space& space, std::string_view name) {
+  std::string out;
+  if (const Family* f = family(space, name))
+    for (size_t i = 1; i < f->choices.size(); ++i) out += f->choices[i].name + ";";
+  return out;
+}
+
 TEST(Choices, NameKeysThatAreThereAndSayWhatTheyCost) {
   std::set<std::string_view> names;
   for (const FamilyRow& row : family_table()) {
@@ -30,7 +40,8 @@ TEST(Choices, NameKeysThatAreThereAndSayWhatTheyCost) {
     for (const std::string_view key : row.keys) EXPECT_TRUE(config::find_key(key)) << key;
     for (const std::string_view key : row.defaults) EXPECT_TRUE(config::find_key(key)) << key;
   }
-  const Space space = make_space(gpu_step({"moe.shared_ffn_hidden_size=64"}), 1, {});
+  const Space space =
+      make_space(gpu_step({"moe.shared_ffn_hidden_size=64"}), 1, {.free = {"optimizer.clip_by"}});
   EXPECT_EQ(space.families.size(), family_table().size());
   for (const Family& f : space.families) {
     std::set<std::string> rows;
@@ -48,7 +59,8 @@ TEST(Choices, NameKeysThatAreThereAndSayWhatTheyCost) {
       Candidate one = without_any(space);
       const size_t at = static_cast<size_t>(&f - space.families.data());
       one.choice[at] = i, one.layers[at] = static_cast<int>(c.layers.size());
-      if (f.name == "loss chunk") continue;  // more rows than a microbatch of one sequence has
+      // These need a partner: more rows than a microbatch of one sequence has, one microbatch.
+      if (f.name == "loss chunk" || f.name == "update") continue;
       const config::Config config = configured(space, one);
       EXPECT_EQ(message_of([&] { config::validate(config); }), "") << c.name;
       EXPECT_EQ(config::parse(config::to_toml(config)), config) << c.name;
@@ -76,8 +88,8 @@ TEST(Choices, WhatTheUserSetIsKept) {
       gpu_step({"recompute.modules=[\"norm\"]", "optimizer.moment_dtype=bfloat16", "train.micro_batch=1"});
   const Space kept = make_space(asked, 1, {});
   EXPECT_FALSE(family(kept, "recompute"));
-  EXPECT_FALSE(family(kept, "first moment"));
-  EXPECT_FALSE(family(kept, "second moment"));
+  // Both moments go by the key that was set; the rest of the optimizer's states does not.
+  EXPECT_EQ(names_of(kept, "states"), "states on host;");
   EXPECT_FALSE(family(kept, "micro-batch"));
   EXPECT_TRUE(family(kept, "gradients"));
   EXPECT_EQ(kept.kept,
@@ -89,15 +101,50 @@ TEST(Choices, WhatTheUserSetIsKept) {
   }
   const Space freed = make_space(asked, 1, {.free = {"recompute.modules"}});
   ASSERT_TRUE(family(freed, "recompute"));
-  EXPECT_FALSE(family(freed, "first moment"));
+  EXPECT_EQ(names_of(freed, "states"), "states on host;");
   EXPECT_TRUE(freed.base.recompute.modules.empty());
   // The key of one moment does not let go what both go by.
   const Space one = make_space(asked, 1, {.free = {"optimizer.moment1_dtype"}});
-  EXPECT_FALSE(family(one, "second moment"));
+  EXPECT_EQ(names_of(one, "states"), "states on host;");
   EXPECT_EQ(one.base.optimizer.moment_dtype, "bfloat16");
   const Space both = make_space(asked, 1, {.free = {"optimizer.moment_dtype"}});
-  EXPECT_TRUE(family(both, "first moment"));
-  EXPECT_TRUE(family(both, "second moment"));
+  EXPECT_NE(names_of(both, "states").find("m1 bf16;m2 bf16;moments bf16;"), std::string::npos);
+  EXPECT_EQ(both.base.optimizer.moment_dtype, "float32");
+}
+
+TEST(Choices, AStateThatTheUserSetLeavesTheOthersOpen) {
+  EXPECT_EQ(names_of(make_space(gpu_step({"optimizer.moment1_dtype=bfloat16"}), 1, {}), "states"),
+            "m2 bf16;states on host;");
+  const std::string on_host = names_of(
+      make_space(gpu_step({"optimizer.state_space=host", "optimizer.state_bucket_mb=128"}), 1, {}), "states");
+  EXPECT_EQ(on_host.find("host"), std::string::npos) << on_host;
+  EXPECT_NE(on_host.find("moments 8 bit, master 16 bit;"), std::string::npos) << on_host;
+  // A bucket of states that no longer go anywhere would be a key without effect.
+  const Space freed = make_space(gpu_step({"optimizer.state_space=host", "optimizer.state_bucket_mb=128"}), 1,
+                                 {.free = {"optimizer.state_space"}});
+  EXPECT_TRUE(freed.kept.empty());
+  EXPECT_EQ(freed.base.optimizer, config::OptimizerConfig());
+}
+
+TEST(Choices, StatesThatADeviceHasAPlaceFor) {
+  const Space cpu = make_space(gpu_step({"device.kind=cpu", "model.dtype=float32"}), 1, {});
+  EXPECT_EQ(names_of(cpu, "states"), "m1 bf16;m2 bf16;moments bf16;moments 8 bit;");
+  EXPECT_EQ(names_of(make_space(gpu_step({"device.kind=cpu", "model.dtype=float64"}), 1, {}), "states"), "");
+}
+
+TEST(Choices, AnotherNormClipsOnlyWhereTheUserLetsIt) {
+  EXPECT_EQ(names_of(make_space(gpu_step(), 1, {}), "update"), "");
+  EXPECT_EQ(names_of(make_space(gpu_step(), 1, {.free = {"optimizer.clip_by"}}), "update"),
+            "update at once, clip previous;update at once, clip tensor;");
+  // One that is there stays as it is, whoever may change it.
+  for (const std::vector<std::string>& free : {Words{}, Words{"optimizer.clip_by"}}) {
+    const Space set = make_space(gpu_step({"optimizer.clip_by=tensor"}), 1, {.free = free});
+    EXPECT_EQ(names_of(set, "update"), "update at once;");
+    EXPECT_TRUE(set.kept.empty());
+    EXPECT_EQ(set.base.optimizer.clip_by, "tensor");
+  }
+  EXPECT_EQ(names_of(make_space(gpu_step(), 1, {.exact = true, .free = {"optimizer.clip_by"}}), "update"),
+            "");
 }
 
 TEST(Choices, AKeyThatNoChoiceSetsCannotBeLetGo) {

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "cost/machine_file.h"
+#include "runtime/require_trainable.h"
 #include "support/refusal.h"
 #include "tune/advice.h"
 #include "tune_support.h"
@@ -14,8 +18,8 @@ using testing::gpu_ground;
 using testing::gpu_step;
 
 // Choices of everything but the moments and the head, which would make too many to try all.
-const std::vector<std::string> kFew = {"optimizer.moment_dtype=float32", "train.loss_chunk=512",
-                                       "offload.modules=[]"};
+const std::vector<std::string> kFew = {"optimizer.moment_dtype=float32", "optimizer.state_space=device",
+                                       "train.loss_chunk=512", "offload.modules=[]"};
 
 std::vector<config::Config> configs_of(const Space& space, const std::vector<Candidate>& all) {
   std::vector<config::Config> out;
@@ -97,11 +101,11 @@ TEST(Search, EveryRowFitsByThePlanOfItsWrittenConfiguration) {
 }
 
 TEST(Search, MoreMemoryIsNeverWorse) {
+  const config::Config step = gpu_step({"optimizer.state_space=device"});
   double score_before = std::numeric_limits<double>::infinity(), exact_before = score_before;
   for (const double gib : {1.5, 1.65, 1.9}) {
     SCOPED_TRACE(gib);
-    Space space = make_space(gpu_step(), 1, {}),
-          exact = make_space(gpu_step(), 1, {.exact = true, .free = {}});
+    Space space = make_space(step, 1, {}), exact = make_space(step, 1, {.exact = true, .free = {}});
     const Answer any = search(space, gpu_ground(gib), {}), same = search(exact, gpu_ground(gib), {});
     const double score = any.rows.empty() ? std::numeric_limits<double>::infinity() : any.rows[0].score;
     EXPECT_LE(score, score_before);
@@ -147,6 +151,120 @@ TEST(Search, RoundsOnlyWhereItIsWorthIt) {
     without |=
         row.score == static_cast<double>(row.measured.step_ns) && score_of(space, row.candidate, 1, 1) == 1;
   EXPECT_TRUE(without || !exact_fits);
+}
+
+// The sentence with which `train` refuses a candidate; "" where it takes it.
+std::string refusal_of(const Space& space, const Candidate& c) {
+  return testing::message_of([&] { runtime::require_trainable(configured(space, c)); });
+}
+
+TEST(Search, WhatTrainRefusesStandsApartAndIsNeverTheAnswer) {
+  for (const double gib : {1.6, 1.3}) {
+    SCOPED_TRACE(gib);
+    const schedule::Ground ground = gpu_ground(gib);
+    Space space = make_space(gpu_step(), 1, {});
+    const Answer answer = search(space, ground, {});
+    EXPECT_EQ(answer.rows.empty(), gib < 1.5);
+    for (const std::vector<Found>* trained : {&answer.rows, &answer.nearest})
+      for (const Found& f : *trained) EXPECT_EQ(refusal_of(space, f.candidate), "");
+    if (answer.unlimited) {
+      EXPECT_EQ(refusal_of(space, answer.unlimited->candidate), "");
+    }
+    // Where the memory is small; where it is not, they may be no better.
+    EXPECT_TRUE(gib > 1.5 || !answer.not_yet.rows.empty());
+    EXPECT_TRUE(answer.not_yet.fits);
+    EXPECT_FALSE(answer.not_yet.without_mirror);
+    for (const Found& f : answer.not_yet.rows) {
+      EXPECT_NE(f.measured.untrained, "");
+      EXPECT_EQ(f.measured.untrained, refusal_of(space, f.candidate));
+      EXPECT_TRUE(f.measured.fits());
+      EXPECT_TRUE(answer.rows.empty() || f.score < answer.rows[0].score);
+    }
+    EXPECT_EQ(not_yet_advice(space, answer, ground).empty(), !answer.rows.empty());
+  }
+}
+
+TEST(Search, AQuestionThatTrainRefusesAsItIsHasNoAnswer) {
+  Space space = make_space(gpu_step({"optimizer.state_space=host"}), 1, {});
+  const Answer answer = search(space, gpu_ground(100), {});
+  EXPECT_TRUE(answer.rows.empty());
+  EXPECT_TRUE(answer.nearest.empty());
+  EXPECT_NE(answer.plain.measured.untrained.find("optimizer.state_space"), std::string::npos);
+  EXPECT_FALSE(answer.not_yet.rows.empty());
+}
+
+TEST(Search, WhatTrainsOnACpuIsAnOrdinaryChoiceThere) {
+  const config::Config step = gpu_step({"device.kind=cpu", "model.dtype=float32", "recompute.modules=[]",
+                                        "train.micro_batch=1", "train.loss_chunk=0"});
+  cost::Machine machine = cost::find_machine("cpu");
+  Space space = make_space(step, 1, {});
+  // With both moments in eight bits it fits, with more it does not.
+  std::map<std::string, int64_t> bytes;
+  for (size_t i = 0; i < space.families[0].choices.size(); ++i) {
+    const Candidate c{{i}, {0}};
+    bytes[text_of(space, c)] =
+        measure(configured(space, c), 1, schedule::make_ground(machine)).fit.host_bytes;
+  }
+  ASSERT_LT(bytes.at("moments 8 bit"), bytes.at("moments bf16"));
+  machine.node.host_memory_gib = static_cast<double>(bytes.at("moments 8 bit") + 1) / (1 << 30);
+  const Answer answer = search(space, schedule::make_ground(machine), {});
+  ASSERT_EQ(answer.rows.size(), 1u);
+  EXPECT_EQ(text_of(space, answer.rows[0].candidate), "moments 8 bit");
+  EXPECT_TRUE(answer.rows[0].measured.trains());
+  EXPECT_TRUE(answer.not_yet.rows.empty());
+}
+
+TEST(Search, AChoiceThatNeedsAnotherIsFoundBesideIt) {
+  Space space = make_space(gpu_step({"optimizer.clip_by=tensor"}), 1, {});
+  const schedule::Ground ground = gpu_ground(1.35);
+  const Estimate estimate(space, ground);
+  const auto chosen = [&](const std::vector<std::string>& names) {
+    Candidate c = without_any(space);
+    for (size_t f = 0; f < space.families.size(); ++f)
+      for (size_t i = 0; i < space.families[f].choices.size(); ++i)
+        if (std::find(names.begin(), names.end(), space.families[f].choices[i].name) != names.end())
+          c.choice[f] = i;
+    EXPECT_EQ(text_of(space, c), fmt::format("{}", fmt::join(names, "; ")));
+    return c;
+  };
+  // One microbatch makes the update inside the backward possible, and nothing else does.
+  const Candidate both = chosen({"1 x mb 8", "update at once"});
+  EXPECT_FALSE(estimate.is_possible(chosen({"update at once"})));
+  EXPECT_FALSE(estimate.is_possible(chosen({"2 x mb 4", "update at once"})));
+  EXPECT_FALSE(estimate.is_possible(chosen({"update at once", "moments bf16"})));
+  EXPECT_TRUE(estimate.is_possible(both));
+  EXPECT_TRUE(estimate.is_possible(chosen({"1 x mb 8", "update at once", "moments bf16"})));
+  EXPECT_TRUE(estimate.is_possible(chosen({"2 x mb 4"})));
+  const Measured measured = measure(configured(space, both), 1, ground);
+  EXPECT_EQ(estimate.of(both).device, figures_of(measured).device);
+  EXPECT_EQ(estimate.of(both).step_ns, figures_of(measured).step_ns);
+  // What is freed at once is not freed once more in fewer bits.
+  const Candidate narrow = chosen({"1 x mb 8", "grads bf16", "update at once"});
+  EXPECT_EQ(estimate.of(narrow).device, figures_of(measure(configured(space, narrow), 1, ground)).device);
+  // It frees the gradients one by one, and so it is what a small memory takes.
+  EXPECT_LT(estimate.of(both).device, estimate.of(chosen({"1 x mb 8"})).device);
+  const Answer answer = search(space, ground, {});
+  EXPECT_TRUE(std::any_of(answer.rows.begin(), answer.rows.end(), [&](const Found& f) {
+    return text_of(space, f.candidate).starts_with("1 x mb 8") &&
+           text_of(space, f.candidate).find("update at once") != std::string::npos;
+  })) << words(space, answer);
+}
+
+TEST(Search, TheMirrorOfADeviceCountsOnItsHost) {
+  Space space = make_space(gpu_step(), 1, {});
+  const Measured plain = measure(space.base, 1, gpu_ground(100));
+  // Weights and states, whatever is pinned beside them.
+  EXPECT_GT(plain.fit.mirror_bytes, int64_t{600} << 20);
+  EXPECT_GE(plain.fit.host_bytes, plain.fit.mirror_bytes);
+  const double gib = static_cast<double>(plain.fit.mirror_bytes) / (1 << 30);
+  EXPECT_TRUE(measure(space.base, 1, gpu_ground(100, gib * 1.1)).fits());
+  const Measured small = measure(space.base, 1, gpu_ground(100, gib * 0.9));
+  EXPECT_FALSE(small.fits());
+  EXPECT_NE(small.fit.text.find("mirror of what its GPU keeps"), std::string::npos) << small.fit.text;
+  // The rows of an answer fit their hosts with it.
+  const Answer answer = search(space, gpu_ground(100, gib * 0.7), {});
+  ASSERT_FALSE(answer.rows.empty());
+  for (const Found& f : answer.rows) EXPECT_LE(f.measured.fit.host_bytes, f.measured.fit.host_limit);
 }
 
 TEST(Search, StopsAtItsTimeLimitAndSaysSo) {

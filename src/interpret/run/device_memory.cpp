@@ -30,6 +30,8 @@ DeviceMemory device_memory(const Plan& plan) {
   return out;
 }
 
+int64_t host_mirror(const Plan& plan) { return plan.persistent_bytes; }
+
 std::string describe(const DeviceMemory& m) {
   return fmt::format("arena {}{} + CUDA's own context {} ({})", gib(m.arena_bytes),
                      m.window_bytes > 0 ? " + windows " + gib(m.window_bytes) : "", gib(m.context_bytes),

@@ -1,4 +1,4 @@
-// All of a GPU's memory that a planned step takes: the arena, which holds all the program names, what CUDA takes
+// All of a GPU's memory that a planned step takes, and what its host holds of it: the arena, which holds all the program names, what CUDA takes
 // for itself, and what NCCL does where ranks exchange over it. For `pleat plan`, and for the benchmark that compares it with what was really taken.
 #pragma once
 
@@ -24,6 +24,10 @@ int64_t allocated_windows(int64_t planned_bytes);
 
 // The context is measured where there is a GPU, so this belongs before the arena is allocated.
 DeviceMemory device_memory(const Plan& plan);
+
+// What a process with a GPU holds of it on its host: a place for every byte that lives across steps on the device. What is
+// saved, loaded or begun with goes through it.
+int64_t host_mirror(const Plan& plan);
 
 // "arena 93.1 GiB + CUDA's own context 0.499 GiB (measured on this GPU)"
 std::string describe(const DeviceMemory& memory);
