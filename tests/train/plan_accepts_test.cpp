@@ -200,7 +200,9 @@ void train_two_steps(const config::Config& c, runtime::Crew& crew) {
   const int64_t tokens = c.train.micro_batch * c.train.seq_len * c.train.num_microbatches;
   for (int64_t step = 1; step <= 2; ++step) {
     interpret::Executor& e = programs.train();
-    for (int64_t mb = setup.place.at(program::Group::Data); mb < c.train.num_microbatches;
+    // Those the program holds: passes over repeated stages take the same rows.
+    for (int64_t mb = setup.place.at(program::Group::Data);
+         mb < c.train.num_microbatches && e.has(program::step::tokens, mb / setup.mesh.dp);
          mb += setup.mesh.dp) {
       random_microbatch(c, mb, microbatch);
       rows.write(e, mb / setup.mesh.dp, microbatch);
