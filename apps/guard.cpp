@@ -87,7 +87,11 @@ int with_enough_stack(const std::function<int()>& body) {
 
 }  // namespace
 
-void say_error(const std::string& text) { fmt::print(stderr, "pleat: {}\n", comm::said_once(text)); }
+void say_error(const std::string& text) {
+  std::fflush(
+      stdout);  // or, where both go to one file, it would stand in the middle of what was printed before
+  fmt::print(stderr, "pleat: {}\n", comm::said_once(text));
+}
 
 int guarded(const std::function<int()>& command) {
   base::prepare_standard_streams();

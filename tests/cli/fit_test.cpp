@@ -57,6 +57,15 @@ class FitCli : public ::testing::Test {
   const std::string config_ = folder_.at("step.toml"), out_ = folder_.at("fitted.toml");
 };
 
+// Both streams in one file: the error is no part of a line of the page.
+TEST_F(FitCli, AnErrorComesBehindWhatWasPrinted) {
+  const Ended ended = testing::run_shell(
+      folder_.path(), "pleat fit " + config_ + " --machine h200 --device-memory 1GiB 2>&1");
+  EXPECT_EQ(ended.code, kDoesNotFit);
+  const size_t line = ended.out.rfind('\n', ended.out.size() - 2) + 1;
+  EXPECT_EQ(ended.out.substr(line).find("pleat: on machine 'h200' the step does not fit"), 0u) << ended.out;
+}
+
 TEST_F(FitCli, WhatItWritesIsWhatItSaidAndPlansWithinTheLimit) {
   const Ended said = fit({"--device-memory", "1.6GiB", "--write", out_, "--json"});
   ASSERT_EQ(said.code, 0) << said.err;
