@@ -193,7 +193,8 @@ void Estimate::try_with_partners(const schedule::Ground& ground, const std::vect
     partners.push_back(name_of(pairs[p].partner));
     ++num_measured_;
   }
-  for (const auto& [one, partner] : first) {
+  for (const Pair& pair : first) {
+    const At one = pair.one, partner = pair.partner;
     std::vector<At> others;
     candidates = {with(plain, partner), with(with(plain, partner), one)};
     each_other(one, [&](At other) {
