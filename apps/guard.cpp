@@ -88,8 +88,8 @@ int with_enough_stack(const std::function<int()>& body) {
 }  // namespace
 
 void say_error(const std::string& text) {
-  std::fflush(
-      stdout);  // or, where both go to one file, it would stand in the middle of what was printed before
+  // Or, where both go to one file, it would stand in the middle of what was printed before.
+  std::fflush(stdout);
   fmt::print(stderr, "pleat: {}\n", comm::said_once(text));
 }
 

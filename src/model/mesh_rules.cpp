@@ -181,8 +181,7 @@ void step_rules(const config::Config& c, const Mesh& m, Faults& f) {
   if (m.pp > 1 && c.train.order == "loop")
     f.add("train.order",
           "train.order = \"loop\" needs parallel.pp = 1: microbatches of a pipeline lie over each other, and "
-          "none "
-          "stands alone to be repeated");
+          "none stands alone to be repeated");
   if (m.pp == 1 && c.train.order == "loop" && own < 4)
     f.add("train.order",
           fmt::format(

@@ -16,9 +16,9 @@ struct CheckReport {
   bool ok() const { return faults.empty(); }
 };
 
-// Argument lists fit ops.def; codes of few bits come with their own scales; every byte read was written; only phase update writes persistent values and
-// nothing writes inputs; names are unique, and those of values say
-// their microbatch and layer; views lie inside what they view; declared waits are for earlier stages; stages that are
+// Argument lists fit ops.def; codes of few bits come with their own scales; every byte read was written; only phase
+// update writes persistent values and nothing writes inputs; names are unique, and those of values say their microbatch
+// and layer; views lie inside what they view; declared waits are for earlier stages; stages that are
 // repeated are microbatches of a longer program (check_repeat.h).
 CheckReport check(const program::Program& program);
 

@@ -5,7 +5,8 @@
 //   lane NAME RESOURCE
 //   attrs N key=number ...                     (set 0 is empty and not printed)
 //   repeat MICROBATCH TIMES                    (program/repeat.h)
-//   value NAME dtype[dims] OWNER LIFE [space=SPACE] [view=NAME+BYTES] [rows=EXPECTED/MAXIMUM]
+//   value NAME dtype[dims] OWNER LIFE [space=SPACE] [view=NAME+BYTES] [scale_of=NAME]
+//   [rows=EXPECTED/MAXIMUM]
 //   PHASE [modelM] [mbM] [cC] [LL] OP[.PART] [(replay)] @LANE [group=G] [peer=P] [attrs=N] [after=STAGE]...
 //   [scratch=VALUE] : arg=VALUE ... -> arg[+]=VALUE ...
 // "+=" marks Access::Update; absent optional arguments are left out; the spaces of a stage's name are commas

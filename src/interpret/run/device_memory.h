@@ -1,4 +1,5 @@
-// All of a GPU's memory that a planned step takes, and what its host holds of it: the arena, which holds all the program names, what CUDA takes
+// All of a GPU's memory that a planned step takes, and what its host holds of it: the arena, which holds all the program
+// names, what CUDA takes
 // for itself, and what NCCL does where ranks exchange over it. For `pleat plan`, and for the benchmark that compares it with what was really taken.
 #pragma once
 
