@@ -109,10 +109,12 @@ class Checks:
         with concurrent.futures.ThreadPoolExecutor(shards) as pool:
             done = list(pool.map(shard, range(shards)))
         log = "".join(text for _, text in done)
-        ok, failed = len(re.findall(r"^\[       OK \]", log, re.M)), re.findall(r"^\[  FAILED  \] (\S+) \(", log, re.M)
+        ok, failed = len(re.findall(r"^\[       OK \]", log, re.M)), re.findall(r"^\[  FAILED  \] (\S+?),? .*ms\)$", log, re.M)
         longest = max(map(int, re.findall(r"\((\d+) ms\)$", log, re.M)), default=0)
         late = [str(i) for i, (code, _) in enumerate(done) if code == 124]
-        wrong = ", ".join(failed) or (f"shards {', '.join(late)} ran out of time" if late else "" if ok else "no test ran")
+        codes = [code for code, _ in done if code]
+        wrong = ", ".join(failed) or (f"shards {', '.join(late)} ran out of time" if late else f"ended with {codes}" if codes
+                                      else "" if ok else "no test ran")
         return wrong, f"{ok} tests, the longest {longest / 1000:.1f} s"
 
     def nccl(self):

@@ -35,7 +35,7 @@ CASES = {
                                           "train.num_microbatches=4"]),
 }
 RECOMPUTE_OF = "qwen3-30b-a3b-slice"
-RECOMPUTE = ['["norm", "activation"]', '["experts"]', '["layer"]']
+RECOMPUTE = ['["core_attention"]', '["experts"]', '["layer"]']
 TRY = {"tiny": ("../tiny", []), "tiny-wide": ("../tiny", ["model.hidden_size=128", "train.micro_batch=4"])}
 
 

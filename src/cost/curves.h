@@ -1,7 +1,7 @@
 // What is reached of a machine's rates: for a class of kernels, time = launches x a + flops / peak x b + bytes / rate x c.
 //
-// a, b and c are fitted, by least squares of relative differences, none below zero, to measured stages (cost_file.h) and
-// are numbers without a unit: carried to another machine by its launch cost, peak and memory rate. The bytes stand for
+// a, b and c are fitted, by the least sum of relative differences (not of their squares: one odd shape is not to move all
+// others), none below zero, a at most 6, to measured stages (cost_file.h) and are numbers without a unit: carried to another machine by its launch cost, peak and memory rate. The bytes stand for
 // shape too: a product with a short side moves more of them for the same arithmetic, and so reaches less of the peak.
 #pragma once
 
@@ -21,6 +21,7 @@ namespace pleat::cost {
 enum class CurveClass : uint8_t {
   Product,
   Grouped,
+  GroupedWeight,  // their weight gradients, which end in the gradient's bytes for every expert
   Attention,
   AttentionBack,
   Stream,
@@ -28,7 +29,7 @@ enum class CurveClass : uint8_t {
   Scaled,  // products of codes of few bits with scales of blocks
   ScaledGrouped
 };
-constexpr size_t kNumCurveClasses = 8;
+constexpr size_t kNumCurveClasses = 9;
 std::string_view name_of(CurveClass c);
 CurveClass curve_class(program::KernelKind kind, program::Phase phase, const kernels::Work& work);
 

@@ -51,9 +51,11 @@ NcclEnded run_nccl_ranks(const std::string& folder, int size, const std::string&
     std::filesystem::create_directories(own);
     ranks.push_back(std::make_unique<PleatProcess>(
         own,
+        // A rank is one test: shards of the tests that start ranks are not its own.
         std::vector<std::string>{
-            fmt::format("RANK={}", r), fmt::format("LOCAL_RANK={}", r), fmt::format("WORLD_SIZE={}", size),
-            "MASTER_ADDR=127.0.0.1", fmt::format("MASTER_PORT={}", port), fmt::format("{}={}", kFolder, room),
+            "-u", "GTEST_TOTAL_SHARDS", "-u", "GTEST_SHARD_INDEX", fmt::format("RANK={}", r),
+            fmt::format("LOCAL_RANK={}", r), fmt::format("WORLD_SIZE={}", size), "MASTER_ADDR=127.0.0.1",
+            fmt::format("MASTER_PORT={}", port), fmt::format("{}={}", kFolder, room),
             fmt::format("{}={}", kArgument, argument), self, "--gtest_also_run_disabled_tests",
             "--gtest_brief=1", "--gtest_filter=NcclRank.DISABLED_" + rank_test},
         "/usr/bin/env"));

@@ -143,12 +143,13 @@ TEST(Contract, WorkOfACall) {
   EXPECT_EQ(work.flops, 2.0 * 7 * 16 * 4);
   EXPECT_EQ(work.bytes, 2.0 * (7 * 16 + 4 * 16) + 4.0 * 7 * 4);
   EXPECT_EQ(work.launches, 1);
-  // The gradient of a weight is read and written when it is added to; a bias has launches of its own.
+  // The gradient of a weight is read and written when it is added to; a bias has launches of its own, which read the
+  // rows once more.
   Shapes experts;
   experts.in(b, {6, 5}).in(b, {6, 4}).in(Dtype::I32, {3}).none().update(f, {2, 5, 4}).out(f, {2, 5});
   work = experts.work(KernelKind::grouped_linear, Phase::BackwardWeight);
   EXPECT_EQ(work.flops, 2.0 * 6 * 5 * 4);
-  EXPECT_EQ(work.bytes, 2.0 * 6 * (5 + 4) + 4.0 * 3 + 2 * 4.0 * 2 * 5 * 4 + 4.0 * 2 * 5);
+  EXPECT_EQ(work.bytes, 2.0 * 6 * (5 + 4) + 2.0 * 6 * 5 + 4.0 * 3 + 2 * 4.0 * 2 * 5 * 4 + 4.0 * 2 * 5);
   EXPECT_EQ(work.launches, 2);
 }
 

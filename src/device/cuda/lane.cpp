@@ -21,10 +21,15 @@ Event::~Event() {
 Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
 
 double Event::milliseconds(const Event& from, const Event& to) {
-  PLEAT_CUDA(cudaEventSynchronize(static_cast<cudaEvent_t>(to.handle_)));
+  const auto later = static_cast<cudaEvent_t>(to.handle_);
+  if (const cudaError_t state = cudaEventQuery(later); state == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // nothing is wrong
+    PLEAT_CUDA(cudaEventSynchronize(later));
+  } else {
+    PLEAT_CUDA(state);
+  }
   float ms = 0;
-  PLEAT_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from.handle_),
-                                  static_cast<cudaEvent_t>(to.handle_)));
+  PLEAT_CUDA(cudaEventElapsedTime(&ms, static_cast<cudaEvent_t>(from.handle_), later));
   return ms;
 }
 

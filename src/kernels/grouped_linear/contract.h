@@ -20,9 +20,12 @@ inline void require_groups(const Arg& w, const Arg& x, const Arg& y, const Arg& 
   require_same_type({&x, &y});
 }
 
-// One launch for the product, one for the bias.
-inline Work group_work(const Invocation& call, const Arg& x, const Arg& w, bool with_bias) {
-  return multiplies(call, product_flops(x.dim(0), w), with_bias ? 2 : 1);
+// One launch for the product, one for the bias, which takes the rows `of_bias` once more (y: read and written).
+inline Work group_work(const Invocation& call, const Arg& x, const Arg& w, const Arg& bias,
+                       const Arg& of_bias, int times) {
+  Work work = multiplies(call, product_flops(x.dim(0), w), bias.present ? 2 : 1);
+  if (bias.present) work.bytes += times * moved_bytes({&of_bias, 1});
+  return work;
 }
 
 inline void check(const signature::grouped_linear::Forward<Arg>& args, const Invocation&) {
@@ -35,7 +38,7 @@ inline void check(const signature::grouped_linear::Forward<Arg>& args, const Inv
     refuse(args.row_scale, "argument 'row_scale' needs 'bias'");
 }
 inline Work work(const signature::grouped_linear::Forward<Arg>& args, const Invocation& call) {
-  return group_work(call, args.x, args.w, args.bias.present);
+  return group_work(call, args.x, args.w, args.bias, args.y, 2);
 }
 
 inline void check(const signature::grouped_linear::BackwardInput<Arg>& args, const Invocation&) {
@@ -48,7 +51,7 @@ inline void check(const signature::grouped_linear::BackwardInput<Arg>& args, con
     refuse(args.dy, "arguments 'bias' and 'drow_scale' must be both present or both absent");
 }
 inline Work work(const signature::grouped_linear::BackwardInput<Arg>& args, const Invocation& call) {
-  return group_work(call, args.dy, args.w, args.bias.present);
+  return group_work(call, args.dy, args.w, args.bias, args.dy, 1);
 }
 
 inline void check(const signature::grouped_linear::BackwardWeight<Arg>& args, const Invocation&) {
@@ -61,7 +64,7 @@ inline void check(const signature::grouped_linear::BackwardWeight<Arg>& args, co
     refuse(args.row_scale, "argument 'row_scale' needs 'dbias'");
 }
 inline Work work(const signature::grouped_linear::BackwardWeight<Arg>& args, const Invocation& call) {
-  return group_work(call, args.dy, args.dw, args.dbias.present);
+  return group_work(call, args.dy, args.dw, args.dbias, args.dy, 1);
 }
 
 // ---- expert_swiglu

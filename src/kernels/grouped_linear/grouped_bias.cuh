@@ -12,7 +12,7 @@ CudaLaunch add_group_bias(const Arg& y, const Arg& bias, const Arg& scale, const
 // dscale[r] (+)= dy[r] . bias[e]
 CudaLaunch group_bias_dot(const Arg& dy, const Arg& bias, const Arg& dscale, const Arg& offsets,
                           device::cuda::Lane& lane);
-// dbias[e] (+)= sum over rows of e of dy[r] * scale[r], rows ascending
+// dbias[e] (+)= sum over rows of e of dy[r] * scale[r]: eight sums of every eighth row, ascending, then these in turn
 CudaLaunch group_bias_sum(const Arg& dy, const Arg& scale, const Arg& dbias, const Arg& offsets,
                           device::cuda::Lane& lane);
 

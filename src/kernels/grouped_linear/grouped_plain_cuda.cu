@@ -1,61 +1,9 @@
 #include "device/cuda/check.h"
-#include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/types.cuh"
 #include "kernels/grouped_linear/grouped_bias.cuh"
 
 namespace pleat::kernels::cuda {
 namespace {
-
-__device__ int group_of(const int32_t* offsets, int num_groups, int row) {
-  int low = 0, high = num_groups;  // the last group that begins at or before the row
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    if (offsets[middle] <= row)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
-template <class T>
-__global__ void add_bias(T* y, const T* bias, const float* scale, const int32_t* offsets, int num_groups,
-                         int width) {
-  const int row = static_cast<int>(blockIdx.x);
-  if (row >= offsets[num_groups]) return;
-  const T* b = bias + static_cast<int64_t>(group_of(offsets, num_groups, row)) * width;
-  const float s = scale ? scale[row] : 1.0f;
-  T* to = y + static_cast<int64_t>(row) * width;
-  for (int j = static_cast<int>(threadIdx.x); j < width; j += 256)
-    to[j] = from_float<T>(to_float(to[j]) + to_float(b[j]) * s);
-}
-
-template <class T>
-__global__ void bias_dot(const T* dy, const T* bias, float* dscale, const int32_t* offsets, int num_groups,
-                         int width, int accumulate) {
-  const int row = static_cast<int>(blockIdx.x);
-  if (row >= offsets[num_groups]) return;
-  const T* b = bias + static_cast<int64_t>(group_of(offsets, num_groups, row)) * width;
-  const T* d = dy + static_cast<int64_t>(row) * width;
-  float sum = 0;
-  for (int j = static_cast<int>(threadIdx.x); j < width; j += 256) sum += to_float(d[j]) * to_float(b[j]);
-  sum = block_sum<256>(sum);
-  if (threadIdx.x == 0) dscale[row] = accumulate ? dscale[row] + sum : sum;
-}
-
-template <class T, class G>
-__global__ void bias_sum(const T* dy, const float* scale, G* dbias, const int32_t* offsets, int width,
-                         int accumulate) {
-  const int e = static_cast<int>(blockIdx.y), j = static_cast<int>(blockIdx.x * 256 + threadIdx.x);
-  if (j >= width) return;
-  const int begin = offsets[e], end = offsets[e + 1];
-  if (begin == end && accumulate) return;
-  float sum = 0;
-  for (int r = begin; r < end; ++r)
-    sum += to_float(dy[static_cast<int64_t>(r) * width + j]) * (scale ? scale[r] : 1.0f);
-  G* to = dbias + static_cast<int64_t>(e) * width + j;
-  *to = from_float<G>(accumulate ? to_float(*to) + sum : sum);
-}
 
 enum class Plain { Forward, Dgrad, Wgrad };
 
@@ -175,60 +123,6 @@ CudaLaunch plain_grouped_dgrad(const Arg& dy, const Arg& w, const Arg& offsets, 
 CudaLaunch plain_grouped_wgrad(const Arg& dy, const Arg& x, const Arg& offsets, const Arg& dw,
                                device::cuda::Lane& lane) {
   return plain<Plain::Wgrad>(dy, x, offsets, dw, dw.dim(1), dw.dim(2), 0, lane);
-}
-
-CudaLaunch add_group_bias(const Arg& y, const Arg& bias, const Arg& scale, const Arg& offsets,
-                          device::cuda::Lane& lane) {
-  CudaLaunch launch;
-  with_float(y.dtype, [&](auto t) {
-    using T = decltype(t);
-    launch = [to = y.as<T>(), b = bias.as<T>(), s = scale.as<float>(), o = offsets.as<int32_t>(),
-              rows = y.dim(0), groups = static_cast<int>(offsets.dim(0) - 1),
-              width = static_cast<int>(y.dim(1)), stream = lane.stream()] {
-      if (rows == 0) return;
-      add_bias<T><<<static_cast<unsigned>(rows), 256, 0, stream>>>(to, b, s, o, groups, width);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
-  return launch;
-}
-
-CudaLaunch group_bias_dot(const Arg& dy, const Arg& bias, const Arg& dscale, const Arg& offsets,
-                          device::cuda::Lane& lane) {
-  CudaLaunch launch;
-  with_float(dy.dtype, [&](auto t) {
-    using T = decltype(t);
-    launch = [d = dy.as<T>(), b = bias.as<T>(), s = dscale.as<float>(), o = offsets.as<int32_t>(),
-              rows = dy.dim(0), groups = static_cast<int>(offsets.dim(0) - 1),
-              width = static_cast<int>(dy.dim(1)), accumulate = dscale.into() == Into::Accumulate,
-              stream = lane.stream()] {
-      if (rows == 0) return;
-      bias_dot<T><<<static_cast<unsigned>(rows), 256, 0, stream>>>(d, b, s, o, groups, width, accumulate);
-      PLEAT_CUDA_LAUNCHED();
-    };
-  });
-  return launch;
-}
-
-CudaLaunch group_bias_sum(const Arg& dy, const Arg& scale, const Arg& dbias, const Arg& offsets,
-                          device::cuda::Lane& lane) {
-  CudaLaunch launch;
-  with_float(dy.dtype, [&](auto t) {
-    with_float(dbias.dtype, [&](auto g) {
-      using T = decltype(t);
-      using G = decltype(g);
-      const dim3 grid(static_cast<unsigned>(ceil_div(dy.dim(1), 256)),
-                      static_cast<unsigned>(offsets.dim(0) - 1));
-      launch = [=, d = dy.as<T>(), s = scale.as<float>(), to = dbias.as<G>(), o = offsets.as<int32_t>(),
-                width = static_cast<int>(dy.dim(1)), accumulate = dbias.into() == Into::Accumulate,
-                stream = lane.stream()] {
-        if (grid.x == 0 || grid.y == 0) return;
-        bias_sum<T, G><<<grid, 256, 0, stream>>>(d, s, to, o, width, accumulate);
-        PLEAT_CUDA_LAUNCHED();
-      };
-    });
-  });
-  return launch;
 }
 
 }  // namespace pleat::kernels::cuda
