@@ -29,6 +29,11 @@ BITS = {"windows": ["parallel.exchange=windows"], "windows, again": ["parallel.e
         "padded": ["parallel.exchange=padded"], "counted": ["parallel.exchange=counted"]}
 
 
+def said(code, log):
+    """Why a process failed: never empty, whatever it wrote"""
+    return f"{'ran out of time' if code == 124 else f'ended with {code}'}: {log.strip()[-300:]}"
+
+
 class Checks:
     def __init__(self, a):
         self.a, self.gpu = a, a.device == "cuda"
@@ -97,7 +102,7 @@ class Checks:
                                                   "train.steps=12"],
                                 env={**self.env, "LD_PRELOAD": str(library), "HOST_WAITS_FILE": str(to)})
         counts = [list(map(int, pathlib.Path(p).read_text().splitlines()[0].split(":")[1].split())) for p in glob.glob(f"{to}.*")]
-        wrong = log[-300:] if code else "" if len(counts) == 4 else f"{len(counts)} of 4 ranks launched graphs"
+        wrong = said(code, log) if code else "" if len(counts) == 4 else f"{len(counts)} of 4 ranks launched graphs"
         if not wrong and (not said.endswith(" 0 host waits per step") or any(set(c[:-1]) - {1} for c in counts)):
             wrong = "more than the wait at a step's end"
         return wrong, f"{said}; waits between launches: {[sorted(set(c[:-1])) for c in counts]}"
@@ -133,7 +138,7 @@ class Checks:
         """random kills around saves, in chains"""
         code, log = self.process("kills", [sys.executable, str(ROOT / "tools/kill_ranks.py"), "--pleat", self.a.pleat, "--device", self.a.device,
                                            "--out", str(self.out / "kill_ranks")], 200)
-        return ("" if code == 0 else log[-400:]), log.strip().splitlines()[-1] if log.strip() else ""
+        return ("" if code == 0 else said(code, log)), log.strip().splitlines()[-1] if log.strip() else ""
 
     def strangers(self):
         """two ranks meet while others knock at their port, one with a wrong token"""
@@ -174,7 +179,7 @@ class Checks:
         env |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ALLOC", "NCCL_DEBUG_FILE": str(self.out / "nccl.%p.log")}
         code, log = self.launch(4, "nccl memory", ["parallel.ep=4", "train.num_microbatches=4", "train.steps=2"], env=env)
         if code:
-            return log[-300:], ""
+            return said(code, log), ""
         summary = json.loads((self.out / "nccl memory" / "summary.json").read_text())
         planned, measured = (summary.get(k, 0) / 2**30 for k in ("nccl_planned_bytes", "nccl_measured_bytes"))
         return "", f"estimated {planned:.2f} GiB, measured {measured:.2f} GiB; allocations in nccl.*.log"
@@ -183,7 +188,7 @@ class Checks:
         """kernels of rows through windows, share of the copy rate"""
         code, log = self.process("windows", [self.a.pleat, "bench", "kernels", "--filter", "windows", "--repeats", "10"], 90)
         print(log)
-        return ("" if code == 0 else log[-300:]), ""
+        return ("" if code == 0 else said(code, log)), ""
 
     def start(self):
         """from the command to the end of the first step of qwen3-30b-a3b's slice, nothing kept and algorithms kept"""
@@ -193,11 +198,11 @@ class Checks:
             words = [self.a.pleat, "train", str(ROOT / "configs/models/qwen3-30b-a3b.toml"), "--quiet"]
             for s in (f'data.train="{self.text}"', "device.kind=cuda", "model.dtype=bfloat16", "model.num_layers=6", "model.vocab_size=32768",
                       "train.seq_len=4096", "train.micro_batch=4", "train.num_microbatches=4", "train.steps=1", "train.eval_every=",
-                      "checkpoint.every=0", "optimizer.lr=1e-4", "optimizer.min_lr=1e-5", f'log.run_dir="{self.out / run}"'):
+                      "checkpoint.save_at_end=false", "optimizer.lr=1e-4", "optimizer.min_lr=1e-5", f'log.run_dir="{self.out / run}"'):
                 words += ["--set", s]
             code, log = self.process(run, words, 90, {**self.env, "PLEAT_CACHE_DIR": str(self.out / "start cache")})
             if code:
-                return log[-300:], ""
+                return said(code, log), ""
             seconds = json.loads((self.out / run / "summary.json").read_text())["start_seconds"]
             seen.append(f"{kept} kept: {json.dumps(seconds)}")
         return "", "; ".join(seen)
