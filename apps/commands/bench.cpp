@@ -9,6 +9,7 @@
 #include "base/replace_file.h"
 #include "bench/breakdown_svg.h"
 #include "command.h"
+#include "device/cuda/code_rate.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 #include "interpret/run/device_memory.h"
@@ -78,6 +79,7 @@ int run_bench(const BenchArguments& a) {
   if (gpu) {  // both before the arena takes the memory
     device::cuda::context_bytes();
     ceilings.copy = device::cuda::measure_copy_rate();
+    if (config.precision.recipe == "fp8") ceilings.codes = device::cuda::measure_codes_rate();
   }
   if (!gpu && !a.choices.empty())
     base::fail("--choices is about the products of a GPU; this runs on the CPU");

@@ -58,6 +58,8 @@ void add_attention(CaseList& all);
 void add_streams(CaseList& all);
 void add_losses(CaseList& all);
 void add_routing(CaseList& all);
+// Codes of few bits and their products (code_cases.cpp).
+void add_codes(CaseList& all);
 // Rows through windows of other ranks (window_cases.cpp).
 void add_windows(CaseList& all);
 

@@ -5,9 +5,11 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "device/cuda/random.h"
 #include "kernels/contract.h"
 #include "kernels/cuda/bind.h"
+#include "tensor/few_bits.h"
 
 namespace pleat::bench {
 
@@ -41,6 +43,18 @@ struct PreparedKernel::State {
     return {window_of, 0};
   }
 
+  // Codes of normal numbers, the same run of them again and again.
+  void fill_codes(std::byte* to, int64_t n, uint64_t seed) {
+    const base::RandomStream random(5, base::RandomUse::Test, 0, seed);
+    std::vector<uint8_t> some(static_cast<size_t>(std::min<int64_t>(n, 1 << 16)));
+    for (size_t e = 0; e < some.size(); ++e)
+      some[e] = static_cast<uint8_t>(tensor::E4M3::code(100 * random.normal(e)));
+    const auto begin = static_cast<int64_t>(some.size());
+    lane.copy_in(to, some.data(), begin);
+    lane.synchronize();
+    for (int64_t done = begin; done < n; done *= 2) lane.copy(to + done, to, std::min(done, n - done));
+  }
+
   void write(size_t i) {
     const Argument& a = c.arguments[i];
     int64_t n = 1;
@@ -50,6 +64,8 @@ struct PreparedKernel::State {
     if (a.numbers.empty()) {
       if (a.dtype == tensor::Dtype::BF16 || a.dtype == tensor::Dtype::F32)
         device::cuda::fill_random(lane, to, n, a.dtype == tensor::Dtype::BF16, static_cast<uint32_t>(i + 1));
+      else if (a.dtype == tensor::Dtype::E4M3)
+        fill_codes(to, n, i);
       else
         lane.fill(to, 0, bytes);
       return;
@@ -156,8 +172,9 @@ KernelResult run_case(const KernelCase& c, const Ceilings& ceilings, int repeats
   out.milliseconds = seconds * 1e3;
   out.tflops = c.flops / seconds / 1e12;
   out.tb_per_s = c.bytes / seconds / 1e12;
-  const double floor = std::max(ceilings.gemm > 0 ? c.flops / ceilings.gemm : 0,
-                                ceilings.copy > 0 ? c.bytes / ceilings.copy : 0);
+  const double rate = c.arguments[0].dtype == tensor::Dtype::E4M3 ? ceilings.codes : ceilings.gemm;
+  const double floor =
+      std::max(rate > 0 ? c.flops / rate : 0, ceilings.copy > 0 ? c.bytes / ceilings.copy : 0);
   out.percent = 100 * floor / seconds;
   return out;
 }

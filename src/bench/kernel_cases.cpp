@@ -123,6 +123,7 @@ std::vector<KernelCase> kernel_cases(const std::string& filter) {
   CaseList all(filter);
   add_grouped(all);
   add_linear(all);
+  add_codes(all);
   add_attention(all);
   add_streams(all);
   add_losses(all);

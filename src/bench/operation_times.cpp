@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "cost/flops.h"
+#include "cost/price.h"
 #include "cost/stage_work.h"
 
 namespace pleat::bench {
@@ -14,8 +15,9 @@ namespace {
 double floor_seconds(const program::Program& program, const program::Stage& stage, const Ceilings& ceilings) {
   if (program::is_exchange(stage.op) || program::class_of(stage.op) == program::OpClass::Store) return 0;
   const kernels::Work work = cost::stage_work(program, stage, cost::RoutedRows::Balanced);
-  return std::max(ceilings.gemm > 0 ? work.flops / ceilings.gemm : 0,
-                  ceilings.copy > 0 ? work.bytes / ceilings.copy : 0);
+  const double rate =
+      cost::rate_dtype(program, stage) == tensor::Dtype::E4M3 ? ceilings.codes : ceilings.gemm;
+  return std::max(rate > 0 ? work.flops / rate : 0, ceilings.copy > 0 ? work.bytes / ceilings.copy : 0);
 }
 
 }  // namespace

@@ -173,8 +173,7 @@ void add_precision_keys(std::vector<Key>& keys) {
           "Router, "
           "norms, attention core, embedding, head, loss, gradients and the optimizer stay wide, as do "
           "evaluation and generation. `plan` and `explain` take every recipe, `simulate` on every "
-          "machine that has a rate for it; fp8 also trains on a CPU, by exact rounding, slowly. No GPU runs "
-          "one yet.")
+          "machine that has a rate for it; fp8 trains on a GPU, and on a CPU by exact rounding, slowly.")
           .one_of({"none", "fp8", "mxfp8", "nvfp4"})
           .on_resume(OnResume::WithFlag)
           .see({"precision.modules", "model.dtype"}));

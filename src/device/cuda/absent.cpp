@@ -1,6 +1,7 @@
 // Linked in place of the other files of this folder when the build has no CUDA.
 #include "base/error.h"
 #include "device/cuda/chosen.h"
+#include "device/cuda/code_rate.h"
 #include "device/cuda/context.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/graph_clock.h"
@@ -61,5 +62,6 @@ void push_range(const char*) {}
 void pop_range() {}
 double measure_copy_rate() { absent(); }
 double measure_gemm_rate() { absent(); }
+double measure_codes_rate() { absent(); }
 
 }  // namespace pleat::device::cuda

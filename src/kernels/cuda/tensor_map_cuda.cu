@@ -32,11 +32,14 @@ CUtensorMap tensor_map(const void* data, const MapShape& s) {
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(y * width), static_cast<cuuint64_t>(z * width)};
   const cuuint32_t box[3] = {static_cast<cuuint32_t>(s.box_x), static_cast<cuuint32_t>(s.box_y), 1};
   const cuuint32_t steps[3] = {1, 1, 1};
-  const CUresult code = encoder()(
-      &out,
-      s.dtype == tensor::Dtype::BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
-      s.three ? 3 : 2, const_cast<void*>(data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult code = encoder()(&out,
+                                  s.dtype == tensor::Dtype::BF16   ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
+                                  : s.dtype == tensor::Dtype::E4M3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                                                   : CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
+                                  s.three ? 3 : 2, const_cast<void*>(data), sizes, strides, box, steps,
+                                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  s.swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (code != CUDA_SUCCESS)
     base::fail_with(base::ExitCode::Internal,
                     "a tensor of {} x {} x {} (box {} x {}) cannot be described: error {}", s.z, s.y, s.x,

@@ -1,11 +1,8 @@
 // grouped_linear on the GPU: choice of tile, launches. The products are in grouped_gemm.cuh.
-#include "device/cuda/check.h"
-#include "kernels/cuda/bind.h"
 #include "kernels/cuda/paths.h"
-#include "kernels/cuda/shared_limit.cuh"
-#include "kernels/cuda/tensor_map.cuh"
 #include "kernels/grouped_linear/grouped_bias.cuh"
 #include "kernels/grouped_linear/grouped_gemm.cuh"
+#include "kernels/grouped_linear/grouped_launch.cuh"
 #include "kernels/grouped_linear/grouped_linear.h"
 
 namespace pleat::kernels {
@@ -46,24 +43,9 @@ CudaLaunch launch_tiles(const Arg& a, const Arg& b, const Arg& out, GroupedShape
   }
   const CUtensorMap ma = tensor_map(a.data, map_a), mb = tensor_map(b.data, map_b),
                     mo = tensor_map(out.data, map_out);
-  const int shared = grouped_shared_bytes<kN>(shape.num_groups);
-  const auto kernel = &grouped_gemm<kWhat, kN, T>;
-  allow_shared(reinterpret_cast<const void*>(kernel), shared,
-               fmt::format("[grouped_linear] tiles, and the offsets of {} experts", shape.num_groups));
-  const int sms = device::cuda::facts().num_sms;
-  return [=, stream = lane.stream()] {
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(static_cast<unsigned>(sms / 2 * 2));
-    config.blockDim = dim3(384);
-    config.dynamicSmemBytes = static_cast<size_t>(shared);
-    config.stream = stream;
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim.x = 2, cluster.val.clusterDim.y = 1, cluster.val.clusterDim.z = 1;
-    config.attrs = &cluster;
-    config.numAttrs = 1;
-    PLEAT_CUDA(cudaLaunchKernelEx(&config, kernel, ma, mb, mo, shape));
-  };
+  return launch_pairs(&grouped_gemm<kWhat, kN, T>, WideForm<kWhat, kN>::shared_bytes(shape.num_groups),
+                      fmt::format("[grouped_linear] tiles, and the offsets of {} experts", shape.num_groups),
+                      lane, ma, mb, mo, shape);
 }
 
 template <Grouped kWhat, class T = bf16>
