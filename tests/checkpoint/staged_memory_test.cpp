@@ -283,7 +283,9 @@ TEST(StagedMemory, MemoryOfTheProcessDoesNotGrowWithTheState) {
     std::filesystem::remove_all(path);
   }
   ASSERT_GT(most[4], 0);
+#ifndef PLEAT_SANITIZED  // its own memory grows
   EXPECT_LT(most[40] - most[4], 8 * kMiB) << "of 72 MiB more state";
+#endif
 }
 
 }  // namespace
