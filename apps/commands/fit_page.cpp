@@ -64,7 +64,7 @@ report::Table table_of(const FitQuestion& q, const tune::Answer& answer, const s
   std::vector<report::Table::Column> columns = {{"rank"}, {"choices"}};
   if (!on_cpu(q)) columns.insert(columns.end(), {{"device", kRight}, {"free", kRight}});
   columns.push_back({"host", kRight});
-  columns.push_back({on_cpu(q) ? "free" : "of it mirror", kRight});
+  if (on_cpu(q)) columns.push_back({"free", kRight});
   columns.insert(columns.end(), {{"step", kRight},
                                  {on_cpu(q) ? "tokens/s/rank" : "tokens/s/GPU", kRight},
                                  {"MFU", kRight},
@@ -80,7 +80,7 @@ report::Table table_of(const FitQuestion& q, const tune::Answer& answer, const s
       cells.push_back(free_text(m.device_over(q.ground.machine.kind)));
     }
     cells.push_back(size_text(m.fit.host_bytes));
-    cells.push_back(on_cpu(q) ? free_text(m.host_over()) : size_text(m.fit.mirror_bytes));
+    if (on_cpu(q)) cells.push_back(free_text(m.host_over()));
     cells.push_back(fmt::format("{:.1f} ms", m.figures.step_ms));
     cells.push_back(rate(m.figures.tokens_per_s_per_rank));
     cells.push_back(fmt::format("{:.1f} %", 100 * m.figures.mfu));
@@ -105,16 +105,10 @@ std::string kept_text(const tune::Space& space) {
 std::string not_yet_text(const FitQuestion& q, const tune::Answer& answer) {
   const tune::Answer::NotYet& n = answer.not_yet;
   if (n.rows.empty()) return "";
-  const char* mirror = n.without_mirror ? ", without the mirror of its GPU that a host keeps" : "";
   std::string out =
-      !n.fits
-          ? fmt::format(
-                "\nnothing that was tried fits with what `train` cannot do here yet{}; nearest to it:\n\n",
-                mirror)
-      : answer.rows.empty()
-          ? fmt::format("\nfits with what `train` cannot do here yet{}; --write does not write it:\n\n",
-                        mirror)
-          : "\nbetter with what `train` cannot do here yet; --write does not write it:\n\n";
+      !n.fits ? "\nnothing that was tried fits with what `train` cannot do here yet; nearest to it:\n\n"
+      : answer.rows.empty() ? "\nfits with what `train` cannot do here yet; --write does not write it:\n\n"
+                            : "\nbetter with what `train` cannot do here yet; --write does not write it:\n\n";
   out += table_of(q, answer, n.rows, false).text() + "\nthe first is\n";
   for (const std::string& w : words_of(q.space, n.rows[0].candidate)) out += "- " + w + "\n";
   return out + fmt::format("and `train` says: {}\n", n.rows[0].measured.untrained);
@@ -151,7 +145,7 @@ nlohmann::json json_of(const FitQuestion& q, const tune::Answer& answer, const F
                         {"numbers", words_of(numbers_of(q.space, f.candidate))}};
   if (!on_cpu(q)) {
     out["device_over_bytes"] = m.device_over(q.ground.machine.kind);
-    out["mirror_bytes"] = m.fit.mirror_bytes;
+    out["staging_bytes"] = m.fit.staging_bytes;
   }
   if (!m.trains()) out["refusal"] = m.untrained;
   if (answer.unlimited) out["costs"] = m.figures.step_ms / answer.unlimited->measured.figures.step_ms - 1;
@@ -221,7 +215,6 @@ nlohmann::json fit_json(const FitQuestion& q, const tune::Answer& answer,
   for (const Found& f : answer.rows) out["rows"].push_back(json_of(q, answer, f));
   for (const Found& f : answer.nearest) out["nearest"].push_back(json_of(q, answer, f));
   out["not_yet"] = {{"fits", answer.not_yet.fits && !answer.not_yet.rows.empty()},
-                    {"without_mirror", answer.not_yet.without_mirror},
                     {"rows", nlohmann::json::array()}};
   for (const Found& f : answer.not_yet.rows) out["not_yet"]["rows"].push_back(json_of(q, answer, f));
   return out;

@@ -9,7 +9,7 @@ void add_fit(nlohmann::json& out, const train::MemoryFit& fit) {
   out["memory"] = fit.text;
   out["memory_limit_bytes"] = fit.device_limit;
   out["host"] = {{"bytes", fit.host_bytes},
-                 {"mirror_bytes", fit.mirror_bytes},
+                 {"staging_bytes", fit.staging_bytes},
                  {"limit_bytes", fit.host_limit},
                  {"over_bytes", fit.host_over()}};
 }

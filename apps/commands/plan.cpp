@@ -202,7 +202,7 @@ void print_tables(const config::Config& config, const std::vector<Row>& rows) {
     const interpret::DeviceMemory gpu = interpret::device_memory(last.plan);
     add("all of the GPU's memory", gpu.total());
     add_pinned();
-    add("mirror on the host", interpret::host_mirror(last.plan));
+    add("staging on the host", interpret::staging_bytes(last.plan));
     fmt::print("{}GPU memory: {}\n\n", owners.text(), interpret::describe(gpu));
   }
   if (last.plan.peak_stage >= 0)
@@ -310,7 +310,7 @@ RanksReport report_ranks(const config::Config& config, const schedule::RankProgr
           {"context_bytes", taken.context_bytes}, {"context_measured", taken.context_measured},
           {"nccl_bytes", taken.exchange_bytes},   {"nccl_groups", nccl.num_groups},
           {"total_bytes", taken.total()}};
-      row["mirror_bytes"] = interpret::host_mirror(plan);
+      row["staging_bytes"] = interpret::staging_bytes(plan);
     }
     if (static_cast<int64_t>(i) == tensors_of) {
       report::Table alive({{"alive at the peak"},

@@ -335,7 +335,7 @@ nlohmann::json to_json(const Simulated& s, const SimulateArguments& a) {
                              {"arena_bytes", s.memory[i].device.arena_bytes},
                              {"window_bytes", s.memory[i].device.window_bytes},
                              {"pinned_bytes", s.memory[i].host_bytes},
-                             {"mirror_bytes", s.memory[i].mirror_bytes},
+                             {"staging_bytes", s.memory[i].staging_bytes},
                              {"exchange_bytes", s.memory[i].device.exchange_bytes},
                              {"memory_bytes", s.memory[i].device.total()},
                              {"over_bytes", s.fit.device_over[i]},

@@ -39,7 +39,7 @@ void write_random(Runtime& bound, size_t value) {
     return;
   }
   const base::RandomStream random(1, base::RandomUse::Test, static_cast<uint32_t>(value), 0);
-  float* to = reinterpret_cast<float*>(bound.host(static_cast<program::ValueId>(value)));
+  float* to = reinterpret_cast<float*>(bound.bytes(static_cast<program::ValueId>(value)).host().data());
   for (int64_t i = 0; i < n; ++i)
     to[i] = static_cast<float>(standard_deviation(v) * random.normal(static_cast<uint64_t>(i)));
 }
@@ -53,16 +53,18 @@ void write_state(Runtime& bound) {
       write_random(bound, i);
       continue;
     }
-    std::byte* to = bound.host(static_cast<program::ValueId>(i));
-    const int64_t n = program::num_elements(v);
-    if (v.name == "mb0.valid")
-      std::fill_n(reinterpret_cast<uint8_t*>(to), n, uint8_t{1});
-    else if (v.name == "mb0.token_index")
-      std::iota(reinterpret_cast<int64_t*>(to), reinterpret_cast<int64_t*>(to) + n, int64_t{0});
-    else
+    const checkpoint::Bytes to = bound.bytes(static_cast<program::ValueId>(i));
+    const auto n = static_cast<size_t>(program::num_elements(v));
+    if (v.name == "mb0.valid") {
+      to.write(0, std::vector<std::byte>(n, std::byte{1}));
+    } else if (v.name == "mb0.token_index") {
+      std::vector<int64_t> numbers(n);
+      std::iota(numbers.begin(), numbers.end(), int64_t{0});
+      to.write(0, std::as_bytes(std::span(numbers)));
+    } else {
       base::fail_with(base::ExitCode::Internal, "the benchmark of a layer has nothing to write into '{}'",
                       v.name);
-    if (bound.machine()) bound.machine()->write(bound.plan().offset[i], to, program::num_bytes(v));
+    }
   }
 }
 

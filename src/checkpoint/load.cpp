@@ -43,15 +43,20 @@ void Loaded::fail_digest(const TensorEntry& entry) const {
                   entry.name);
 }
 
-void Loaded::read_tensor(const std::string& name, std::span<std::byte> out) const {
+void Loaded::read_tensor(const std::string& name, const Bytes& out) const {
   const TensorEntry& entry = tensor(name);
-  if (static_cast<int64_t>(out.size()) != entry.length)
+  if (out.size() != entry.length)
     base::fail("tensor '{}' of checkpoint '{}' has {} bytes; the buffer has {}", name, path_, entry.length,
                out.size());
-  const Part all{0, 0, entry.length};
-  if (entry.zero) return std::memset(out.data(), 0, out.size()), void();
-  PartReader(*this).read(name, {&all, 1}, out);
-  if (base::sha256(out) != entry.sha256) fail_digest(entry);
+  if (entry.zero) return out.zero();
+  PartReader reader(*this);
+  base::Sha256 hash;
+  out.write(0, entry.length, [&](int64_t begin, std::span<std::byte> room) {
+    const Part part{begin, 0, static_cast<int64_t>(room.size())};
+    reader.read(name, {&part, 1}, room);
+    hash.update(room);
+  });
+  if (hash.digest() != entry.sha256) fail_digest(entry);
 }
 
 void PartReader::read(const std::string& name, std::span<const Part> parts, std::span<std::byte> out) {
@@ -177,7 +182,7 @@ void restore(const Loaded& loaded, std::span<const Target> targets) {
   for (const Target& target : targets) {
     expected.push_back({target.name, target.dtype, target.shape});
     const int64_t needed = num_bytes_of(target.dtype, target.shape, target.name);
-    if (static_cast<int64_t>(target.bytes.size()) != needed)
+    if (target.bytes.size() != needed)
       base::fail("target '{}' has {} bytes of memory; its shape needs {}", target.name, target.bytes.size(),
                  needed);
   }

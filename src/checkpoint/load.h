@@ -11,6 +11,7 @@
 
 #include "base/vfs.h"
 #include "checkpoint/block_reader.h"
+#include "checkpoint/bytes.h"
 #include "checkpoint/slices.h"
 #include "checkpoint/verify.h"
 
@@ -31,7 +32,7 @@ class Loaded {
 
   // Copies one tensor; `out` must have exactly its length. Each block is checked before a byte of it is
   // copied, the tensor's digest after the last one.
-  void read_tensor(const std::string& name, std::span<std::byte> out) const;
+  void read_tensor(const std::string& name, const Bytes& out) const;
 
   // Reads everything once: headers, block checksums, digests of slices and tensors.
   void verify() const;
@@ -101,7 +102,7 @@ struct Target {
   std::string name;
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
-  std::span<std::byte> bytes;
+  Bytes bytes;
 };
 
 // Throws one error that lists every missing, extra and mismatched tensor.

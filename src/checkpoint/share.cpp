@@ -10,9 +10,8 @@ namespace pleat::checkpoint {
 Share whole_share(const StateView& state) {
   Share share{state.step, {}, state.integers, state.reals, state.texts};
   for (const TensorRef& t : state.tensors) {
-    PLEAT_CHECK(!t.read, "'{}' is not in memory", t.name);
     const int64_t length = num_bytes_of(t.dtype, t.shape, t.name);
-    if (static_cast<int64_t>(t.bytes.size()) != length)
+    if (t.bytes.size() != length)
       base::fail("tensor '{}' has {} bytes of memory; its shape needs {}", t.name, t.bytes.size(), length);
     share.tensors.push_back({t.name, t.dtype, t.shape, length, t.bytes, [length] {
                                return length == 0 ? std::vector<Part>{} : std::vector<Part>{{0, 0, length}};
@@ -26,10 +25,15 @@ ShareStream::ShareStream(const Share& share) {
   std::sort(tensors_.begin(), tensors_.end(), [](auto* a, auto* b) { return a->name < b->name; });
   for (size_t i = 0; i < tensors_.size(); ++i) {
     first_slices_.push_back(slices_.size());
+    ConstBytes::Reader reader = tensors_[i]->bytes.reader();
     for (const Cut& cut : cuts_of(i)) {
       base::Sha256 hash;
       for (const Copy& c : cut.copies)
-        hash.update(tensors_[i]->bytes.subspan(static_cast<size_t>(c.begin), static_cast<size_t>(c.count)));
+        for (int64_t at = c.begin, end = c.begin + c.count; at < end;) {
+          const std::span<const std::byte> there = reader.at(at, end);
+          hash.update(there);
+          at += static_cast<int64_t>(there.size());
+        }
       slices_.push_back({static_cast<int64_t>(i), cut.where, hash.digest(), length_});
       length_ += cut.where.length();
     }
@@ -45,7 +49,7 @@ std::vector<Cut> ShareStream::cuts_of(size_t tensor_idx) const {
   for (const Part& part : parts) {
     const auto fits = [&](int64_t begin, int64_t size) { return begin >= 0 && part.count <= size - begin; };
     if (part.count < 0 || part.tensor_begin < end || !fits(part.tensor_begin, length) ||
-        !fits(part.out_begin, static_cast<int64_t>(t.bytes.size())))
+        !fits(part.out_begin, t.bytes.size()))
       base::fail("{} bytes of tensor '{}' from {} on, at {}: outside of its {} bytes or of the {} in memory",
                  part.count, t.name, part.tensor_begin, part.out_begin, length, t.bytes.size());
     end = part.tensor_begin + part.count;
@@ -57,7 +61,7 @@ std::vector<Cut> ShareStream::cuts_of(size_t tensor_idx) const {
 
 void ShareStream::open(size_t slice_idx) {
   const auto tensor_idx = static_cast<size_t>(slices_[slice_idx].tensor_idx);
-  if (opened_ != tensor_idx) cuts_ = cuts_of(tensor_idx);
+  if (opened_ != tensor_idx) cuts_ = cuts_of(tensor_idx), reader_ = tensors_[tensor_idx]->bytes.reader();
   opened_ = tensor_idx;
   slice_idx_ = slice_idx;
   copy_idx_ = 0;
@@ -77,13 +81,13 @@ uint32_t ShareStream::read(int64_t begin, std::span<std::byte> out) {
     const std::vector<Copy>& copies =
         cuts_[slice_idx_ - first_slices_[static_cast<size_t>(slices_[found].tensor_idx)]].copies;
     while (inside >= copy_begin_ + copies[copy_idx_].count) copy_begin_ += copies[copy_idx_++].count;
-    const int64_t skip = inside - copy_begin_;
-    const int64_t count = std::min(all - done, copies[copy_idx_].count - skip);
-    const auto from = tensors_[opened_]->bytes.subspan(static_cast<size_t>(copies[copy_idx_].begin + skip),
-                                                       static_cast<size_t>(count));
+    // What follows in the same copy is written next.
+    const Copy& copy = copies[copy_idx_];
+    const auto there = reader_.at(copy.begin + inside - copy_begin_, copy.begin + copy.count);
+    const auto from = there.first(std::min(there.size(), static_cast<size_t>(all - done)));
     crc = base::crc32c(from, crc);
     std::copy(from.begin(), from.end(), out.begin() + done);
-    done += count;
+    done += static_cast<int64_t>(from.size());
   }
   return crc;
 }

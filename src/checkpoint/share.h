@@ -14,8 +14,8 @@ struct ShareTensor {
   std::string name;
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
-  int64_t row_bytes = 0;             // where slices are cut (manifest.h); the same on all ranks
-  std::span<const std::byte> bytes;  // this rank's memory, which the parts point into
+  int64_t row_bytes = 0;  // where slices are cut (manifest.h); the same on all ranks
+  ConstBytes bytes;       // this rank's memory, which the parts point into
   // What this rank owns: in ascending order, never the same byte twice. Together the ranks own every byte. Asked
   // for whenever the tensor is read: a list for all tensors at once would be long.
   std::function<std::vector<Part>()> parts;
@@ -30,13 +30,13 @@ struct Share {
   std::map<std::string, std::string> texts;
 };
 
-// The share of a rank that has everything. `state` needs its tensors in memory and outlives this.
+// The share of a rank that has everything.
 Share whole_share(const StateView& state);
 
 // The share as slices and as bytes. The memory must not change until this is gone.
 class ShareStream {
  public:
-  // Digests every slice from live memory. Throws base::Error (bad input) on memory that is too short for its parts.
+  // Digests every slice from where it lies. Throws base::Error (bad input) on memory that is too short for its parts.
   explicit ShareStream(const Share& share);
 
   const std::vector<const ShareTensor*>& tensors() const { return tensors_; }  // ascending by name
@@ -58,6 +58,7 @@ class ShareStream {
   size_t opened_ = static_cast<size_t>(-1), slice_idx_ = 0, copy_idx_ = 0;
   int64_t copy_begin_ = 0;  // of the copy in its slice
   std::vector<Cut> cuts_;
+  ConstBytes::Reader reader_;
 };
 
 }  // namespace pleat::checkpoint

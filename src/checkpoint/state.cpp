@@ -30,20 +30,18 @@ class FieldHash {
   base::Sha256 hash_;
 };
 
-base::Sha256Digest digest_of(const TensorRef& tensor, int64_t length) {
-  if (!tensor.read) return base::sha256(tensor.bytes);
-  constexpr int64_t kPart = int64_t{4} << 20;
+}  // namespace
+
+base::Sha256Digest digest_of(const ConstBytes& bytes) {
   base::Sha256 hash;
-  std::vector<std::byte> part(static_cast<size_t>(std::min(length, kPart)));
-  for (int64_t at = 0; at < length; at += kPart) {
-    const auto now = std::span(part).first(static_cast<size_t>(std::min(kPart, length - at)));
-    tensor.read(at, now);
-    hash.update(now);
+  ConstBytes::Reader from = bytes.reader();
+  for (int64_t at = 0; at < bytes.size();) {
+    const std::span<const std::byte> there = from.at(at, bytes.size());
+    hash.update(there);
+    at += static_cast<int64_t>(there.size());
   }
   return hash.digest();
 }
-
-}  // namespace
 
 int64_t num_bytes_of(tensor::Dtype dtype, std::span<const int64_t> shape, const std::string& name) {
   if (static_cast<int64_t>(shape.size()) > kMaxRank)
@@ -153,11 +151,11 @@ Manifest describe(const StateView& state) {
   int64_t offset = 0;
   for (const TensorRef* tensor : sorted) {
     const int64_t length = num_bytes_of(tensor->dtype, tensor->shape, tensor->name);
-    if (!tensor->read && static_cast<int64_t>(tensor->bytes.size()) != length)
+    if (tensor->bytes.size() != length)
       base::fail("tensor '{}' has {} bytes of memory; its shape needs {}", tensor->name, tensor->bytes.size(),
                  length);
     manifest.tensors.push_back(
-        {tensor->name, tensor->dtype, tensor->shape, offset, length, length, digest_of(*tensor, length)});
+        {tensor->name, tensor->dtype, tensor->shape, offset, length, length, digest_of(tensor->bytes)});
     offset = base::checked_add(offset, length, "bytes of all tensors");
   }
   manifest.state_sha256 = digest_of_state(manifest);

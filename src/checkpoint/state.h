@@ -1,15 +1,16 @@
-// What a checkpoint holds, seen from the outside: named tensors in live memory and named scalars.
+// What a checkpoint holds, seen from the outside: named tensors, wherever they lie, and named scalars.
 // Nothing here knows what the names mean; everything that makes the future of a run must be among them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
+#include "checkpoint/bytes.h"
 #include "tensor/dtype.h"
 
 namespace pleat::checkpoint {
@@ -18,10 +19,7 @@ struct TensorRef {
   std::string name;
   tensor::Dtype dtype;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  // dense, little-endian, exactly shape x element size
-  // Instead of bytes, where the tensor lies in pieces on several ranks: fills `out` with its bytes from
-  // `begin` on. Asked for any range, any number of times, always with the same answer.
-  std::function<void(int64_t begin, std::span<std::byte> out)> read = {};
+  ConstBytes bytes;  // dense, little-endian, exactly shape x element size
 };
 
 // `count` bytes of a tensor from `tensor_begin` on, and where they are in memory that holds a part of it.
@@ -42,6 +40,8 @@ struct StateView {
 // scalars, in canonical order. Equal exactly when the states are. Throws base::Error on a state that cannot
 // be saved: see describe() in manifest.h.
 std::string state_sha256(const StateView& state);
+
+base::Sha256Digest digest_of(const ConstBytes& bytes);
 
 // shape x element size, checked; a zero extent does not excuse the others.
 int64_t num_bytes_of(tensor::Dtype dtype, std::span<const int64_t> shape, const std::string& name);

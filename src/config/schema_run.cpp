@@ -105,9 +105,12 @@ void add_checkpoint_keys(std::vector<Key>& keys) {
   keys.push_back(key("dir", &C::dir, "Folder of the checkpoints. Empty: checkpoints inside log.run_dir.")
                      .names_file()
                      .see({"log.run_dir"}));
-  keys.push_back(key("every", &C::every, "Steps between checkpoints. 0 saves at the end only.")
-                     .range(0, 1e12)
-                     .see({"checkpoint.save_at_end"}));
+  keys.push_back(
+      key("every", &C::every,
+          "Steps between checkpoints. 0 saves at the end only. Training waits until one is committed: there "
+          "is no save in the background.")
+          .range(0, 1e12)
+          .see({"checkpoint.save_at_end"}));
   keys.push_back(
       key("keep", &C::keep, "Verified checkpoints kept; older ones are removed. Never fewer than 2.")
           .range(2, 1e6));

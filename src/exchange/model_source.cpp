@@ -141,7 +141,7 @@ void converted(tensor::Dtype type, std::span<const std::byte> from, std::span<st
 
 std::string load_run(const ModelSource& source, infer::Inference& model) {
   const checkpoint::Loaded& loaded = source.reading->chosen.loaded;
-  std::vector<std::byte> raw;
+  std::vector<std::byte> raw, wide;
   checkpoint::PartReader reader(loaded);
   for (const checkpoint::Target& t : model.weights()) {
     const checkpoint::TensorEntry& entry = loaded.tensor(t.name);
@@ -155,17 +155,18 @@ std::string load_run(const ModelSource& source, infer::Inference& model) {
     // A piece at a time; the checkpoint's digests were compared when it was chosen.
     constexpr int64_t kElementsAtOnce = int64_t{1} << 20;
     const int64_t from_size = tensor::size_of(entry.dtype), to_size = tensor::size_of(t.dtype);
-    const int64_t count = static_cast<int64_t>(t.bytes.size()) / to_size;
+    const int64_t count = t.bytes.size() / to_size;
     for (int64_t at = 0; at < count; at += kElementsAtOnce) {
       const int64_t now = std::min(kElementsAtOnce, count - at);
       const checkpoint::Part part{at * from_size, 0, now * from_size};
       raw.resize(static_cast<size_t>(part.count));
       reader.read(t.name, {&part, 1}, raw);
-      const auto out = t.bytes.subspan(static_cast<size_t>(at * to_size), static_cast<size_t>(now * to_size));
+      wide.resize(static_cast<size_t>(now * to_size));
       if (t.dtype == tensor::Dtype::F64)
-        converted<double>(entry.dtype, raw, out);
+        converted<double>(entry.dtype, raw, wide);
       else
-        converted<float>(entry.dtype, raw, out);
+        converted<float>(entry.dtype, raw, wide);
+      t.bytes.write(at * to_size, wide);
     }
   }
   return fmt::format("checkpoint of step {}", loaded.step());

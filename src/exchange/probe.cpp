@@ -73,7 +73,6 @@ void write_inputs(Runtime& bound, const config::Config& c, const Tokens& tokens,
   }
   runtime::write_rng(e, c.train.seed, 0);
   runtime::write_constants(bound, c.model, {});
-  bound.push_state();
   if (training) runtime::write_norm(e, {n, n - tokens.batch, n, tokens.batch}, 1);
 }
 
@@ -274,11 +273,9 @@ ProbeResult probe(const ProbeOptions& o) {
       if (!table[i].tied_to.empty()) continue;
       const program::ValueId id = backward.executor().find(table[i].name + ".grad");
       const program::Value& v = backward.program().values[static_cast<size_t>(id)];
-      sources.push_back({table[i].name,
-                         v.dtype,
-                         v.shape,
-                         {static_cast<const std::byte*>(backward.executor().data(id)),
-                          static_cast<size_t>(program::num_bytes(v))}});
+      sources.push_back({table[i].name, v.dtype, v.shape,
+                         std::span(static_cast<const std::byte*>(backward.executor().data(id)),
+                                   static_cast<size_t>(program::num_bytes(v)))});
     }
     std::vector<std::byte> bytes;
     for (const NamedTensor& t : tensors_on_disk(model, table, out.type(), family::Naming::Model)) {

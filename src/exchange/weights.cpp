@@ -129,15 +129,15 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
                         const std::vector<checkpoint::Target>& targets) {
   const LoadPlan plan = plan_load(folder, model, table);
   LoadReport report = report_of(plan);
-  for (const checkpoint::Target& t : targets) std::memset(t.bytes.data(), 0, t.bytes.size());
+  for (const checkpoint::Target& t : targets) t.bytes.zero();
   for (const auto& [p, pieces] : plan.pieces) {
     const checkpoint::Target* target = find(targets, p->name);
     PLEAT_CHECK(target, "no memory for parameter {}", p->name);
     const auto fill = [&folder, &plan_pieces = pieces, p = p](const checkpoint::Target& t) {
       stream_parameter(folder, *p, plan_pieces, t.dtype, 0,
-                       [out = t.bytes](std::span<const std::byte> bytes) mutable {
-                         std::copy(bytes.begin(), bytes.end(), out.begin());
-                         out = out.subspan(bytes.size());
+                       [&t, at = int64_t{0}](std::span<const std::byte> bytes) mutable {
+                         t.bytes.write(at, bytes);
+                         at += static_cast<int64_t>(bytes.size());
                        });
     };
     fill(*target);
@@ -147,9 +147,8 @@ LoadReport load_weights(const safetensors::ModelFolder& folder, const family::Fa
     const std::string name = family::correction_bias_name(model.config, layer);
     const checkpoint::Target* target = find(targets, fmt::format("layers.{}.router.expert_bias", layer));
     if (name.empty() || !target) continue;
-    stream_correction_bias(folder, name, 0, [&](std::span<const std::byte> bytes) {
-      std::copy(bytes.begin(), bytes.end(), target->bytes.begin());
-    });
+    stream_correction_bias(folder, name, 0,
+                           [&](std::span<const std::byte> bytes) { target->bytes.write(0, bytes); });
     ++report.num_tensors;
   }
   return report;
@@ -196,9 +195,7 @@ void gather(const NamedTensor& tensor, const std::vector<model::Parameter>& tabl
   out.clear();
   const ParameterStore store{[&](const std::string& name) { return source(name).dtype; },
                              [&](const std::string& name, int64_t begin, std::span<std::byte> bytes) {
-                               const auto from =
-                                   source(name).bytes.subspan(static_cast<size_t>(begin), bytes.size());
-                               std::copy(from.begin(), from.end(), bytes.begin());
+                               source(name).bytes.read(begin, bytes);
                              }};
   stream_tensor(tensor, table, store,
                 [&](std::span<const std::byte> bytes) { out.insert(out.end(), bytes.begin(), bytes.end()); });

@@ -30,7 +30,7 @@ class Inference : public runtime::Runtime {
   // `config` must be resolved. Weights are not initialised.
   Inference(const config::Config& config, const InferenceChoice& choice);
 
-  // Weights and router bias, for the loader of a checkpoint or a model folder; push_state behind it.
+  // Weights and router bias, for the loader of a checkpoint or a model folder.
   std::vector<checkpoint::Target> weights() const;
 
   // nullptr where not asked for; prefill also where one row per call is enough.

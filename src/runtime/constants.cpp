@@ -1,7 +1,5 @@
 #include "runtime/constants.h"
 
-#include <cstring>
-
 #include "model/rope.h"
 
 namespace pleat::runtime {
@@ -13,8 +11,8 @@ void write_constants(Runtime& runtime, const config::ModelConfig& model, const R
     if (v.life != program::Life::Persistent || runtime.plan().offset[i] < 0) continue;
     const auto id = static_cast<program::ValueId>(i);
     const auto write = [&](const void* from) {
-      std::memcpy(runtime.host(id), from, static_cast<size_t>(program::num_bytes(v)));
-      runtime.push(id);
+      runtime.bytes(id).write(
+          0, {static_cast<const std::byte*>(from), static_cast<size_t>(program::num_bytes(v))});
     };
     if (v.name == "rope.inv_freq")
       write(model::rope_frequencies(model).data());

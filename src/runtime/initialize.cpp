@@ -102,27 +102,36 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
-                      std::span<std::byte> out, device::Pool& pool) {
+                      std::span<std::byte> out, device::Pool& pool, int64_t first) {
   std::memset(out.data(), 0, out.size());
   const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
-  initialize_slice(p, seed, held_runs(p, what.rest, mesh, place), dtype, out.data(), pool);
+  const int64_t end = first + static_cast<int64_t>(out.size()) / tensor::size_of(dtype);
+  std::vector<model::Run> here;
+  for (const model::Run& run : held_runs(p, what.rest, mesh, place)) {
+    const int64_t from = std::max(run.local_begin, first), to = std::min(run.local_begin + run.count, end);
+    if (from >= to) continue;
+    model::Run part = run;
+    part.logical_begin += from - run.local_begin, part.local_begin = from - first, part.count = to - from;
+    here.push_back(part);
+  }
+  initialize_slice(p, seed, here, dtype, out.data(), pool);
 }
 
-bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
-                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
-                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes) {
-  const Seeded what = seeded(name, table);
+bool draw_on_gpu(const checkpoint::Target& state, std::byte* on_device,
+                 const std::vector<model::Parameter>& table, uint64_t seed, const model::Mesh& mesh,
+                 const RankPlace& place, interpret::CudaMachine& machine) {
+  const Seeded what = seeded(state.name, table);
   if (what.parameter_idx < 0) return false;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
   if (p.init != model::Init::Normal) return false;
-  machine.fill(offset, 0, num_bytes);
+  state.bytes.zero();
   std::vector<device::cuda::Drawn> pieces;
   for (const model::Run& run : held_runs(p, what.rest, mesh, place))
     pieces.push_back({run.logical_begin, run.local_begin, run.count});
-  device::cuda::fill_normal(machine.lane("compute"), machine.arena() + offset, dtype, stream_of(p, seed),
-                            p.init_std, pieces);
+  device::cuda::fill_normal(machine.lane("compute"), on_device, state.dtype, stream_of(p, seed), p.init_std,
+                            pieces);
   return true;
 }
 
@@ -131,17 +140,16 @@ void initialize_weights(Runtime& runtime, const config::Config& config,
   const uint64_t seed = static_cast<uint64_t>(config.train.seed);
   interpret::CudaMachine* machine = runtime.machine();
   for (const checkpoint::Target& t : runtime.targets()) {
-    const int64_t offset = t.bytes.data() - runtime.arena().data(),
-                  count = static_cast<int64_t>(t.bytes.size());
-    if (machine && !comes_from_seed(t.name, table)) {
-      machine->fill(offset, 0, count);
+    if (!comes_from_seed(t.name, table)) {
+      t.bytes.zero();
       continue;
     }
-    if (machine &&
-        draw_on_gpu(t.name, table, seed, setup.mesh, setup.place, t.dtype, *machine, offset, count))
+    if (machine && draw_on_gpu(t, runtime.on_device(t.name), table, seed, setup.mesh, setup.place, *machine))
       continue;
-    initialize_state(t.name, table, seed, setup.mesh, setup.place, t.dtype, t.bytes, runtime.pool());
-    if (machine) machine->write(offset, t.bytes.data(), count);
+    t.bytes.write(0, t.bytes.size(), [&](int64_t begin, std::span<std::byte> room) {
+      initialize_state(t.name, table, seed, setup.mesh, setup.place, t.dtype, room, runtime.pool(),
+                       begin / tensor::size_of(t.dtype));
+    });
   }
 }
 

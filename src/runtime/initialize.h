@@ -24,14 +24,15 @@ void initialize_slice(const model::Parameter& parameter, uint64_t seed, const st
 bool comes_from_seed(const std::string& name, const std::vector<model::Parameter>& table);
 // A rank's value of the state: its part of the weight; of the rest what its owner holds, which may be a
 // share. A narrow weight and its rest are the float the seed says. Padding is zero.
+// `out`: its elements from `first` on.
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
-                      std::span<std::byte> out, device::Pool& pool);
-// The same bits, drawn on the GPU into its arena: what the start of a large model would wait for on the host.
-// False, and nothing is done, where the value holds no random numbers.
-bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
-                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
-                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes);
+                      std::span<std::byte> out, device::Pool& pool, int64_t first = 0);
+// The same bits, drawn on the GPU to where the value lies: what the start of a large model would wait for on the host.
+// False, and nothing is done, where it holds no random numbers.
+bool draw_on_gpu(const checkpoint::Target& state, std::byte* on_device,
+                 const std::vector<model::Parameter>& table, uint64_t seed, const model::Mesh& mesh,
+                 const RankPlace& place, interpret::CudaMachine& machine);
 
 // All of a rank's state: what comes from the seed from it, the rest zero.
 void initialize_weights(Runtime& runtime, const config::Config& config,

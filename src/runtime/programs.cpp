@@ -43,6 +43,7 @@ Programs::Built Programs::build(const config::Config& config, const ProgramChoic
   b.options.graph = config.device.graph;
   b.options.nan_memory = choice.nan_memory;
   b.options.bind_in_turn = choice.bind_in_turn;
+  b.options.carrier = choice.carrier;
   b.options.num_threads = crew ? crew->num_threads() : static_cast<int>(config.device.threads);
   if (crew) {
     PLEAT_CHECK(!choice.logits, "logits are for one rank");

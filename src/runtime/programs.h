@@ -22,6 +22,7 @@ struct ProgramChoice {
   schedule::ProgramEdit edit = {};                                           // of training steps
   program::Meeting meeting = program::Meeting::OnHost;                       // with a crew: as its ranks do
   std::function<void(const std::function<void()>& bind)> bind_in_turn = {};  // Options::bind_in_turn
+  MakeCarrier carrier = {};                                                  // Options::carrier
 };
 
 Planned plan_training_step(const config::Config& config, const std::vector<model::Parameter>& table,

@@ -27,9 +27,8 @@ std::string largest_owners(const interpret::OwnerBytes& at_peak) {
   return out;
 }
 
-std::string host_parts(int64_t pinned_bytes, int64_t mirror_bytes) {
-  return fmt::format("{} pinned, {} mirror of what its GPU keeps", bytes_text(pinned_bytes),
-                     bytes_text(mirror_bytes));
+std::string host_parts(int64_t pinned_bytes, int64_t staging_bytes) {
+  return fmt::format("{} pinned, {} staging", bytes_text(pinned_bytes), bytes_text(staging_bytes));
 }
 
 void require_memory(const interpret::Plan& plan, int64_t needed_bytes, const MemoryRoom& room,

@@ -16,8 +16,8 @@ struct MemoryRoom {
   // Less than 0: nobody knows, and the allocation will tell.
   int64_t free_bytes = -1, all_bytes = -1;
 };
-// Of a rank with a GPU, on its host: "57.4 GiB pinned, 56.9 GiB mirror of what its GPU keeps".
-std::string host_parts(int64_t pinned_bytes, int64_t mirror_bytes);
+// Of a rank with a GPU, on its host: "57.4 GiB pinned, 128 MiB staging".
+std::string host_parts(int64_t pinned_bytes, int64_t staging_bytes);
 
 // Of one rank: `plan` is the largest of its programs'. Throws where fewer bytes are free than it needs, or where
 // `num_alike` ranks that need as much cannot all have it: others of them may have theirs already, so they are

@@ -9,6 +9,7 @@
 #include "device/cuda/cuda.h"
 #include "interpret/check/check.h"
 #include "interpret/run/device_memory.h"
+#include "runtime/cuda_carrier.h"
 #include "runtime/require_memory.h"
 
 namespace pleat::runtime {
@@ -50,12 +51,13 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
     require_memory(largest, bytes + interpret::allocated_windows(window) + options.exchange_bytes,
                    {"the GPU", facts.free_bytes, facts.memory_bytes}, options.alike_in_process);
     const device::AvailableMemory host = device::available_host_memory();
-    const int64_t mirror = interpret::host_mirror(plan());
-    require_memory(largest, pinned + mirror, {host.limit, host.bytes, host.all}, options.alike_in_process,
-                   host_parts(pinned, mirror));
+    const int64_t staging = interpret::staging_bytes(plan());
+    require_memory(largest, pinned + staging, {host.limit, host.bytes, host.all}, options.alike_in_process,
+                   host_parts(pinned, staging));
     machine_ = std::make_shared<interpret::CudaMachine>(bytes, pinned, window);
     if (options.nan_memory) machine_->fill(0, 0xFF, bytes);
-    arena_ = std::make_unique<device::Arena>(mirror);
+    carrier_ = options.carrier ? options.carrier(machine_.get(), {})
+                               : std::make_unique<CudaCarrier>(*machine_, staging);
   } else {
     const device::AvailableMemory host = device::available_host_memory();
     require_memory(largest, bytes + pinned + window, {host.limit, host.bytes, host.all},
@@ -67,7 +69,9 @@ Runtime::Runtime(std::vector<Planned> programs, const Options& options)
       std::memset(arena_->data(), 0xFF, static_cast<size_t>(bytes));
     else
       arena_->fill_pattern();
+    if (options.carrier) carrier_ = options.carrier(nullptr, {arena_->data(), static_cast<size_t>(bytes)});
   }
+  if (carrier_) staged_ = std::make_unique<checkpoint::StagedMemory>(*carrier_);
   laps_.done("memory");
   bind(options);
   laps_.done("kernels and their algorithms");
@@ -144,25 +148,16 @@ void Runtime::require_same_state() const {
     }
 }
 
-std::byte* Runtime::host(program::ValueId value, size_t program) const {
-  const int64_t offset = plan(program).offset[static_cast<size_t>(value)];
-  PLEAT_CHECK(offset >= 0 && offset < plan(program).persistent_bytes, "'{}' does not live across steps",
-              this->program(program).values[static_cast<size_t>(value)].name);
-  return arena_->data() + offset;
-}
-
-void Runtime::push(program::ValueId value, size_t program) {
-  if (!machine_) return;
-  machine_->write(plan(program).offset[static_cast<size_t>(value)], host(value, program),
-                  program::num_bytes(this->program(program).values[static_cast<size_t>(value)]));
-}
-
-void Runtime::push_all() {
-  if (machine_) machine_->write(0, arena_->data(), plan().persistent_bytes);
-}
-
-void Runtime::pull_all() const {
-  if (machine_) machine_->read(0, arena_->data(), plan().persistent_bytes);
+checkpoint::Bytes Runtime::bytes(program::ValueId value, size_t program) const {
+  const Value& v = this->program(program).values[static_cast<size_t>(value)];
+  const int64_t offset = plan(program).offset[static_cast<size_t>(value)], size = program::num_bytes(v);
+  PLEAT_CHECK(v.life == Life::Persistent && offset >= 0, "'{}' does not live across steps", v.name);
+  PLEAT_CHECK(v.space != program::Space::Window, "'{}' lives across steps in space {}", v.name,
+              program::name_of(v.space));
+  const bool pinned = v.space == program::Space::Pinned;
+  if (!pinned && staged_) return {*staged_, offset, size};
+  std::byte* space = !pinned ? arena_->data() : machine_ ? machine_->spaces().pinned : pinned_->data();
+  return std::span(space + offset, static_cast<size_t>(size));
 }
 
 std::vector<checkpoint::Target> Runtime::targets() const {
@@ -173,13 +168,7 @@ std::vector<checkpoint::Target> Runtime::targets() const {
     if (v.life != Life::Persistent || v.owner == program::Owner::Inputs || v.view_of != kNoValue ||
         plan().offset[i] < 0)
       continue;
-    PLEAT_CHECK(v.space == program::Space::Device || (v.space == program::Space::Pinned && !machine_),
-                "'{}' lives across steps in space {}", v.name, program::name_of(v.space));
-    const device::Arena& arena = v.space == program::Space::Device ? *arena_ : *pinned_;
-    out.push_back({v.name,
-                   v.dtype,
-                   v.shape,
-                   {arena.data() + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
+    out.push_back({v.name, v.dtype, v.shape, bytes(static_cast<program::ValueId>(i))});
   }
   return out;
 }
@@ -190,20 +179,7 @@ const checkpoint::Target& Runtime::target(const std::string& name) const {
   return found->second;
 }
 
-void Runtime::push_state() {
-  if (!machine_) return;
-  for (const auto& [name, t] : targets_)
-    machine_->write(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
-}
-
-void Runtime::pull_state() const {
-  if (!machine_) return;
-  for (const auto& [name, t] : targets_)
-    machine_->read(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
-}
-
 std::vector<checkpoint::TensorRef> Runtime::tensors() const {
-  pull_state();
   std::vector<checkpoint::TensorRef> out;
   for (checkpoint::Target& t : targets())
     out.push_back({std::move(t.name), t.dtype, std::move(t.shape), t.bytes});
@@ -212,11 +188,17 @@ std::vector<checkpoint::TensorRef> Runtime::tensors() const {
 
 void Runtime::read(const std::string& name, std::span<std::byte> to) const {
   const checkpoint::Target& t = target(name);
-  PLEAT_CHECK(to.size() == t.bytes.size(), "'{}' has {} bytes, room for {}", name, t.bytes.size(), to.size());
-  if (machine_)
-    machine_->read(offset_of(t), to.data(), static_cast<int64_t>(to.size()));
-  else
-    std::memcpy(to.data(), t.bytes.data(), to.size());
+  PLEAT_CHECK(static_cast<int64_t>(to.size()) == t.bytes.size(), "'{}' has {} bytes, room for {}", name,
+              t.bytes.size(), to.size());
+  t.bytes.read(0, to);
+}
+
+std::byte* Runtime::on_device(const std::string& name) const {
+  PLEAT_CHECK(machine_, "'{}' is on no GPU", name);
+  for (size_t i = 0; i < program().values.size(); ++i)
+    if (const Value& v = program().values[i]; v.name == name && v.life == Life::Persistent)
+      return machine_->spaces().of(v.space) + plan().offset[i];
+  base::fail_with(base::ExitCode::Internal, "this rank has no '{}'", name);
 }
 
 }  // namespace pleat::runtime

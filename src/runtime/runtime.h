@@ -17,6 +17,7 @@
 
 #include "base/laps.h"
 #include "checkpoint/load.h"
+#include "checkpoint/staged_memory.h"
 #include "checkpoint/state.h"
 #include "device/cpu/arena.h"
 #include "device/cpu/pool.h"
@@ -49,6 +50,10 @@ struct Groups {
   interpret::FindGroup find;
 };
 
+// What carries between the host and the memory that programs run in: a GPU's, or this of the CPU.
+using MakeCarrier = std::function<std::unique_ptr<checkpoint::Carrier>(interpret::CudaMachine* machine,
+                                                                       std::span<std::byte> memory)>;
+
 struct Options {
   base::Laps laps = {};  // of what was done before; goes on here
   Device device = Device::Cpu;
@@ -61,6 +66,8 @@ struct Options {
   int64_t alike_in_process = 1;  // ranks that are threads of this process and take as much memory as this one
   std::function<void(const std::function<void()>& bind)> bind_in_turn =
       {};  // when this rank binds; none: at once
+  // None: buffers of interpret::staging_bytes for a GPU, and a CPU's memory the host reaches. Tests have small buffers.
+  MakeCarrier carrier = {};
 };
 
 class Runtime {
@@ -79,43 +86,39 @@ class Runtime {
   const interpret::Plan& plan(size_t program = 0) const { return programs_[program].plan; }
   const base::Laps& laps() const { return laps_; }  // where the time until it could run went
   device::Pool& pool() { return pool_; }
-  const device::Arena& arena() const { return *arena_; }
+  const device::Arena& arena() const { return *arena_; }        // of a CPU
   interpret::CudaMachine* machine() { return machine_.get(); }  // nullptr: the CPU
   const interpret::CudaMachine* machine() const { return machine_.get(); }
 
-  // A persistent value of the first program, or of any: they lie alike. On a GPU the host has a copy of all of them,
-  // which `host` shows: push sends it to the device, pull fetches it; on the CPU there is one copy and both do
-  // nothing.
-  std::byte* host(program::ValueId value, size_t program = 0) const;
-  void push(program::ValueId value, size_t program = 0);
-  void push_all();
-  void pull_all() const;
+  // A persistent value of the first program, or of any: they lie alike. Between runs it is read and written where it
+  // lies (checkpoint/bytes.h): there is no other copy.
+  checkpoint::Bytes bytes(program::ValueId value, size_t program = 0) const;
 
   // The state: every persistent value that is no constant, as this rank holds it.
   std::vector<checkpoint::Target> targets() const;
   const checkpoint::Target& target(const std::string& name) const;
-  void push_state();
-  void pull_state() const;
-  std::vector<checkpoint::TensorRef> tensors() const;  // after pull_state
-  // One of them as it is now, wherever it lies.
+  std::vector<checkpoint::TensorRef> tensors() const;
+  // One of them as it is now.
   void read(const std::string& name, std::span<std::byte> to) const;
+  // Where a GPU's kernels find it: in its own memory, or in what is pinned.
+  std::byte* on_device(const std::string& name) const;
 
  private:
   void bind(const Options& options);
   void bind_programs(const Options& options);
   void open_groups(const Groups& groups, comm::Buffers buffers);
   void require_same_state() const;
-  int64_t offset_of(const checkpoint::Target& target) const { return target.bytes.data() - arena_->data(); }
 
   base::Laps laps_;
   std::vector<Planned> programs_;
   device::Pool pool_;
   // Other ranks keep what their stores go to: on a GPU the machine, on the CPU the windows.
   std::shared_ptr<interpret::CudaMachine> machine_;
-  std::unique_ptr<device::Arena>
-      arena_;  // the device's space; on a GPU the host's copy of what is persistent
-  std::unique_ptr<device::Arena> pinned_;  // on the CPU
-  std::shared_ptr<device::Arena> window_;  // on the CPU
+  std::unique_ptr<device::Arena> arena_;  // on the CPU, as the next two
+  std::unique_ptr<device::Arena> pinned_;
+  std::shared_ptr<device::Arena> window_;
+  std::unique_ptr<checkpoint::Carrier> carrier_;
+  std::unique_ptr<checkpoint::StagedMemory> staged_;  // the device's space where the host does not reach it
   std::vector<std::unique_ptr<interpret::Executor>> executors_;
   std::map<std::string, checkpoint::Target> targets_;
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <vector>
 
 #include "base/error.h"
 #include "base/hash.h"
@@ -143,13 +145,27 @@ double max_over_mean(const interpret::Executor& executor, const config::Config& 
   return sum > 0 ? sum / double(config::num_moe_layers(c)) : 0;
 }
 
-// One SHA-256 of those of all tensors, in the order of their names. Hashed side by side: a large model has 100 GB.
+// One SHA-256 of those of all tensors, in the order of their names. Hashed side by side, a few MiB of each at a time: a
+// large model has 100 GB.
 std::string digest_of(runtime::Programs& programs) {
   std::vector<checkpoint::TensorRef> tensors = programs.tensors();
   std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   std::vector<base::Sha256Digest> digests(tensors.size());
+  std::mutex reading;
   programs.pool().for_each_tile(static_cast<int64_t>(tensors.size()), [&](int64_t i) {
-    digests[static_cast<size_t>(i)] = base::sha256(tensors[static_cast<size_t>(i)].bytes);
+    constexpr int64_t kAtOnce = int64_t{4} << 20;
+    const checkpoint::ConstBytes& bytes = tensors[static_cast<size_t>(i)].bytes;
+    std::vector<std::byte> piece;
+    base::Sha256 hash;
+    for (int64_t at = 0; at < bytes.size(); at += kAtOnce) {
+      piece.resize(static_cast<size_t>(std::min(kAtOnce, bytes.size() - at)));
+      {
+        std::lock_guard lock(reading);
+        bytes.read(at, piece);
+      }
+      hash.update(piece);
+    }
+    digests[static_cast<size_t>(i)] = hash.digest();
   });
   base::Sha256 all;
   for (size_t i = 0; i < tensors.size(); ++i) all.update(tensors[i].name + "\n").update(digests[i]);

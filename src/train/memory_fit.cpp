@@ -23,7 +23,7 @@ StageMemory stage_memory(cost::MachineKind kind, const model::Mesh& mesh, const 
   out.host_bytes = plan.pinned.arena_bytes;
   if (kind == cost::MachineKind::Gpu) {
     out.device = interpret::device_memory(plan);
-    out.mirror_bytes = interpret::host_mirror(plan);
+    out.staging_bytes = interpret::staging_bytes(plan);
     out.device.exchange_bytes = cost::nccl_memory(mesh, program).bytes;
   } else {
     out.device.arena_bytes = plan.arena_bytes;
@@ -37,7 +37,7 @@ StageMemory larger(const StageMemory& a, const StageMemory& b) {
   out.device.window_bytes = std::max(a.device.window_bytes, b.device.window_bytes);
   out.device.exchange_bytes = std::max(a.device.exchange_bytes, b.device.exchange_bytes);
   out.host_bytes = std::max(a.host_bytes, b.host_bytes);
-  out.mirror_bytes = std::max(a.mirror_bytes, b.mirror_bytes);
+  out.staging_bytes = std::max(a.staging_bytes, b.staging_bytes);
   return out;
 }
 
@@ -66,19 +66,19 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const
   int64_t here = 0;
   size_t fullest_there = 0;
   const auto on_host = [&](size_t i) {
-    return stages[i].host_bytes + (cpu ? stages[i].device.total() : stages[i].mirror_bytes);
+    return stages[i].host_bytes + (cpu ? stages[i].device.total() : stages[i].staging_bytes);
   };
   for (int64_t first = 0; first < layout.world(); first += ranks_per_node) {
     const int64_t end = std::min(first + ranks_per_node, layout.world());
-    int64_t bytes = 0, mirror = 0;
+    int64_t bytes = 0, staging = 0;
     size_t most = static_cast<size_t>(layout.attention(static_cast<int>(first)).pp);
     for (int64_t rank = first; rank < end; ++rank) {
       const size_t stage = static_cast<size_t>(layout.attention(static_cast<int>(rank)).pp);
-      bytes += on_host(stage), mirror += stages[stage].mirror_bytes;
+      bytes += on_host(stage), staging += stages[stage].staging_bytes;
       if (on_host(stage) > on_host(most)) most = stage;
     }
     if (here == 0 || bytes > out.host_bytes)
-      out.host_bytes = bytes, out.mirror_bytes = mirror, here = end - first, fullest_there = most;
+      out.host_bytes = bytes, out.staging_bytes = staging, here = end - first, fullest_there = most;
   }
   size_t fullest = 0, worst = 0;
   for (size_t i = 0; i < stages.size(); ++i) {
@@ -91,9 +91,7 @@ MemoryFit memory_fit(const cost::Machine& machine, int64_t ranks_per_node, const
   };
   const std::string node = here == 1 ? "a rank" : fmt::format("the {} ranks of a node", here);
   const char* takes = here == 1 ? "takes" : "take";
-  const std::string parts =
-      fmt::format("{} pinned, {} mirror of what {}", bytes_text(out.host_bytes - out.mirror_bytes),
-                  bytes_text(out.mirror_bytes), here == 1 ? "its GPU keeps" : "their GPUs keep");
+  const std::string parts = runtime::host_parts(out.host_bytes - out.staging_bytes, out.staging_bytes);
   if (!cpu)
     out.host_text = fmt::format("{} {} {} of {} of host memory: {}", node, takes, bytes_text(out.host_bytes),
                                 bytes_text(out.host_limit), parts);

@@ -16,7 +16,7 @@ namespace pleat::train {
 struct StageMemory {
   interpret::DeviceMemory device;  // of a CPU: arena and windows alone
   int64_t host_bytes = 0;          // pinned
-  int64_t mirror_bytes = 0;        // of a GPU: what its host holds of it (interpret::host_mirror)
+  int64_t staging_bytes = 0;       // of a GPU: beside what is pinned (interpret::staging_bytes)
   interpret::OwnerBytes at_peak{};
 };
 // On a GPU with what CUDA and NCCL take.
@@ -32,14 +32,14 @@ void add_rerun(std::vector<StageMemory>& stages, const config::Config& config,
 struct MemoryFit {
   int64_t device_limit = 0;          // of a rank: a GPU's memory; ranks of a CPU have their node's
   std::vector<int64_t> device_over;  // per stage, bytes beyond it; 0: it fits, or there is no GPU
-  // Of the node whose ranks take most of its host's memory: on a GPU's host what is pinned and mirrored, on a CPU all there
-  // is. The mirror is part of it.
-  int64_t host_limit = 0, host_bytes = 0, mirror_bytes = 0;
+  // Of the node whose ranks take most of its host's memory: on a GPU's host what is pinned and the staging, on a CPU all
+  // there is. The staging is part of it.
+  int64_t host_limit = 0, host_bytes = 0, staging_bytes = 0;
   int64_t host_over() const { return host_bytes > host_limit ? host_bytes - host_limit : 0; }
   bool fits() const;
   std::string
       text;  // "fits: stage 0 takes 61.2 of 79.1 GiB", or "does not fit: stage 3 by 12.0 GiB; largest owners ..."
-  // Of GPUs: "a rank takes 52.2 GiB of 110 GiB of host memory: 1.00 GiB pinned, 51.2 GiB mirror of what its GPU keeps".
+  // Of GPUs: "a rank takes 1.12 GiB of 110 GiB of host memory: 1.00 GiB pinned, 128 MiB staging".
   std::string host_text;
 };
 // `stages`: by pipeline stage of the layout.

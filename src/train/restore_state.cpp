@@ -239,6 +239,35 @@ void convert(const Raw& raw, const Source& source, tensor::Dtype to, std::span<s
     convert_as<float>(raw, source, to, out);
 }
 
+// A few MiB of a target from what the checkpoint has.
+void convert_part(const Loaded& loaded, checkpoint::PartReader& numbers, checkpoint::PartReader& seconds,
+                  const Source& source, tensor::Dtype to, const Part& part, std::span<std::byte> out) {
+  const TensorEntry& entry = loaded.tensor(source.name);
+  const int64_t to_size = tensor::size_of(to), from_size = tensor::size_of(entry.dtype),
+                all = entry.length / from_size;
+  const int64_t span = source.to == Source::Scales ? tensor::kCodeBlock : 1;
+  // Elements [begin, end) of a tensor of the checkpoint.
+  const auto read = [&](checkpoint::PartReader& reader, const std::string& from, int64_t size, int64_t begin,
+                        int64_t end, std::vector<std::byte>& bytes) {
+    const Part there{begin * size, 0, (end - begin) * size};
+    bytes.resize(static_cast<size_t>(there.count));
+    reader.read(from, {&there, 1}, bytes);
+  };
+  const int64_t begin = part.tensor_begin / to_size * span,
+                end = std::min(all, (part.tensor_begin + part.count) / to_size * span);
+  PLEAT_CHECK((source.to != Source::Codes && source.to != Source::Scales) || begin % tensor::kCodeBlock == 0,
+              "'{}' is cut at element {}, inside a block", entry.name, begin);
+  Raw raw{.dtype = entry.dtype, .first = begin};
+  read(numbers, source.name, from_size, begin, end, raw.bytes);
+  if (source.has_second()) raw.second_dtype = loaded.tensor(source.second()).dtype;
+  const int64_t second_size = tensor::size_of(raw.second_dtype);
+  if (source.from == Source::Joined) read(seconds, source.second(), second_size, begin, end, raw.second);
+  if (source.from == Source::Coded)
+    read(seconds, source.second(), second_size, begin / tensor::kCodeBlock,
+         base::ceil_div(end, tensor::kCodeBlock), raw.second);
+  convert(raw, source, to, out);
+}
+
 }  // namespace
 
 void restore_state(const Loaded& loaded, std::span<const Target> targets) {
@@ -252,15 +281,9 @@ void restore_state(const Loaded& loaded, std::span<const Target> targets) {
       loaded.read_tensor(source.name, target.bytes);
       continue;
     }
-    // A piece at a time, each block of which is checked again: nothing of the tensor's size beside the state. A scale
-    // takes the numbers of its block.
-    constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
-    const int64_t at_once = source.to == Source::Scales ? kBytesAtOnce / tensor::kCodeBlock : kBytesAtOnce;
-    const auto length = static_cast<int64_t>(target.bytes.size());
-    for (int64_t at = 0; at < length; at += at_once) {
-      const Part part{at, at, std::min(at_once, length - at)};
-      converted.read(target.name, target.dtype, {&part, 1}, target.bytes);
-    }
+    // Each block is checked again.
+    const Part all{0, 0, target.bytes.size()};
+    converted.read(target.name, target.dtype, {&all, 1}, target.bytes);
   }
 }
 
@@ -289,41 +312,33 @@ PartRestorer::PartRestorer(const Loaded& loaded, std::span<const Expected> state
 }
 
 void PartRestorer::read(const std::string& name, tensor::Dtype dtype, std::span<const Part> parts,
-                        std::span<std::byte> out) {
+                        const checkpoint::Bytes& out) {
   const Source source = source_of(loaded_, name, dtype, wanted_);
-  if (source.from == Source::Bits) return reader_.read(name, parts, out);
-  const TensorEntry& entry = loaded_.tensor(source.name);
-  const int64_t to_size = tensor::size_of(dtype), from_size = tensor::size_of(entry.dtype),
-                all = entry.length / from_size;
-  const int64_t span = source.to == Source::Scales ? tensor::kCodeBlock : 1;
-  // Elements [begin, end) of a tensor of the checkpoint.
-  const auto read = [&](checkpoint::PartReader& reader, const std::string& from, int64_t size, int64_t begin,
-                        int64_t end, std::vector<std::byte>& bytes) {
-    const Part there{begin * size, 0, (end - begin) * size};
-    bytes.resize(static_cast<size_t>(there.count));
-    reader.read(from, {&there, 1}, bytes);
-  };
-  Raw raw{.dtype = entry.dtype};
-  if (source.has_second()) raw.second_dtype = loaded_.tensor(source.second()).dtype;
-  for (const Part& part : parts) {
-    PLEAT_CHECK(part.out_begin >= 0 && part.count <= static_cast<int64_t>(out.size()) - part.out_begin,
-                "{} bytes of '{}' from {} on do not fit into {}", part.count, name, part.out_begin,
-                out.size());
-    const int64_t begin = part.tensor_begin / to_size * span,
-                  end = std::min(all, (part.tensor_begin + part.count) / to_size * span);
-    PLEAT_CHECK(
-        (source.to != Source::Codes && source.to != Source::Scales) || begin % tensor::kCodeBlock == 0,
-        "'{}' is cut at element {}, inside a block", name, begin);
-    raw.first = begin;
-    read(reader_, source.name, from_size, begin, end, raw.bytes);
-    const int64_t second_size = tensor::size_of(raw.second_dtype);
-    if (source.from == Source::Joined)
-      read(second_reader_, source.second(), second_size, begin, end, raw.second);
-    if (source.from == Source::Coded)
-      read(second_reader_, source.second(), second_size, begin / tensor::kCodeBlock,
-           base::ceil_div(end, tensor::kCodeBlock), raw.second);
-    convert(raw, source, dtype,
-            out.subspan(static_cast<size_t>(part.out_begin), static_cast<size_t>(part.count)));
+  // Nothing of the tensor's size beside the state. A scale takes the numbers of its block.
+  constexpr int64_t kBytesAtOnce = int64_t{4} << 20;
+  const int64_t at_once = source.to == Source::Scales ? kBytesAtOnce / tensor::kCodeBlock : kBytesAtOnce;
+  for (size_t i = 0; i < parts.size();) {
+    // Parts that follow each other where they go are written together: there may be many small ones.
+    size_t last = i;
+    const auto end_of = [&](size_t part) { return parts[part].out_begin + parts[part].count; };
+    while (last + 1 < parts.size() && parts[last + 1].out_begin == end_of(last)) ++last;
+    PLEAT_CHECK(parts[i].out_begin >= 0 && end_of(last) <= out.size(), "'{}': {} bytes do not fit into {}",
+                name, end_of(last), out.size());
+    out.write(parts[i].out_begin, end_of(last), [&](int64_t begin, std::span<std::byte> room) {
+      while (!room.empty()) {
+        while (begin >= end_of(i)) ++i;
+        const int64_t inside = begin - parts[i].out_begin;
+        const int64_t count = std::min({parts[i].count - inside, static_cast<int64_t>(room.size()), at_once});
+        const Part part{parts[i].tensor_begin + inside, 0, count};
+        const auto to = room.first(static_cast<size_t>(count));
+        if (source.from == Source::Bits)
+          reader_.read(name, {&part, 1}, to);
+        else
+          convert_part(loaded_, reader_, second_reader_, source, dtype, part, to);
+        begin += count, room = room.subspan(to.size());
+      }
+    });
+    i = last + 1;
   }
 }
 

@@ -32,9 +32,9 @@ class PartRestorer {
   // False for correction biases the checkpoint does not have; they begin as zero.
   bool has(const std::string& name) const;
 
-  // `parts` and `out` are in bytes of `dtype`, the type this run has it in.
+  // `parts` and `out` are in bytes of `dtype`, the type this run has it in. A few MiB at a time.
   void read(const std::string& name, tensor::Dtype dtype, std::span<const checkpoint::Part> parts,
-            std::span<std::byte> out);
+            const checkpoint::Bytes& out);
 
  private:
   friend void restore_state(const checkpoint::Loaded& loaded, std::span<const checkpoint::Target> targets);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "model/decoder.h"
 #include "model/shard.h"
 #include "model/state.h"
@@ -102,7 +103,6 @@ std::vector<ShardedState::Copy> ShardedState::copies(const runtime::RankSetup& r
 }
 
 std::vector<checkpoint::ShareTensor> ShardedState::share() {
-  programs_.pull_state();
   std::vector<checkpoint::ShareTensor> out;
   for (const LogicalTensor& t : tensors_) {
     const auto parts = [this, &t] {
@@ -114,7 +114,7 @@ std::vector<checkpoint::ShareTensor> ShardedState::share() {
                       : model::row_elements(programs_.table()[static_cast<size_t>(t.parameter_idx)],
                                             crew_.setup().mesh);
     if (t.span > 1) row = row % t.span == 0 ? row / t.span : t.shape[0];
-    std::span<const std::byte> bytes;
+    checkpoint::ConstBytes bytes;
     if (!parts().empty()) bytes = programs_.target(t.name).bytes;
     out.push_back({t.name, t.dtype, t.shape, row * size, bytes, parts});
   }
@@ -123,7 +123,6 @@ std::vector<checkpoint::ShareTensor> ShardedState::share() {
 
 void ShardedState::gather(const std::function<void(std::vector<checkpoint::TensorRef>)>& use) {
   if (crew_.alone()) return use(programs_.tensors());
-  programs_.pull_state();
   if (crew_.leads()) {
     lead(use);
   } else {
@@ -136,14 +135,38 @@ constexpr const char* kAsk = "state.ask";
 constexpr const char* kPiece = "state.piece";
 }  // namespace
 
+// The stream, for whom only reads.
+class ShardedState::Gathered final : public checkpoint::Memory {
+ public:
+  explicit Gathered(ShardedState& state) : state_(state) {}
+  std::unique_ptr<Cursor> cursor(int64_t, int64_t) override { return std::make_unique<Place>(state_); }
+  void write(int64_t, int64_t, const Fill&) override { refuse(); }
+  void zero(int64_t, int64_t) override { refuse(); }
+
+ private:
+  struct Place final : Cursor {
+    explicit Place(ShardedState& state) : state(state) {}
+    std::span<const std::byte> at(int64_t begin, int64_t end) override {
+      const std::span<const std::byte> there = state.at(begin);
+      return there.first(std::min(there.size(), static_cast<size_t>(end - begin)));
+    }
+    ShardedState& state;
+  };
+  [[noreturn]] static void refuse() {
+    base::fail_with(base::ExitCode::Internal, "the state of other ranks is read, never written");
+  }
+
+  ShardedState& state_;
+};
+
 void ShardedState::lead(const std::function<void(std::vector<checkpoint::TensorRef>)>& use) {
+  Gathered stream(*this);
   std::vector<checkpoint::TensorRef> refs;
   for (size_t i = 0; i < tensors_.size(); ++i)
     refs.push_back({tensors_[i].name,
                     tensors_[i].dtype,
                     tensors_[i].shape,
-                    {},
-                    [this, i](int64_t begin, std::span<std::byte> out) { read(offsets_[i] + begin, out); }});
+                    {stream, offsets_[i], offsets_[i + 1] - offsets_[i]}});
   window_.clear();  // the state has moved on since
   std::array<int64_t, 2> end = {-1, 0};
   try {
@@ -155,17 +178,15 @@ void ShardedState::lead(const std::function<void(std::vector<checkpoint::TensorR
   crew_.tell(kAsk, end);
 }
 
-void ShardedState::read(int64_t begin, std::span<std::byte> out) {
+std::span<const std::byte> ShardedState::at(int64_t begin) {
   constexpr int64_t kWindow = int64_t{4} << 20;
-  for (int64_t done = 0, n = static_cast<int64_t>(out.size()); done < n;) {
-    const int64_t at = begin + done;
-    if (at < window_begin_ || at >= window_begin_ + static_cast<int64_t>(window_.size()))
-      fetch(at, std::min(kWindow, offsets_.back() - at));
-    const int64_t inside = at - window_begin_;
-    const int64_t count = std::min(n - done, static_cast<int64_t>(window_.size()) - inside);
-    std::memcpy(out.data() + done, window_.data() + inside, static_cast<size_t>(count));
-    done += count;
-  }
+  if (begin < window_begin_ || begin >= window_begin_ + static_cast<int64_t>(window_.size()))
+    fetch(begin, std::min(kWindow, offsets_.back() - begin));
+  return std::span(window_).subspan(static_cast<size_t>(begin - window_begin_));
+}
+
+void ShardedState::read_own(const Copy& c, std::span<std::byte> out) const {
+  programs_.target(tensors_[c.tensor_idx].name).bytes.read(c.value_begin, out);
 }
 
 void ShardedState::fetch(int64_t begin, int64_t count) {
@@ -186,9 +207,13 @@ void ShardedState::fetch(int64_t begin, int64_t count) {
     }
     const std::byte* from = buffer_.data();
     for (const Copy& c : list) {
-      if (r == 0) from = programs_.target(tensors_[c.tensor_idx].name).bytes.data() + c.value_begin;
-      std::memcpy(window_.data() + c.window_begin, from, static_cast<size_t>(c.count));
-      from += c.count;
+      const auto to =
+          std::span(window_).subspan(static_cast<size_t>(c.window_begin), static_cast<size_t>(c.count));
+      if (r == 0)
+        read_own(c, to);
+      else
+        std::memcpy(to.data(), from, to.size());
+      from += r == 0 ? 0 : c.count;
     }
   }
   PLEAT_CHECK(filled == count, "{} of {} bytes of the state have an owner", filled, count);
@@ -201,18 +226,16 @@ void ShardedState::serve() {
     if (ask[0] < 0) return;
     buffer_.clear();
     for (const Copy& c : copies(crew_.setup(), ask[0], ask[1])) {
-      const std::byte* from = programs_.target(tensors_[c.tensor_idx].name).bytes.data() + c.value_begin;
-      buffer_.insert(buffer_.end(), from, from + c.count);
+      const size_t begin = buffer_.size();
+      buffer_.resize(begin + static_cast<size_t>(c.count));
+      read_own(c, std::span(buffer_).subspan(begin));
     }
     if (!buffer_.empty()) crew_.send_to_leader(kPiece, buffer_);
   }
 }
 
 void ShardedState::restore(const checkpoint::Loaded& loaded) {
-  if (crew_.alone()) {
-    restore_state(loaded, programs_.targets());
-    return programs_.push_state();
-  }
+  if (crew_.alone()) return restore_state(loaded, programs_.targets());
   std::vector<checkpoint::Expected> expected;
   for (const LogicalTensor& t : tensors_) expected.push_back({t.name, t.dtype, t.shape});
   PartRestorer restorer(loaded, expected);
@@ -221,7 +244,6 @@ void ShardedState::restore(const checkpoint::Loaded& loaded) {
         parts_on(programs_.config(), programs_.table(), t, crew_.setup(), Which::Held);
     if (!parts.empty()) restorer.read(t.name, t.dtype, parts, programs_.target(t.name).bytes);
   }
-  programs_.push_state();
 }
 
 }  // namespace pleat::train

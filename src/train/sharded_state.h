@@ -68,10 +68,13 @@ class ShardedState {
     int64_t value_begin = 0;  // in the rank's value
   };
   std::vector<Copy> copies(const runtime::RankSetup& rank, int64_t begin, int64_t count) const;
+  void read_own(const Copy& copy, std::span<std::byte> out) const;
 
+  class Gathered;
   void lead(const std::function<void(std::vector<checkpoint::TensorRef>)>& use);
   void serve();
-  void read(int64_t begin, std::span<std::byte> out);
+  // Those of the stream from `begin` on that were fetched together.
+  std::span<const std::byte> at(int64_t begin);
   void fetch(int64_t begin, int64_t count);
 
   runtime::Programs& programs_;

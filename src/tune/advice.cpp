@@ -137,13 +137,9 @@ std::vector<std::string> what_would_fit(const Space& space, const std::vector<Fo
   if (m.device_over(ground.machine.kind) > 0 && ground.machine.kind == cost::MachineKind::Gpu)
     out.push_back(fmt::format("with {} of device memory it fits, with {}", bytes_text(m.device_bytes),
                               text_of(space, nearest[0].candidate)));
-  if (m.host_over() > 0) {
+  if (m.host_over() > 0)
     out.push_back(
         fmt::format("with {} of host memory in a node it fits its host", bytes_text(m.fit.host_bytes)));
-    if (m.fit.mirror_bytes >= m.host_over())
-      out.push_back(fmt::format("without the mirror of its GPU that a host keeps, {}, it would fit its host",
-                                bytes_text(m.fit.mirror_bytes)));
-  }
   return out;
 }
 
@@ -152,13 +148,12 @@ std::string not_yet_advice(const Space& space, const Answer& answer, const sched
   if (!answer.rows.empty() || n.rows.empty() || !n.fits) return "";
   const Measured& m = n.rows[0].measured;
   const bool cpu = ground.machine.kind == cost::MachineKind::Cpu;
-  const int64_t host = m.fit.host_bytes - (n.without_mirror ? m.fit.mirror_bytes : 0);
   return fmt::format(
-      "with what `train` cannot do here yet{} it would fit: {}{} of {} of host memory, a step in "
-      "{:.0f} ms, with {}",
-      n.without_mirror ? ", and without the mirror that a host keeps," : "",
+      "with what `train` cannot do here yet it would fit: {}{} of {} of host memory, a step in {:.0f} ms, "
+      "with {}",
       cpu ? "" : fmt::format("{} of {}, ", bytes_text(m.device_bytes), bytes_text(m.fit.device_limit)),
-      bytes_text(host), bytes_text(m.fit.host_limit), m.figures.step_ms, text_of(space, n.rows[0].candidate));
+      bytes_text(m.fit.host_bytes), bytes_text(m.fit.host_limit), m.figures.step_ms,
+      text_of(space, n.rows[0].candidate));
 }
 
 std::string token_budget_advice(const Space& space, const Found& found, const schedule::Ground& ground) {

@@ -53,15 +53,14 @@ std::vector<bool> outdone(const Family& family, const std::vector<Figures>& chan
 }  // namespace
 
 Figures plus(const Figures& a, const Figures& b) {
-  return {a.step_ns + b.step_ns, a.device + b.device, a.host + b.host, a.mirror + b.mirror};
+  return {a.step_ns + b.step_ns, a.device + b.device, a.host + b.host};
 }
 
-Figures times(const Figures& a, double n) { return {a.step_ns * n, a.device * n, a.host * n, a.mirror * n}; }
+Figures times(const Figures& a, double n) { return {a.step_ns * n, a.device * n, a.host * n}; }
 
 Figures figures_of(const Measured& m) {
   return {static_cast<double>(m.step_ns), static_cast<double>(m.device_bytes),
-          static_cast<double>(m.fit.host_bytes - m.fit.mirror_bytes),
-          static_cast<double>(m.fit.mirror_bytes)};
+          static_cast<double>(m.fit.host_bytes)};
 }
 
 Estimate::Estimate(Space& space, const schedule::Ground& ground) : space_(space) {
@@ -248,7 +247,7 @@ double Estimate::scale(const Candidate& candidate) const {
 Figures Estimate::change(const Candidate& candidate, size_t f, double scale) const {
   const Family& family = space_.families[f];
   Figures out = changes_[f][candidate.choice[f]];
-  if (family.per_microbatch) out.device *= scale / large_, out.host *= scale / large_;  // no mirror of these
+  if (family.per_microbatch) out.device *= scale / large_, out.host *= scale / large_;
   const Choice& choice = family.choices[candidate.choice[f]];
   if (choice.layers.empty()) return out;
   const double share = static_cast<double>(candidate.layers[f]) / static_cast<double>(choice.layers.size());
@@ -265,7 +264,7 @@ Figures Estimate::change(const Candidate& candidate, size_t f, double scale) con
                   : low.second + (high.second - low.second) * (candidate.layers[f] - low.first) /
                                      (high.first - low.first);
   }
-  return {step_ns, out.device * share, out.host * share, out.mirror * share};
+  return {step_ns, out.device * share, out.host * share};
 }
 
 Figures Estimate::of(const Candidate& candidate) const {

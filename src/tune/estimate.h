@@ -14,9 +14,9 @@
 
 namespace pleat::tune {
 
-// Bytes of a rank of the fullest stage; of the fullest node's host, without and with nothing but its mirrors of devices.
+// Bytes of a rank of the fullest stage, and of the fullest node's host.
 struct Figures {
-  double step_ns = 0, device = 0, host = 0, mirror = 0;
+  double step_ns = 0, device = 0, host = 0;
 };
 Figures plus(const Figures& a, const Figures& b);
 Figures times(const Figures& a, double n);

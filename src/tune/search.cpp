@@ -42,7 +42,6 @@ constexpr size_t kNotYet = 3;
 
 struct Limits {
   double device = std::numeric_limits<double>::infinity(), host = std::numeric_limits<double>::infinity();
-  bool mirror = true;  // counts on the host
 };
 
 bool sets_all_of(const Choice& more, const Choice& less) {
@@ -208,9 +207,8 @@ class Search {
   };
 
   static double over(const Figures& f, const Limits& l) {
-    return std::max(f.device - l.device, host_of(f, l) - l.host);
+    return std::max(f.device - l.device, f.host - l.host);
   }
-  static double host_of(const Figures& f, const Limits& l) { return f.host + (l.mirror ? f.mirror : 0); }
 
   bool is_wanted(const Candidate& c) const {
     return estimate_.is_possible(c) && estimate_.trains(c) == trained_;
@@ -350,9 +348,9 @@ class Search {
     const double unsure = known_off(c.candidate) && !fits_with_more ? kSureGuess : unsure_;
     const auto fits = [&](const Figures& f) { return over(f, limits_) <= 0; };
     const auto may_fit = [&](const Figures& f) {
-      // What is pinned and mirrored adds up nearly to the byte.
+      // What is pinned adds up nearly to the byte.
       return f.device <= limits_.device * (1 + unsure) &&
-             host_of(f, limits_) <= limits_.host * (1 + std::min(unsure, kUnsureHost));
+             f.host <= limits_.host * (1 + std::min(unsure, kUnsureHost));
     };
     if (c.solved == SIZE_MAX) {
       const Figures f = guess(c.candidate);
@@ -541,29 +539,15 @@ Limits limits_of(const schedule::Ground& ground, const Measured& any) {
 void add_not_yet(Answer& out, Search& s, const Limits& limits, const SearchOptions& options) {
   const size_t num = std::min(options.rows, kNotYet);
   s.among_untrained(out.rows.empty() ? std::numeric_limits<double>::infinity() : out.rows[0].score);
-  Limits l = limits;
-  for (const bool without_mirror : {false, true})
-    for (const bool much : {true, false}) {
-      l.mirror = !without_mirror;
-      s.trust_guesses(much);
-      out.not_yet.rows = s.best(l, num, options.worth, false, kAsideNotYet);
-      if (!out.rows.empty() || !out.not_yet.rows.empty()) {
-        // A search that goes on may find what fits with the mirror after all.
-        std::vector<Found>& rows = out.not_yet.rows;
-        out.not_yet.without_mirror =
-            std::none_of(rows.begin(), rows.end(), [](const Found& f) { return f.measured.fits(); });
-        if (!out.not_yet.without_mirror)
-          std::erase_if(rows, [](const Found& f) { return !f.measured.fits(); });
-        if (rows.empty()) out.not_yet.without_mirror = false;
-        return;
-      }
-    }
+  for (const bool much : {true, false}) {
+    s.trust_guesses(much);
+    out.not_yet.rows = s.best(limits, num, options.worth, false, kAsideNotYet);
+    if (!out.rows.empty() || !out.not_yet.rows.empty()) return;
+  }
   // One of the smallest may fit after all.
-  out.not_yet.rows = s.nearest(l);
+  out.not_yet.rows = s.nearest(limits);
   if (out.not_yet.rows.empty()) return;
-  const Measured& m = out.not_yet.rows[0].measured;
-  out.not_yet.without_mirror = !m.fits();
-  out.not_yet.fits = s.fits(m, l);
+  out.not_yet.fits = out.not_yet.rows[0].measured.fits();
   if (out.not_yet.rows.size() > 1) out.not_yet.rows.resize(1);
 }
 

@@ -35,11 +35,9 @@ struct Answer {
   std::vector<Found> rows;
   std::vector<Found> nearest;  // where none fits: those that are least too large, least first
   // What `train` refuses on this device today, though it can be planned and simulated: rows that fit, best first, only those
-  // better than the best row above; where none does and there is no row above, those that fit without the mirrors of
-  // devices on the host, or those least too large without them.
+  // better than the best row above; where none does and there is no row above, those least too large.
   struct NotYet {
     std::vector<Found> rows;
-    bool without_mirror = false;
     bool fits = true;
   };
   NotYet not_yet;

@@ -122,7 +122,6 @@ class Rank {
         programs_(config, choice(), &crew_) {
     programs_.initialize();
     if (options_.weight) set_weights();
-    programs_.pull_state();
   }
 
   void step(const Batch& batch, int64_t step, const std::vector<int32_t>& piece) {
@@ -148,14 +147,11 @@ class Rank {
     for (const model::Parameter& p : table_)
       if (p.parameter_class == model::ParameterClass::Router &&
           setup_.place.rank == setup_.mesh.world() - 1 && find(p.name))
-        *static_cast<double*>(data(p.name)) += 1e-3;
+        *reinterpret_cast<double*>(programs_.target(p.name).bytes.host().data()) += 1e-3;
   }
 
   // Weights as a forward would see them, from their owners. Results of the step are gone behind this.
-  void gather_weights() {
-    programs_.gather_weights();
-    programs_.pull_state();
-  }
+  void gather_weights() { programs_.gather_weights(); }
 
   // Of a narrow weight the float it stands for, from who owns it; what products see goes to `stored`.
   void collect_weights(std::map<std::string, Tensor>& out, std::map<std::string, Tensor>& stored,
@@ -283,7 +279,6 @@ class Rank {
     run.poison = options_.poison;
     run.in_order = options_.one_chain;
     now_->run(run);
-    programs_.pull_state();
   }
 
   // Calls fn(name, data, natural row, own row, width) for every row of every layer's stored choices.
@@ -324,8 +319,8 @@ class Rank {
   void collect_bias(LayerResults& out, int layer) const {
     const std::string name = fmt::format("layers.{}.router.expert_bias", layer);
     if (!find(name)) return;
-    const auto* mine = static_cast<const float*>(data(name));
-    const std::vector<float> bias(mine, mine + config_.moe.num_experts);
+    std::vector<float> bias(static_cast<size_t>(config_.moe.num_experts));
+    programs_.read(name, std::as_writable_bytes(std::span(bias)));
     if (!out.bias.empty() && out.bias != bias)
       base::fail("{}: rank {} has another one than the ranks before it", name, setup_.place.rank);
     out.bias = bias;
@@ -349,12 +344,10 @@ class Rank {
       });
   }
 
-  void* data(const std::string& name) const {
-    const program::ValueId id = now_->find(name);
-    if (now_->program().values[size_t(id)].life == program::Life::Persistent)
-      return programs_.target(name).bytes.data();  // the host's copy, where the device has its own
-    return now_->data(id);
-  }
+  // Of a step: the host reaches it.
+  void* data(const std::string& name) const { return now_->data(now_->find(name)); }
+  // Of the state.
+  std::vector<std::byte> state(const std::string& name) const { return programs_.target(name).bytes.copy(); }
 
   bool find(const std::string& name) const {
     for (const program::Value& v : now_->program().values)
@@ -369,15 +362,19 @@ class Rank {
     const int64_t begin = share ? std::min(own.share * setup_.place.at(own.inside), own.elements) : 0;
     const int64_t count = share ? std::min(own.elements - begin, own.share) : own.elements;
     const program::Value& v = now_->program().values[size_t(now_->find(name))];
-    assembly.add(into, p, runs, data(name), v.dtype, begin, count);
+    if (v.life == program::Life::Persistent)
+      assembly.add(into, p, runs, state(name).data(), v.dtype, begin, count);
+    else
+      assembly.add(into, p, runs, data(name), v.dtype, begin, count);
   }
 
   void add_joined(std::map<std::string, Tensor>& into, Assembly& assembly, const model::Parameter& p) {
     const model::Ownership own = model::ownership(p, setup_.mesh);
     const int64_t begin = std::min(own.share * setup_.place.at(own.inside), own.elements),
                   count = std::min(own.elements - begin, own.share);
-    const auto* high = static_cast<const uint16_t*>(data(p.name)) + begin;
-    const void* rest = data(p.name + model::kRest);
+    const std::vector<std::byte> highs = state(p.name), rests = state(p.name + model::kRest);
+    const auto* high = reinterpret_cast<const uint16_t*>(highs.data()) + begin;
+    const void* rest = rests.data();
     const bool is_short =
         now_->program().values[size_t(now_->find(p.name + model::kRest))].dtype == tensor::Dtype::U8;
     std::vector<float> joined(static_cast<size_t>(count));
@@ -393,8 +390,10 @@ class Rank {
     const model::Ownership own = model::ownership(p, setup_.mesh);
     const int64_t begin = std::min(own.share * setup_.place.at(own.inside), own.elements),
                   count = std::min(own.elements - begin, own.share);
-    const auto* codes = static_cast<const uint8_t*>(data(p.name + slot.name));
-    const auto* scales = static_cast<const float*>(data(p.name + slot.name + model::kScale));
+    const std::vector<std::byte> code_bytes = state(p.name + slot.name),
+                                 scale_bytes = state(p.name + slot.name + model::kScale);
+    const auto* codes = reinterpret_cast<const uint8_t*>(code_bytes.data());
+    const auto* scales = reinterpret_cast<const float*>(scale_bytes.data());
     std::vector<double> numbers(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i)
       numbers[size_t(i)] =
@@ -404,22 +403,22 @@ class Rank {
   }
 
   void set_weights() {
-    programs_.pull_state();
     for (const model::Parameter& p : table_) {
       if (!p.tied_to.empty() || !find(p.name)) continue;
       const checkpoint::Target& t = programs_.target(p.name);
       PLEAT_CHECK(t.dtype != tensor::Dtype::BF16, "{}: initial weights are given in a wide type", p.name);
+      std::vector<std::byte> numbers = t.bytes.copy();
       for (const model::Run& run : model::local_runs(p, setup_.mesh, setup_.place.weights()))
         for (int64_t i = 0; i < run.count; ++i) {
           const int64_t at = run.local_begin + i;
-          const double value = options_.weight(p, run.logical_begin + i, number(t.bytes.data(), t.dtype, at));
+          const double value = options_.weight(p, run.logical_begin + i, number(numbers.data(), t.dtype, at));
           if (t.dtype == tensor::Dtype::F64)
-            reinterpret_cast<double*>(t.bytes.data())[at] = value;
+            reinterpret_cast<double*>(numbers.data())[at] = value;
           else
-            reinterpret_cast<float*>(t.bytes.data())[at] = static_cast<float>(value);
+            reinterpret_cast<float*>(numbers.data())[at] = static_cast<float>(value);
         }
+      t.bytes.write(0, numbers);
     }
-    programs_.push_state();
   }
 
   const config::Config& config_;

@@ -179,7 +179,7 @@ TEST_F(Damage, RestoreListsWhatDoesNotFit) {
   expect_message(thrown_by([&] { restore(loaded, list); }),
                  "f32[8, 65] in the checkpoint, i32[8, 65] asked for");
   list = targets.list();
-  list[1].bytes = list[1].bytes.first(3);
+  list[1].bytes = list[1].bytes.host().first(3);
   expect_message(thrown_by([&] { restore(loaded, list); }), "3 bytes of memory");
   list = targets.list();
   list.push_back(list[0]);

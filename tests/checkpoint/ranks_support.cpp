@@ -150,7 +150,7 @@ SplitState::SplitState(const TestState& state, int num_ranks) {
         own.push_back(std::byte{0xEE});
         part->out_begin = static_cast<int64_t>(own.size());
         const auto from =
-            t.bytes.subspan(static_cast<size_t>(part->tensor_begin), static_cast<size_t>(part->count));
+            t.bytes.host().subspan(static_cast<size_t>(part->tensor_begin), static_cast<size_t>(part->count));
         own.insert(own.end(), from.begin(), from.end());
       }
       shares_[static_cast<size_t>(r)].tensors.push_back(

@@ -142,7 +142,7 @@ TEST(RanksSave, SharesThatDoNotFitTogetherAreRefusedBeforeAnythingIsWritten) {
                            return std::vector<Part>{{0, 0, 1}};
                          }; },
           "of tensor 'optimizer.m.layer.0.weight' are there twice");
-  refusal([](Share& s) { s.tensors[0].bytes = s.tensors[0].bytes.first(3); }, "rank 1: ");
+  refusal([](Share& s) { s.tensors[0].bytes = s.tensors[0].bytes.host().first(3); }, "rank 1: ");
 }
 
 TEST(RanksSave, ALostRankEndsTheSaveAndNothingIsCommitted) {

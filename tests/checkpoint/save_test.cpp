@@ -230,7 +230,7 @@ TEST(Save, BadStatesAndOptionsAreRefused) {
   view.tensors.push_back(view.tensors[0]);
   refused("two tensors are named 'layer.0.weight'", view);
   view = state.view();
-  view.tensors[0].bytes = view.tensors[0].bytes.first(8);
+  view.tensors[0].bytes = view.tensors[0].bytes.host().first(8);
   refused("has 8 bytes of memory; its shape needs 2080", view);
   view = state.view();
   view.tensors[0].shape = {int64_t{1} << 32, int64_t{1} << 32};

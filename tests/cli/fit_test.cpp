@@ -224,7 +224,7 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
       const json plan = json::parse(planned.out);
       EXPECT_EQ(plan["gpu_memory"]["total_bytes"], answer["rows"][0]["device_bytes"]);
       EXPECT_EQ(plan["host"]["bytes"], answer["rows"][0]["host_bytes"]);
-      EXPECT_EQ(plan["host"]["mirror_bytes"], answer["rows"][0]["mirror_bytes"]);
+      EXPECT_EQ(plan["host"]["staging_bytes"], answer["rows"][0]["staging_bytes"]);
     }
   EXPECT_EQ(num_written, 8);
 }

@@ -66,10 +66,10 @@ TEST(InitializeCuda, EveryValueOfTheStateBeginsAsOnTheCpu) {
     const runtime::RankSetup alone = runtime::rank_setup(config::resolve(c), 1, 0);
     int64_t random = 0;
     for (const checkpoint::TensorRef& t : programs.tensors()) {
-      std::vector<std::byte> want(t.bytes.size());
+      std::vector<std::byte> want(static_cast<size_t>(t.bytes.size()));
       runtime::initialize_state(t.name, programs.table(), static_cast<uint64_t>(c.train.seed), alone.mesh,
                                 alone.place, t.dtype, want, pool);
-      EXPECT_TRUE(std::equal(want.begin(), want.end(), t.bytes.begin())) << t.name << " " << dtype;
+      EXPECT_TRUE(want == t.bytes.copy()) << t.name << " " << dtype;
       random += runtime::comes_from_seed(t.name, programs.table());
     }
     EXPECT_GT(random, 10);

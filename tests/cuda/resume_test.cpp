@@ -132,7 +132,7 @@ TEST_F(CudaResume, EverySingleTensorOfBfloat16StateMatters) {
   const auto tensors_now = [&] {
     testing::Tensors out;
     trainer.with_state([&](const checkpoint::StateView& view) {
-      for (const checkpoint::TensorRef& t : view.tensors) out[t.name].assign(t.bytes.begin(), t.bytes.end());
+      for (const checkpoint::TensorRef& t : view.tensors) out[t.name] = t.bytes.copy();
     });
     return out;
   };
@@ -141,7 +141,7 @@ TEST_F(CudaResume, EverySingleTensorOfBfloat16StateMatters) {
   testing::Tensors at_save = tensors_now();
   checkpoint::StateView whole;
   trainer.with_state([&](const checkpoint::StateView& view) { whole = view; });
-  for (checkpoint::TensorRef& t : whole.tensors) t.bytes = at_save.at(t.name), t.read = {};
+  for (checkpoint::TensorRef& t : whole.tensors) t.bytes = at_save.at(t.name);
   const auto restored = [&](const checkpoint::StateView& state) {
     const checkpoint::SaveResult result =
         checkpoint::save(memory_, fmt::format("run{}", num_saved_++), state, {});

@@ -188,7 +188,7 @@ TEST_F(NarrowRun, WeightsAreWidenedWhereTheyAreLoaded) {
       Tensor want = wide_.at(t.name);
       if (is_weight(t.name)) want = in_type(half(want, Dtype::BF16), t.dtype), ++num_weights;
       ASSERT_EQ(t.dtype, want.dtype) << t.name;
-      EXPECT_TRUE(std::equal(t.bytes.begin(), t.bytes.end(), want.bytes.begin(), want.bytes.end())) << t.name;
+      EXPECT_EQ(t.bytes.copy(), want.bytes) << t.name;
     }
     EXPECT_GT(num_weights, 10);
   }
@@ -243,7 +243,7 @@ TEST_F(NarrowRun, ResumesInFloat32FromTheWideWeights) {
   for (const checkpoint::TensorRef& t : trainer.programs().tensors()) {
     const Tensor& want = wide_.at(t.name);
     const Tensor kept = is_moment(t.name) ? in_type(in_type(want, Dtype::BF16), Dtype::F32) : want;
-    EXPECT_TRUE(std::equal(t.bytes.begin(), t.bytes.end(), kept.bytes.begin(), kept.bytes.end())) << t.name;
+    EXPECT_EQ(t.bytes.copy(), kept.bytes) << t.name;
     ++num_tensors;
   }
   EXPECT_EQ(num_tensors, static_cast<int>(wide_.size()));
@@ -292,7 +292,7 @@ TEST_F(NarrowRun, EverySingleTensorMatters) {
   train::Trainer trainer = trainer_in_float32();
   State initial;
   for (const checkpoint::TensorRef& t : trainer.state().tensors) {
-    const Tensor wide{t.dtype, t.shape, {t.bytes.begin(), t.bytes.end()}};
+    const Tensor wide{t.dtype, t.shape, t.bytes.copy()};
     initial[t.name] = is_weight(t.name) ? half(wide, Dtype::BF16) : in_type(wide, Dtype::BF16);
     if (is_weight(t.name)) initial[t.name + model::kRest] = half(wide, Dtype::I16);
   }

@@ -23,9 +23,9 @@ void fill_weights(Inference& model) {
       for (size_t i = 0; i < n; ++i) out[i] = static_cast<T>((norm ? 1.0 : 0.0) + scale * random.normal(i));
     };
     if (t.dtype == tensor::Dtype::F64)
-      fill(reinterpret_cast<double*>(t.bytes.data()), t.bytes.size() / 8);
+      fill(reinterpret_cast<double*>(t.bytes.host().data()), t.bytes.host().size() / 8);
     else
-      fill(reinterpret_cast<float*>(t.bytes.data()), t.bytes.size() / 4);
+      fill(reinterpret_cast<float*>(t.bytes.host().data()), t.bytes.host().size() / 4);
   }
 }
 

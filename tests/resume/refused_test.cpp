@@ -34,7 +34,7 @@ class Refused : public ::testing::Test {
 
   static float* weight(Trainer& trainer, const std::string& name) {
     for (checkpoint::Target& t : trainer.programs().targets())
-      if (t.name == name) return reinterpret_cast<float*>(t.bytes.data());
+      if (t.name == name) return reinterpret_cast<float*>(t.bytes.host().data());
     ADD_FAILURE() << "no tensor " << name;
     return nullptr;
   }

@@ -10,6 +10,7 @@
 #include "model/shard.h"
 #include "resume/ranks_support.h"
 #include "resume/resume_support.h"
+#include "resume/staged_support.h"
 #include "train/crew_peers.h"
 #include "train/restore_state.h"
 #include "train/sharded_state.h"
@@ -58,13 +59,17 @@ config::Config config_for(const testing::TemporaryFolder& folder, const Case& la
 // The ranks of a layout with the state of a model; an evaluation is the smallest program that holds it.
 class Holder {
  public:
-  Holder(const config::Config& config, int num_ranks) : ranks_(config, num_ranks) {
+  // Staged: the host reaches the state through buffers smaller than its tensors.
+  enum class Reach : bool { Direct, Staged };
+  Holder(const config::Config& config, int num_ranks, Reach reach = Reach::Direct)
+      : ranks_(config, num_ranks) {
     programs_.resize(static_cast<size_t>(num_ranks));
     states_.resize(static_cast<size_t>(num_ranks));
     ranks_.each([&](runtime::Crew& crew) {
       const size_t r = static_cast<size_t>(crew.setup().rank());
       runtime::ProgramChoice choice;
       choice.train = false;
+      if (reach == Reach::Staged) choice.carrier = testing::late_carrier(256);
       programs_[r] = std::make_unique<runtime::Programs>(config, choice, &crew);
       states_[r] = std::make_unique<ShardedState>(*programs_[r], crew);
     });
@@ -74,7 +79,8 @@ class Holder {
     ranks_.each([&](runtime::Crew& crew) {
       const size_t r = static_cast<size_t>(crew.setup().rank());
       for (const checkpoint::Target& t : programs_[r]->targets())
-        std::memset(t.bytes.data(), 0xA5, t.bytes.size());  // what was there must not matter
+        t.bytes.write(0, std::vector(static_cast<size_t>(t.bytes.size()),
+                                     std::byte{0xA5}));  // what was there must not matter
       states_[r]->restore(checkpoint::open(vfs, path));
     });
   }
@@ -139,7 +145,8 @@ TEST(Reshard, ThereAndBackThroughEveryPairOfLayouts) {
         if (const size_t at = set.find("L\"");
             at != std::string::npos && model[0].find("mtp") != std::string::npos)
           set.replace(at, 1, "mL");
-      layouts.push_back(std::make_unique<Holder>(config_for(folder, layout, model), c.ranks));
+      const auto reach = layouts.size() % 2 == 0 ? Holder::Reach::Direct : Holder::Reach::Staged;
+      layouts.push_back(std::make_unique<Holder>(config_for(folder, layout, model), c.ranks, reach));
     }
     // All pairs for one model; for the others each layout and its neighbour.
     const bool all = model[0].find("tie") != std::string::npos;
@@ -205,8 +212,8 @@ TEST(Reshard, CodesComeThroughLayoutsAndFormats) {
     const std::string expected = one.digest();
     EXPECT_EQ(expected == before, from == to);
     for (const Case& layout : cases_of_codes()) {
-      Holder saved(config_for(folder, layout, from), layout.ranks),
-          resumed(config_for(folder, layout, to), layout.ranks);
+      Holder saved(config_for(folder, layout, from), layout.ranks, Holder::Reach::Staged),
+          resumed(config_for(folder, layout, to), layout.ranks, Holder::Reach::Staged);
       saved.load(vfs, first);
       const checkpoint::SaveResult there = saved.save(vfs, folder.at("there"));
       ASSERT_EQ(there.state_sha256, before) << layout.ranks;
@@ -333,8 +340,8 @@ TEST(Reshard, SeveralRanksCouldNotResumeInOtherFormatsThoughOneRankCould) {
     EXPECT_NE(expected, before);
     for (const size_t i : {1u, 2u, 3u, 5u, 9u}) {
       const Case& layout = cases()[i];
-      Holder saved(config_for(folder, layout, from), layout.ranks),
-          resumed(config_for(folder, layout, to), layout.ranks);
+      Holder saved(config_for(folder, layout, from), layout.ranks, Holder::Reach::Staged),
+          resumed(config_for(folder, layout, to), layout.ranks, Holder::Reach::Staged);
       saved.load(vfs, first);
       const checkpoint::SaveResult there = saved.save(vfs, folder.at("there"));
       ASSERT_EQ(there.state_sha256, before);

@@ -90,8 +90,7 @@ TrainerHooks faults_at(std::vector<int64_t> steps) {
 
 Tensors tensors_of(const Trainer& trainer) {
   Tensors out;
-  for (const checkpoint::TensorRef& t : trainer.state().tensors)
-    out[t.name].assign(t.bytes.begin(), t.bytes.end());
+  for (const checkpoint::TensorRef& t : trainer.state().tensors) out[t.name] = t.bytes.copy();
   return out;
 }
 

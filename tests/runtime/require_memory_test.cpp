@@ -31,9 +31,7 @@ TEST(RequireMemory, WhatCannotFitIsRefusedWithItsOwners) {
   EXPECT_NE(testing::message_of([&] {
               require_memory(plan, needed, {"the machine's memory", few, many}, 1,
                              host_parts(int64_t{30} << 30, int64_t{20} << 30));
-            })
-                .find("a rank needs 50.0 GiB (30.0 GiB pinned, 20.0 GiB mirror of what its GPU keeps), the "
-                      "machine's"),
+            }).find("a rank needs 50.0 GiB (30.0 GiB pinned, 20.0 GiB staging), the machine's"),
             std::string::npos);
   plan.at_peak[size_t(program::Owner::Activations)] = 0;
   EXPECT_EQ(said({"the GPU", few, many}, 1).find("recompute"), std::string::npos)

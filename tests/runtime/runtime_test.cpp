@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "device/gpu_fault.h"
 #include "program/builder.h"
+#include "runtime/two_spaces_support.h"
+#include "support/late_carrier.h"
 #include "support/refusal.h"
 
 namespace pleat::runtime {
@@ -44,7 +46,7 @@ std::vector<Planned> both(program::Program a, program::Program b) {
 
 TEST(Runtime, ProgramsShareTheirState) {
   Runtime two(both(product("first", 2), product("second", 2)), {});
-  auto* weight = reinterpret_cast<float*>(two.target("weight").bytes.data());
+  auto* weight = reinterpret_cast<float*>(two.target("weight").bytes.host().data());
   const float numbers[] = {1, 0, 0, 0, 1, 0};
   std::memcpy(weight, numbers, sizeof numbers);
   for (size_t p : {size_t{0}, size_t{1}}) {
@@ -60,7 +62,7 @@ TEST(Runtime, ProgramsShareTheirState) {
 
 TEST(Runtime, StateThatLiesElsewhereIsRefused) {
   const auto message = [](program::Program a, program::Program b) {
-    return testing::message_of([&] { Runtime(both(std::move(a), std::move(b)), {}); });
+    return pleat::testing::message_of([&] { Runtime(both(std::move(a), std::move(b)), {}); });
   };
   EXPECT_NE(message(product("first", 2), product("second", 2, 1000)).find("lies elsewhere in program second"),
             std::string::npos);
@@ -76,6 +78,14 @@ TEST(Runtime, OnlyWhatLivesAcrossStepsIsState) {
   Runtime one(product("only", 2), 1);
   ASSERT_EQ(one.targets().size(), 1u);
   EXPECT_EQ(one.targets()[0].name, "weight");
+}
+
+TEST(Runtime, StateInTwoSpacesIsSavedAndRestoredWhereItLies) {
+  testing::check_state_in_two_spaces(Device::Cpu, {});
+  for (const int64_t buffer : {256, 4096, 1 << 20})
+    testing::check_state_in_two_spaces(Device::Cpu, [&](auto*, std::span<std::byte> memory) {
+      return std::make_unique<pleat::testing::LateCarrier>(memory, buffer);
+    });
 }
 
 TEST(Runtime, AProgramWithAFaultIsNotBound) {
@@ -106,9 +116,9 @@ TEST(Runtime, AStepValueOfAnotherTypeIsRefused) {
   p.lanes[0].resource = "host_link";
   p.values[static_cast<size_t>(x)].space = program::Space::Pinned;
   Runtime runtime(std::move(p), 1);
-  EXPECT_EQ(testing::message_of([&] { runtime.executor().at(program::step::loss); }),
+  EXPECT_EQ(pleat::testing::message_of([&] { runtime.executor().at(program::step::loss); }),
             "'loss' of program odd has elements f32, needed f64");
-  EXPECT_EQ(testing::message_of([&] { runtime.executor().at(program::step::tokens, 3); }),
+  EXPECT_EQ(pleat::testing::message_of([&] { runtime.executor().at(program::step::tokens, 3); }),
             "program odd neither takes nor gives 'mb3.tokens'");
 }
 

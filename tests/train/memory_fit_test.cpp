@@ -39,10 +39,10 @@ TEST(MemoryFit, RanksOfANodeShareTheMemoryOfTheirHost) {
   const MemoryFit host = memory_fit(h100, 8, laid_out(8), {stage_of(10, 300)});
   EXPECT_FALSE(host.fits()) << "eight ranks with 300 GiB of pinned memory each";
   EXPECT_EQ(host.host_over(), 500 * kGiB);
-  EXPECT_NE(host.text.find(
-                "the 8 ranks of a node take 2.34 TiB of host memory (2.34 TiB pinned, 0 B mirror of what "
-                "their GPUs keep), 500 GiB more"),
-            std::string::npos)
+  EXPECT_NE(
+      host.text.find("the 8 ranks of a node take 2.34 TiB of host memory (2.34 TiB pinned, 0 B staging), "
+                     "500 GiB more"),
+      std::string::npos)
       << host.text;
   EXPECT_TRUE(memory_fit(h100, 8, laid_out(1), {stage_of(10, 300)}).fits())
       << "one rank has the host for itself";
@@ -51,24 +51,22 @@ TEST(MemoryFit, RanksOfANodeShareTheMemoryOfTheirHost) {
   EXPECT_FALSE(memory_fit(h100, 8, laid_out(16, 2), {stage_of(10, 400), stage_of(10, 70)}).fits());
 }
 
-TEST(MemoryFit, WhatAHostMirrorsOfItsGpusIsNamedAndCounts) {
+TEST(MemoryFit, TheStagingOfAHostIsNamedAndCounts) {
   const cost::Machine h100 = cost::find_machine("h100");
   StageMemory stage = stage_of(10, 100);
-  stage.mirror_bytes = 57 * kGiB;
+  stage.staging_bytes = kGiB;
   const MemoryFit good = memory_fit(h100, 8, laid_out(1), {stage});
   EXPECT_TRUE(good.fits());
-  EXPECT_EQ(good.host_bytes, 157 * kGiB);
-  EXPECT_EQ(good.mirror_bytes, 57 * kGiB);
+  EXPECT_EQ(good.host_bytes, 101 * kGiB);
+  EXPECT_EQ(good.staging_bytes, kGiB);
   EXPECT_EQ(good.host_text,
-            "a rank takes 157 GiB of 1.86 TiB of host memory: 100 GiB pinned, 57.0 GiB mirror of what its "
-            "GPU keeps");
-  stage.mirror_bytes = 140 * kGiB;
+            "a rank takes 101 GiB of 1.86 TiB of host memory: 100 GiB pinned, 1.00 GiB staging");
+  stage.host_bytes = 239 * kGiB;
   const MemoryFit bad = memory_fit(h100, 8, laid_out(8), {stage});
   EXPECT_EQ(bad.host_over(), 20 * kGiB);
-  EXPECT_NE(bad.text.find("(800 GiB pinned, 1.09 TiB mirror of what their GPUs keep), 20.0 GiB more"),
-            std::string::npos)
+  EXPECT_NE(bad.text.find("(1.87 TiB pinned, 8.00 GiB staging), 20.0 GiB more"), std::string::npos)
       << bad.text;
-  // Ranks of a CPU have no other place: nothing is mirrored.
+  // The host reaches all memory of a CPU.
   EXPECT_EQ(memory_fit(cost::find_machine("cpu"), 8, laid_out(1), {stage_of(1)}).host_text, "");
 }
 

@@ -17,7 +17,7 @@ int64_t overshoot(const program::Program& p, const interpret::Plan& plan, const 
   arena.fill_pattern();
   interpret::Executor executor(p, plan, {arena.data()}, pool);
   for (const checkpoint::TensorRef& t : start.tensors())
-    std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
+    std::memcpy(executor.data(t.name), t.bytes.host().data(), t.bytes.host().size());
   write_random_batch(executor, c, 1);
   executor.run();
   return arena.end_of_changes() - plan.arena_bytes;

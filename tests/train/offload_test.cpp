@@ -146,7 +146,7 @@ TEST(Offload, APlantedMissingWaitIsCaught) {
     arena.fill_pattern(), pinned.fill_pattern();
     interpret::Executor executor(program, plan, {arena.data(), pinned.data()}, pool);
     for (const checkpoint::TensorRef& t : run.start.tensors())
-      std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
+      std::memcpy(executor.data(t.name), t.bytes.host().data(), t.bytes.host().size());
     const auto inv_freq = executor.find("rope.inv_freq");
     std::memcpy(executor.data(inv_freq),
                 run.start.arena().data() + run.start.train_plan().plan.offset[size_t(inv_freq)],

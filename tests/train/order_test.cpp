@@ -186,7 +186,7 @@ TEST(Poison, AnUndeclaredLateReadSeesTheNaNs) {
   device::Arena arena(plan.arena_bytes);
   interpret::Executor executor(p, plan, {arena.data()}, pool);
   for (const checkpoint::TensorRef& t : start.programs.tensors())
-    std::memcpy(executor.data(t.name), t.bytes.data(), t.bytes.size());
+    std::memcpy(executor.data(t.name), t.bytes.host().data(), t.bytes.host().size());
   write_random_batch(executor, start.config, 1);
   interpret::RunOptions options;
   options.poison = true;

@@ -37,8 +37,7 @@ threads = 2
 
 Snapshot snapshot(const runtime::Programs& programs) {
   Snapshot out;
-  for (const checkpoint::TensorRef& t : programs.tensors())
-    out[t.name].assign(t.bytes.begin(), t.bytes.end());
+  for (const checkpoint::TensorRef& t : programs.tensors()) out[t.name] = t.bytes.copy();
   return out;
 }
 
@@ -56,7 +55,7 @@ std::vector<double> doubles_of(const std::vector<std::byte>& bytes) {
 
 void copy_state(const runtime::Programs& from, Runtime& to) {
   for (const checkpoint::TensorRef& t : from.tensors())
-    std::memcpy(to.executor().data(t.name), t.bytes.data(), t.bytes.size());
+    std::memcpy(to.executor().data(t.name), t.bytes.host().data(), t.bytes.host().size());
   const program::Program& p = from.train_plan().program;
   for (size_t i = 0; i < p.values.size(); ++i)
     if (p.values[i].name == "rope.inv_freq")

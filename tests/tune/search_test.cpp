@@ -173,7 +173,6 @@ TEST(Search, WhatTrainRefusesStandsApartAndIsNeverTheAnswer) {
     // Where the memory is small; where it is not, they may be no better.
     EXPECT_TRUE(gib > 1.5 || !answer.not_yet.rows.empty());
     EXPECT_TRUE(answer.not_yet.fits);
-    EXPECT_FALSE(answer.not_yet.without_mirror);
     for (const Found& f : answer.not_yet.rows) {
       EXPECT_NE(f.measured.untrained, "");
       EXPECT_EQ(f.measured.untrained, refusal_of(space, f.candidate));
@@ -250,19 +249,20 @@ TEST(Search, AChoiceThatNeedsAnotherIsFoundBesideIt) {
   })) << words(space, answer);
 }
 
-TEST(Search, TheMirrorOfADeviceCountsOnItsHost) {
+TEST(Search, WhatLiesOnADeviceTakesNothingOfItsHost) {
   Space space = make_space(gpu_step(), 1, {});
   const Measured plain = measure(space.base, 1, gpu_ground(100));
-  // Weights and states, whatever is pinned beside them.
-  EXPECT_GT(plain.fit.mirror_bytes, int64_t{600} << 20);
-  EXPECT_GE(plain.fit.host_bytes, plain.fit.mirror_bytes);
-  const double gib = static_cast<double>(plain.fit.mirror_bytes) / (1 << 30);
+  // Weights and states of 600 MiB and more; two buffers on the host, whatever is pinned beside them.
+  EXPECT_GT(plain.device_bytes, int64_t{600} << 20);
+  EXPECT_EQ(plain.fit.staging_bytes, int64_t{128} << 20);
+  EXPECT_GE(plain.fit.host_bytes, plain.fit.staging_bytes);
+  const double gib = static_cast<double>(plain.fit.host_bytes) / (1 << 30);
   EXPECT_TRUE(measure(space.base, 1, gpu_ground(100, gib * 1.1)).fits());
   const Measured small = measure(space.base, 1, gpu_ground(100, gib * 0.9));
   EXPECT_FALSE(small.fits());
-  EXPECT_NE(small.fit.text.find("mirror of what its GPU keeps"), std::string::npos) << small.fit.text;
+  EXPECT_NE(small.fit.text.find("128 MiB staging"), std::string::npos) << small.fit.text;
   // The rows of an answer fit their hosts with it.
-  const Answer answer = search(space, gpu_ground(100, gib * 0.7), {});
+  const Answer answer = search(space, gpu_ground(100, gib * 1.1), {});
   ASSERT_FALSE(answer.rows.empty());
   for (const Found& f : answer.rows) EXPECT_LE(f.measured.fit.host_bytes, f.measured.fit.host_limit);
 }

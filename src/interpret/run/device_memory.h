@@ -1,6 +1,6 @@
-// All of a GPU's memory that a planned step takes, and what its host holds of it: the arena, which holds all the program
-// names, what CUDA takes
-// for itself, and what NCCL does where ranks exchange over it. For `pleat plan`, and for the benchmark that compares it with what was really taken.
+// All of a GPU's memory that a planned step takes: the arena, which holds all the program names, what CUDA takes for
+// itself, and what NCCL does where ranks exchange over it; and what its host needs to reach it. For `pleat plan`, and for
+// the benchmark that compares it with what was really taken.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ int64_t allocated_windows(int64_t planned_bytes);
 // The context is measured where there is a GPU, so this belongs before the arena is allocated.
 DeviceMemory device_memory(const Plan& plan);
 
-// What a process with a GPU holds of it on its host: a place for every byte that lives across steps on the device. What is
-// saved, loaded or begun with goes through it.
-int64_t host_mirror(const Plan& plan);
+// Pinned on the host of a GPU, beside what the plan pins: what is saved, loaded or begun with goes between the device and
+// files through it, a piece at a time. It does not grow with the model: two buffers of at most 64 MiB.
+int64_t staging_bytes(const Plan& plan);
 
 // "arena 93.1 GiB + CUDA's own context 0.499 GiB (measured on this GPU)"
 std::string describe(const DeviceMemory& memory);
