@@ -103,7 +103,11 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
                       std::span<std::byte> out, device::Pool& pool) {
-  std::memset(out.data(), 0, out.size());
+  constexpr int64_t kTile = int64_t{1} << 24;  // states of the host are tens of GiB
+  const auto size = static_cast<int64_t>(out.size());
+  pool.for_each_tile((size + kTile - 1) / kTile, [&](int64_t tile) {
+    std::memset(out.data() + tile * kTile, 0, static_cast<size_t>(std::min(kTile, size - tile * kTile)));
+  });
   const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
@@ -112,17 +116,17 @@ void initialize_state(const std::string& name, const std::vector<model::Paramete
 
 bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                  const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
-                 interpret::CudaMachine& machine, int64_t offset, int64_t num_bytes) {
+                 interpret::CudaMachine& machine, std::span<std::byte> out) {
   const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return false;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
   if (p.init != model::Init::Normal) return false;
-  machine.fill(offset, 0, num_bytes);
+  device::cuda::Lane& lane = machine.lane("compute");
+  lane.fill(out.data(), 0, static_cast<int64_t>(out.size()));
   std::vector<device::cuda::Drawn> pieces;
   for (const model::Run& run : held_runs(p, what.rest, mesh, place))
     pieces.push_back({run.logical_begin, run.local_begin, run.count});
-  device::cuda::fill_normal(machine.lane("compute"), machine.arena() + offset, dtype, stream_of(p, seed),
-                            p.init_std, pieces);
+  device::cuda::fill_normal(lane, out.data(), dtype, stream_of(p, seed), p.init_std, pieces);
   return true;
 }
 
@@ -131,17 +135,19 @@ void initialize_weights(Runtime& runtime, const config::Config& config,
   const uint64_t seed = static_cast<uint64_t>(config.train.seed);
   interpret::CudaMachine* machine = runtime.machine();
   for (const checkpoint::Target& t : runtime.targets()) {
-    const int64_t offset = t.bytes.data() - runtime.arena().data(),
-                  count = static_cast<int64_t>(t.bytes.size());
-    if (machine && !comes_from_seed(t.name, table)) {
-      machine->fill(offset, 0, count);
+    const bool mirrored = runtime.is_mirrored(t);
+    const auto count = static_cast<int64_t>(t.bytes.size());
+    if (mirrored && !comes_from_seed(t.name, table)) {
+      machine->fill(runtime.offset_of(t), 0, count);
       continue;
     }
+    // A GPU writes its host's memory too.
+    std::byte* const there = mirrored ? machine->arena() + runtime.offset_of(t) : t.bytes.data();
     if (machine &&
-        draw_on_gpu(t.name, table, seed, setup.mesh, setup.place, t.dtype, *machine, offset, count))
+        draw_on_gpu(t.name, table, seed, setup.mesh, setup.place, t.dtype, *machine, {there, t.bytes.size()}))
       continue;
     initialize_state(t.name, table, seed, setup.mesh, setup.place, t.dtype, t.bytes, runtime.pool());
-    if (machine) machine->write(offset, t.bytes.data(), count);
+    if (mirrored) machine->write(runtime.offset_of(t), t.bytes.data(), count);
   }
 }
 

@@ -173,13 +173,13 @@ std::vector<checkpoint::Target> Runtime::targets() const {
     if (v.life != Life::Persistent || v.owner == program::Owner::Inputs || v.view_of != kNoValue ||
         plan().offset[i] < 0)
       continue;
-    PLEAT_CHECK(v.space == program::Space::Device || (v.space == program::Space::Pinned && !machine_),
+    PLEAT_CHECK(v.space == program::Space::Device || v.space == program::Space::Pinned,
                 "'{}' lives across steps in space {}", v.name, program::name_of(v.space));
-    const device::Arena& arena = v.space == program::Space::Device ? *arena_ : *pinned_;
-    out.push_back({v.name,
-                   v.dtype,
-                   v.shape,
-                   {arena.data() + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
+    std::byte* const space = v.space == program::Space::Device ? arena_->data()
+                             : machine_                        ? machine_->spaces().pinned
+                                                               : pinned_->data();
+    out.push_back(
+        {v.name, v.dtype, v.shape, {space + plan().offset[i], static_cast<size_t>(program::num_bytes(v))}});
   }
   return out;
 }
@@ -190,16 +190,27 @@ const checkpoint::Target& Runtime::target(const std::string& name) const {
   return found->second;
 }
 
+int64_t Runtime::offset_of(const checkpoint::Target& target) const {
+  PLEAT_CHECK(target.bytes.data() >= arena_->data() && target.bytes.data() < arena_->data() + arena_->size(),
+              "'{}' does not lie in the device's memory", target.name);
+  return target.bytes.data() - arena_->data();
+}
+
+bool Runtime::is_mirrored(const checkpoint::Target& target) const {
+  return machine_ && target.bytes.data() >= arena_->data() &&
+         target.bytes.data() + target.bytes.size() <= arena_->data() + arena_->size();
+}
+
 void Runtime::push_state() {
   if (!machine_) return;
   for (const auto& [name, t] : targets_)
-    machine_->write(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
+    if (is_mirrored(t)) machine_->write(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
 }
 
 void Runtime::pull_state() const {
   if (!machine_) return;
   for (const auto& [name, t] : targets_)
-    machine_->read(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
+    if (is_mirrored(t)) machine_->read(offset_of(t), t.bytes.data(), static_cast<int64_t>(t.bytes.size()));
 }
 
 std::vector<checkpoint::TensorRef> Runtime::tensors() const {
@@ -213,7 +224,7 @@ std::vector<checkpoint::TensorRef> Runtime::tensors() const {
 void Runtime::read(const std::string& name, std::span<std::byte> to) const {
   const checkpoint::Target& t = target(name);
   PLEAT_CHECK(to.size() == t.bytes.size(), "'{}' has {} bytes, room for {}", name, t.bytes.size(), to.size());
-  if (machine_)
+  if (is_mirrored(t))
     machine_->read(offset_of(t), to.data(), static_cast<int64_t>(to.size()));
   else
     std::memcpy(to.data(), t.bytes.data(), to.size());

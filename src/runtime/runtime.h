@@ -91,8 +91,12 @@ class Runtime {
   void push_all();
   void pull_all() const;
 
-  // The state: every persistent value that is no constant, as this rank holds it.
+  // The state: every persistent value that is no constant, as this rank holds it. On a GPU the bytes are the host's copy
+  // of what the device keeps; states in the host's memory have no copy, and are there as they are.
   std::vector<checkpoint::Target> targets() const;
+  // Whether a target's bytes are such a copy; and then where in the arena the device has them.
+  bool is_mirrored(const checkpoint::Target& target) const;
+  int64_t offset_of(const checkpoint::Target& target) const;
   const checkpoint::Target& target(const std::string& name) const;
   void push_state();
   void pull_state() const;
@@ -105,7 +109,6 @@ class Runtime {
   void bind_programs(const Options& options);
   void open_groups(const Groups& groups, comm::Buffers buffers);
   void require_same_state() const;
-  int64_t offset_of(const checkpoint::Target& target) const { return target.bytes.data() - arena_->data(); }
 
   base::Laps laps_;
   std::vector<Planned> programs_;
