@@ -70,8 +70,11 @@ struct PreparedKernel::State {
         lane.fill(to, 0, bytes);
       return;
     }
-    std::vector<std::byte> host(static_cast<size_t>(bytes));
-    for (int64_t e = 0; e < n; ++e) {
+    // The numbers again and again: some of it is made here, and copied as often as it takes.
+    const auto period = static_cast<int64_t>(a.numbers.size());
+    const int64_t made = std::min(n, std::max<int64_t>(1, (int64_t{1} << 20) / period) * period);
+    std::vector<std::byte> host(static_cast<size_t>(made * tensor::size_of(a.dtype)));
+    for (int64_t e = 0; e < made; ++e) {
       const double x = a.numbers[static_cast<size_t>(e) % a.numbers.size()];
       const auto put = [&](auto value) {
         std::memcpy(host.data() + static_cast<size_t>(e) * sizeof value, &value, sizeof value);
@@ -102,7 +105,9 @@ struct PreparedKernel::State {
           base::fail("{} arguments of benchmarks are random", tensor::name_of(a.dtype));
       }
     }
-    lane.copy_in(to, host.data(), bytes);
+    const auto size = static_cast<int64_t>(host.size());
+    for (int64_t at = 0; at < bytes; at += size)
+      lane.copy_in(static_cast<std::byte*>(to) + at, host.data(), std::min(size, bytes - at));
     lane.synchronize();
   }
 };

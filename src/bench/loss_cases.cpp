@@ -1,4 +1,6 @@
 // The head's loss, the embedding and the optimizer. Bytes: every input once, every output once.
+#include <fmt/format.h>
+
 #include <set>
 
 #include "bench/case_shapes.h"
@@ -56,6 +58,49 @@ void add_embedding(CaseList& all, const Model& m, const std::string& base, int64
       wide * (double(T) + 2 * distinct));
 }
 
+// States in few bits. Codes are of numbers as training has them, most of them a few octaves below the largest of the block.
+template <class Add>
+void add_coded(int64_t n, const Add& add) {
+  const program::AttrSet attrs = {{"beta1", 0.9}, {"beta2", 0.95}, {"element", 0},       {"eps", 1e-8},
+                                  {"lr_mult", 1}, {"stream", 1},   {"weight_decay", 0.1}};
+  const Argument wide = in(kF, {n}), narrow = in(kB, {n}), hyper = in(kD, {4}, {1e-4, 10, 0, 0}),
+                 scale = in(kD, {2}, {1, 1}), commit = in(kI, {1}, {1}), rng = in(Dtype::I64, {2}, {1, 10});
+  std::vector<double> of_m, of_v;
+  for (int i = 0; i < 4099; ++i) {
+    const int below = i * 7919 % 61 * (i * 104729 % 61) / 61;  // most near 0
+    of_m.push_back(127 - below + (i % 3 == 0 ? 128 : 0)), of_v.push_back(255 - 2 * below);
+  }
+  const auto with = [](Argument a, std::vector<double> numbers) {
+    a.numbers = std::move(numbers);
+    return a;
+  };
+  const std::vector<Argument> codes = {
+      with(update(Dtype::U8, {n}), of_m), with(update(kF, {n / 256}), {0.5, 0.25, 1}),
+      with(update(Dtype::U8, {n}), of_v), with(update(kF, {n / 256}), {1, 0.5, 0.75})};
+  const std::vector<Argument> halves = {update(kB, {n}), with(update(kF, {n}), {0.01})};
+  struct Master {
+    const char* name;
+    std::vector<Argument> rest;
+    double bytes;  // of weight and rest
+    bool chance;
+  };
+  for (const Master& m : {Master{"rest16", {update(Dtype::I16, {n})}, 8, false},
+                          Master{"rest8", {update(Dtype::U8, {n})}, 6, true}, Master{"no rest", {}, 4, true}})
+    for (const bool wide_gradient : {false, true}) {
+      std::vector<Argument> arguments = {wide_gradient ? wide : narrow, hyper,  scale,          commit,
+                                         m.chance ? rng : none(),       none(), update(kB, {n})};
+      arguments.insert(arguments.end(), codes.begin(), codes.end());
+      arguments.insert(arguments.end(), m.rest.begin(), m.rest.end());
+      add(fmt::format("adamw_coded block8, {}, {} gradient", m.name, wide_gradient ? "f32" : "bf16").c_str(),
+          KernelKind::adamw_coded, arguments, attrs, (wide_gradient ? 4 : 2) + m.bytes + 4 + 16.0 / 256);
+    }
+  std::vector<Argument> arguments = {narrow, hyper, scale, commit, rng, none(), update(kB, {n})};
+  arguments.insert(arguments.end(), halves.begin(), halves.end());
+  arguments.push_back(update(Dtype::U8, {n}));
+  add("adamw_coded bf16 and f32 moments, rest8, bf16 gradient", KernelKind::adamw_coded, arguments, attrs,
+      2 + 6 + 4 + 8);
+}
+
 void add_optimizer(CaseList& all) {
   const program::AttrSet adam = {
       {"beta1", 0.9}, {"beta2", 0.95}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"lr_mult", 1}};
@@ -74,6 +119,7 @@ void add_optimizer(CaseList& all) {
     add("adamw bf16 gradient", KernelKind::adamw, {g, hyper, scale, commit, none(), w, w, v}, adam, 26);
     add("adamw_narrow bf16 gradient", KernelKind::adamw_narrow,
         {g, hyper, scale, commit, none(), update(kB, {n}), w, v, update(Dtype::I16, {n})}, adam, 26);
+    add_coded(n, add);
   }
 }
 

@@ -45,6 +45,7 @@ class ConstBytes {
   ConstBytes(Memory& memory, int64_t begin, int64_t size) : memory_(&memory), begin_(begin), size_(size) {}
 
   int64_t size() const { return size_; }
+  bool on_host() const { return !memory_; }  // so that the host reaches all of them
   // All of them at once, of those that the host reaches.
   std::span<const std::byte> host() const;
 

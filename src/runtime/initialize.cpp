@@ -103,7 +103,11 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
                       std::span<std::byte> out, device::Pool& pool, int64_t first) {
-  std::memset(out.data(), 0, out.size());
+  constexpr int64_t kTile = int64_t{1} << 24;  // states of the host are tens of GiB
+  const auto size = static_cast<int64_t>(out.size());
+  pool.for_each_tile((size + kTile - 1) / kTile, [&](int64_t tile) {
+    std::memset(out.data() + tile * kTile, 0, static_cast<size_t>(std::min(kTile, size - tile * kTile)));
+  });
   const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
@@ -119,19 +123,19 @@ void initialize_state(const std::string& name, const std::vector<model::Paramete
   initialize_slice(p, seed, here, dtype, out.data(), pool);
 }
 
-bool draw_on_gpu(const checkpoint::Target& state, std::byte* on_device,
-                 const std::vector<model::Parameter>& table, uint64_t seed, const model::Mesh& mesh,
-                 const RankPlace& place, interpret::CudaMachine& machine) {
-  const Seeded what = seeded(state.name, table);
+bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                 interpret::CudaMachine& machine, std::span<std::byte> out) {
+  const Seeded what = seeded(name, table);
   if (what.parameter_idx < 0) return false;
   const model::Parameter& p = table[static_cast<size_t>(what.parameter_idx)];
   if (p.init != model::Init::Normal) return false;
-  state.bytes.zero();
+  device::cuda::Lane& lane = machine.lane("compute");
+  lane.fill(out.data(), 0, static_cast<int64_t>(out.size()));
   std::vector<device::cuda::Drawn> pieces;
   for (const model::Run& run : held_runs(p, what.rest, mesh, place))
     pieces.push_back({run.logical_begin, run.local_begin, run.count});
-  device::cuda::fill_normal(machine.lane("compute"), on_device, state.dtype, stream_of(p, seed), p.init_std,
-                            pieces);
+  device::cuda::fill_normal(lane, out.data(), dtype, stream_of(p, seed), p.init_std, pieces);
   return true;
 }
 
@@ -140,13 +144,16 @@ void initialize_weights(Runtime& runtime, const config::Config& config,
   const uint64_t seed = static_cast<uint64_t>(config.train.seed);
   interpret::CudaMachine* machine = runtime.machine();
   for (const checkpoint::Target& t : runtime.targets()) {
-    if (!comes_from_seed(t.name, table)) {
+    const int64_t size = t.bytes.size();
+    // A GPU writes its host's memory too.
+    if (machine && draw_on_gpu(t.name, table, seed, setup.mesh, setup.place, t.dtype, *machine,
+                               {runtime.on_device(t.name), static_cast<size_t>(size)}))
+      continue;
+    if (!comes_from_seed(t.name, table) && !t.bytes.on_host()) {
       t.bytes.zero();
       continue;
     }
-    if (machine && draw_on_gpu(t, runtime.on_device(t.name), table, seed, setup.mesh, setup.place, *machine))
-      continue;
-    t.bytes.write(0, t.bytes.size(), [&](int64_t begin, std::span<std::byte> room) {
+    t.bytes.write(0, size, [&](int64_t begin, std::span<std::byte> room) {
       initialize_state(t.name, table, seed, setup.mesh, setup.place, t.dtype, room, runtime.pool(),
                        begin / tensor::size_of(t.dtype));
     });

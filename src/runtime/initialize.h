@@ -28,11 +28,11 @@ bool comes_from_seed(const std::string& name, const std::vector<model::Parameter
 void initialize_state(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
                       const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
                       std::span<std::byte> out, device::Pool& pool, int64_t first = 0);
-// The same bits, drawn on the GPU to where the value lies: what the start of a large model would wait for on the host.
-// False, and nothing is done, where it holds no random numbers.
-bool draw_on_gpu(const checkpoint::Target& state, std::byte* on_device,
-                 const std::vector<model::Parameter>& table, uint64_t seed, const model::Mesh& mesh,
-                 const RankPlace& place, interpret::CudaMachine& machine);
+// The same bits, drawn on the GPU into memory it reaches, its own or pinned: what the start of a large model would wait for
+// on the host. False, and nothing is done, where the value holds no random numbers.
+bool draw_on_gpu(const std::string& name, const std::vector<model::Parameter>& table, uint64_t seed,
+                 const model::Mesh& mesh, const RankPlace& place, tensor::Dtype dtype,
+                 interpret::CudaMachine& machine, std::span<std::byte> out);
 
 // All of a rank's state: what comes from the seed from it, the rest zero.
 void initialize_weights(Runtime& runtime, const config::Config& config,

@@ -94,7 +94,7 @@ class Runtime {
   // lies (checkpoint/bytes.h): there is no other copy.
   checkpoint::Bytes bytes(program::ValueId value, size_t program = 0) const;
 
-  // The state: every persistent value that is no constant, as this rank holds it.
+  // The state: every persistent value that is no constant, as this rank holds it, where it lies.
   std::vector<checkpoint::Target> targets() const;
   const checkpoint::Target& target(const std::string& name) const;
   std::vector<checkpoint::TensorRef> tensors() const;

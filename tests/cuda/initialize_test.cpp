@@ -5,7 +5,7 @@
 #include "device/cuda/random.h"
 #include "model/parameters.h"
 #include "runtime/programs.h"
-#include "tensor/halves.h"
+#include "tensor/short_master.h"
 
 namespace pleat::train {
 namespace {
@@ -36,7 +36,9 @@ TEST(InitializeCuda, PiecesOfAStreamAreTheNumbersOfTheCpu) {
   EXPECT_EQ(drawn(tensor::Dtype::F32, float{}), want);
   const auto high = drawn(tensor::Dtype::BF16, uint16_t{});
   const auto rest = drawn(tensor::Dtype::I16, int16_t{});
+  const auto short_rest = drawn(tensor::Dtype::U8, int8_t{});
   for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(short_rest[i], tensor::short_rest(tensor::split(want[i]).rest)) << i;
     ASSERT_EQ(high[i], tensor::split(want[i]).high) << i;
     ASSERT_EQ(rest[i], tensor::split(want[i]).rest) << i;
   }
@@ -45,8 +47,17 @@ TEST(InitializeCuda, PiecesOfAStreamAreTheNumbersOfTheCpu) {
 
 TEST(InitializeCuda, EveryValueOfTheStateBeginsAsOnTheCpu) {
   PLEAT_NEEDS_GPU();
-  for (const char* dtype : {"float32", "bfloat16"}) {
+  const auto in = [](const char* dtype, const char* master, const char* space) {
+    config::OptimizerConfig optimizer;
+    optimizer.master = master, optimizer.state_space = space;
+    return std::pair(std::string(dtype), optimizer);
+  };
+  for (const auto& [dtype, optimizer] :
+       {in("float32", "float32", "device"), in("bfloat16", "float32", "device"),
+        in("bfloat16", "float24", "device"), in("bfloat16", "float24", "host"),
+        in("float32", "float32", "host")}) {
     config::Config c;
+    c.optimizer = optimizer;
     c.model.vocab_size = 307;
     c.model.hidden_size = 64;
     c.model.num_layers = 2;

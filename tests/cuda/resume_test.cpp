@@ -60,7 +60,10 @@ TEST_F(CudaResume, EveryLaterStepHasTheSameBits) {
   const std::vector<Words> formats = {
       {},
       {"optimizer.grad_dtype=\"bfloat16\""},
-      {"optimizer.moment1_dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""}};
+      {"optimizer.moment1_dtype=\"bfloat16\"", "optimizer.moment2_dtype=\"bfloat16\""},
+      {"optimizer.moment_dtype=\"block8\"", "optimizer.master=\"float24\""},
+      {"optimizer.master=\"bfloat16\"", "optimizer.moment_dtype=\"block8\"",
+       "optimizer.state_space=\"host\""}};
   std::vector<std::string> ends;
   for (const Words& format : formats) {
     SCOPED_TRACE(format.empty() ? "gradients and moments in float32" : format[0]);

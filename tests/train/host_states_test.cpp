@@ -129,24 +129,5 @@ TEST(HostStates, TheKeyMovesThemInEveryProgram) {
   EXPECT_EQ(digests[0], digests[1]);
 }
 
-TEST(HostStates, AGpuIsRefusedByName) {
-  const auto refused = [](std::vector<std::string> sets) {
-    sets.push_back("device.kind=\"cuda\"");
-    return pleat::testing::refusal([&] { runtime::Programs(float_model(sets), train_only()); });
-  };
-  EXPECT_EQ(refused({"optimizer.state_space=\"host\""}),
-            "optimizer.state_space = \"host\" has no kernels for a GPU yet: it can be planned and simulated "
-            "there; to "
-            "train, needed \"device\", or device.kind = \"cpu\"");
-  EXPECT_NE(refused({kCodes[1]}).find("optimizer.moment2_dtype = \"block8\" has no kernels for a GPU yet"),
-            std::string::npos);
-  EXPECT_NE(refused({"model.dtype=\"bfloat16\"", "optimizer.moment_dtype=\"block8\""})
-                .find("optimizer.moment_dtype = \"block8\" has no kernels"),
-            std::string::npos);
-  EXPECT_NE(refused({"model.dtype=\"bfloat16\"", "optimizer.master=\"float24\""})
-                .find("optimizer.master = \"float24\""),
-            std::string::npos);
-}
-
 }  // namespace
 }  // namespace pleat::train::testing

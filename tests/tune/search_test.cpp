@@ -141,15 +141,18 @@ TEST(Search, RoundsOnlyWhereItIsWorthIt) {
   ASSERT_FALSE(roomy.rows.empty());
   for (size_t f = 0; f < space.families.size(); ++f)
     EXPECT_NE(space.families[f].choices[roomy.rows[0].candidate.choice[f]].numbers, Numbers::Rounded);
-  // Of every question: the best of those that round least is among the rows.
-  const Answer tight = search(space, gpu_ground(1.7), {.worth = 0, .rows = 1});
+  // Of every question: the best of those that round least is among the rows. (Not where it takes ten times as long, as with
+  // states on the host.)
+  const std::vector<std::string> here = {"optimizer.state_space=device"};
+  Space near = make_space(gpu_step(here), 1, {});
+  const Answer tight = search(near, gpu_ground(1.7), {.worth = 0, .rows = 1});
   ASSERT_FALSE(tight.rows.empty());
-  Space exact = make_space(gpu_step(), 1, {.exact = true, .free = {}});
+  Space exact = make_space(gpu_step(here), 1, {.exact = true, .free = {}});
   const bool exact_fits = !search(exact, gpu_ground(1.7), {}).rows.empty();
   bool without = false;
   for (const Found& row : tight.rows)
     without |=
-        row.score == static_cast<double>(row.measured.step_ns) && score_of(space, row.candidate, 1, 1) == 1;
+        row.score == static_cast<double>(row.measured.step_ns) && score_of(near, row.candidate, 1, 1) == 1;
   EXPECT_TRUE(without || !exact_fits);
 }
 
@@ -158,38 +161,35 @@ std::string refusal_of(const Space& space, const Candidate& c) {
   return testing::message_of([&] { runtime::require_trainable(configured(space, c)); });
 }
 
-TEST(Search, WhatTrainRefusesStandsApartAndIsNeverTheAnswer) {
+// States in few bits and in the host's memory are what makes a step fit where the memory is small.
+TEST(Search, StatesOfEveryKindAreOrdinaryChoices) {
   for (const double gib : {1.6, 1.3}) {
     SCOPED_TRACE(gib);
     const schedule::Ground ground = gpu_ground(gib);
     Space space = make_space(gpu_step(), 1, {});
     const Answer answer = search(space, ground, {});
-    EXPECT_EQ(answer.rows.empty(), gib < 1.5);
+    ASSERT_FALSE(answer.rows.empty());
+    EXPECT_TRUE(answer.not_yet.rows.empty());
+    const config::Config best = configured(space, answer.rows[0].candidate);
+    EXPECT_TRUE(gib > 1.5 || best.optimizer.state_space == "host" ||
+                best.optimizer.moment_dtype == "block8" || best.optimizer.moment1_dtype == "block8" ||
+                best.optimizer.master != "float32");
     for (const std::vector<Found>* trained : {&answer.rows, &answer.nearest})
       for (const Found& f : *trained) EXPECT_EQ(refusal_of(space, f.candidate), "");
     if (answer.unlimited) {
       EXPECT_EQ(refusal_of(space, answer.unlimited->candidate), "");
     }
-    // Where the memory is small; where it is not, they may be no better.
-    EXPECT_TRUE(gib > 1.5 || !answer.not_yet.rows.empty());
-    EXPECT_TRUE(answer.not_yet.fits);
-    for (const Found& f : answer.not_yet.rows) {
-      EXPECT_NE(f.measured.untrained, "");
-      EXPECT_EQ(f.measured.untrained, refusal_of(space, f.candidate));
-      EXPECT_TRUE(f.measured.fits());
-      EXPECT_TRUE(answer.rows.empty() || f.score < answer.rows[0].score);
-    }
-    EXPECT_EQ(not_yet_advice(space, answer, ground).empty(), !answer.rows.empty());
   }
 }
 
 TEST(Search, AQuestionThatTrainRefusesAsItIsHasNoAnswer) {
-  Space space = make_space(gpu_step({"optimizer.state_space=host"}), 1, {});
+  Space space = make_space(gpu_step({"precision.recipe=fp8"}), 1, {});
   const Answer answer = search(space, gpu_ground(100), {});
   EXPECT_TRUE(answer.rows.empty());
   EXPECT_TRUE(answer.nearest.empty());
-  EXPECT_NE(answer.plain.measured.untrained.find("optimizer.state_space"), std::string::npos);
-  EXPECT_FALSE(answer.not_yet.rows.empty());
+  EXPECT_NE(answer.plain.measured.untrained.find("precision.recipe"), std::string::npos);
+  ASSERT_FALSE(answer.not_yet.rows.empty());
+  for (const Found& f : answer.not_yet.rows) EXPECT_EQ(f.measured.untrained, refusal_of(space, f.candidate));
 }
 
 TEST(Search, WhatTrainsOnACpuIsAnOrdinaryChoiceThere) {
@@ -296,7 +296,7 @@ TEST(Search, SeveralRanksAndPipelines) {
 
 TEST(Advice, WhatIsSaidToFitDoes) {
   Space space = make_space(gpu_step(), 1, {});
-  const schedule::Ground ground = gpu_ground(1.3);
+  const schedule::Ground ground = gpu_ground(0.9);
   const Answer answer = search(space, ground, {});
   ASSERT_TRUE(answer.rows.empty());
   const std::vector<std::string> advice = what_would_fit(space, answer.nearest, ground);

@@ -44,7 +44,8 @@ class Memory {
   int64_t size_ = 0;
 };
 
-// Host memory the device copies from and to without a staging copy.
+// Host memory the device copies from and to without a staging copy, and reaches from kernels: zero at first. A refusal
+// names the limit that was met.
 class Pinned {
  public:
   explicit Pinned(int64_t bytes);
@@ -55,9 +56,16 @@ class Pinned {
   int64_t size() const { return size_; }
 
  private:
+  void lock();
+  void release();
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
+  void* map_ = nullptr;  // where it is not the driver's own allocation
+  int64_t mapped_ = 0;
+  std::vector<std::byte*> locked_;  // pieces that the driver has locked
 };
+// Addresses that are multiples of it end a piece (pieces.h).
+inline constexpr int64_t kPinnedPiece = int64_t{4} << 30;
 
 class Event {
  public:
@@ -90,7 +98,7 @@ class Lane {
   void copy_in(void* device, const void* host, int64_t bytes);  // asynchronous when the host side is pinned
   void copy_out(void* host, const void* device, int64_t bytes);
   void copy(void* to, const void* from, int64_t bytes);  // on the device
-  void fill(void* device, int byte, int64_t bytes);
+  void fill(void* device, int byte, int64_t bytes);      // or pinned memory
 
   // While programs are bound for the first time nothing in memory counts yet: kernels may run on their
   // arguments, with random numbers in them, to choose the fastest way. Off: they take what the library

@@ -6,6 +6,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/chosen.h"
 #include "device/cuda/cuda.h"
+#include "device/cuda/pieces.h"
 #include "device/cuda/query.h"
 
 namespace pleat::device::cuda {
@@ -63,19 +64,28 @@ bool is_done(const Lane& lane) {
 }
 
 void Lane::copy_in(void* device, const void* host, int64_t bytes) {
-  if (bytes > 0)
-    PLEAT_CUDA(cudaMemcpyAsync(device, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_));
+  for_each_piece(
+      static_cast<std::byte*>(device), static_cast<const std::byte*>(host), bytes,
+      [&](std::byte* to, const std::byte* from, int64_t count) {
+        PLEAT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyHostToDevice, stream_));
+      });
 }
 void Lane::copy_out(void* host, const void* device, int64_t bytes) {
-  if (bytes > 0)
-    PLEAT_CUDA(cudaMemcpyAsync(host, device, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, stream_));
+  for_each_piece(
+      static_cast<std::byte*>(host), static_cast<const std::byte*>(device), bytes,
+      [&](std::byte* to, const std::byte* from, int64_t count) {
+        PLEAT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyDefault, stream_));
+      });
 }
 void Lane::copy(void* to, const void* from, int64_t bytes) {
   if (bytes > 0)
     PLEAT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_));
 }
 void Lane::fill(void* device, int byte, int64_t bytes) {
-  if (bytes > 0) PLEAT_CUDA(cudaMemsetAsync(device, byte, static_cast<size_t>(bytes), stream_));
+  for_each_piece(static_cast<std::byte*>(device), static_cast<const std::byte*>(device), bytes,
+                 [&](std::byte* to, const std::byte*, int64_t count) {
+                   PLEAT_CUDA(cudaMemsetAsync(to, byte, static_cast<size_t>(count), stream_));
+                 });
 }
 
 void* Lane::cublas() {

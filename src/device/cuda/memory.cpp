@@ -33,15 +33,4 @@ Memory::Memory(int64_t bytes) : size_(bytes) {
 
 Memory::~Memory() { (void)cudaFree(data_); }
 
-Pinned::Pinned(int64_t bytes) : size_(bytes) {
-  if (bytes == 0) return;
-  base::note_allocation(bytes);
-  enter_device();
-  void* at = nullptr;
-  PLEAT_CUDA(cudaMallocHost(&at, static_cast<size_t>(bytes)));
-  data_ = static_cast<std::byte*>(at);
-}
-
-Pinned::~Pinned() { (void)cudaFreeHost(data_); }
-
 }  // namespace pleat::device::cuda

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/cuda/check.h"
-#include "tensor/halves.h"
+#include "tensor/short_master.h"
 
 namespace pleat::device::cuda {
 namespace {
@@ -51,6 +51,7 @@ namespace {
 
 struct HighHalf {};
 struct RestHalf {};
+struct ShortRest {};
 
 __device__ void put(float* out, int64_t at, float x) { out[at] = x; }
 __device__ void put(HighHalf* out, int64_t at, float x) {
@@ -58,6 +59,10 @@ __device__ void put(HighHalf* out, int64_t at, float x) {
 }
 __device__ void put(RestHalf* out, int64_t at, float x) {
   reinterpret_cast<int16_t*>(out)[at] = tensor::split(x).rest;
+}
+
+__device__ void put(ShortRest* out, int64_t at, float x) {
+  reinterpret_cast<int8_t*>(out)[at] = tensor::short_rest(tensor::split(x).rest);
 }
 
 // `ends`: running sums of the pieces' counts.
@@ -108,8 +113,10 @@ void fill_normal(Lane& lane, void* out, tensor::Dtype dtype, const base::RandomS
     launch(static_cast<HighHalf*>(out));
   else if (dtype == tensor::Dtype::I16)
     launch(static_cast<RestHalf*>(out));
+  else if (dtype == tensor::Dtype::U8)
+    launch(static_cast<ShortRest*>(out));
   else
-    base::fail("weights of type {} are not drawn on the GPU; needed is f32, bf16 or i16",
+    base::fail("weights of type {} are not drawn on the GPU; needed is f32, bf16, i16 or u8",
                tensor::name_of(dtype));
   lane.synchronize();
 }

@@ -21,8 +21,8 @@ struct Drawn {
   int64_t first = 0, to = 0, count = 0;
 };
 // Elements of `out` become std_dev times the stream's normal numbers, rounded to float: all of it (F32), the
-// bf16 of its halves (BF16) or their rest (I16, tensor/halves.h). The same bits as on the CPU. Elements of no
-// piece keep what they hold. Waits.
+// bf16 of its halves (BF16) or their rest (I16, tensor/halves.h; U8, tensor/short_master.h). The same bits as on the CPU.
+// Elements of no piece keep what they hold. Waits.
 void fill_normal(Lane& lane, void* out, tensor::Dtype dtype, const base::RandomStream& stream, double std_dev,
                  std::span<const Drawn> pieces);
 

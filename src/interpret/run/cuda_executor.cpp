@@ -50,7 +50,6 @@ CudaMachine::CudaMachine(int64_t arena_bytes, int64_t pinned_bytes, int64_t wind
       memory_(arena_bytes),
       pinned_(std::max<int64_t>(pinned_bytes, 256)),
       window_(allocated_windows(window_bytes)) {
-  std::memset(pinned_.data(), 0, static_cast<size_t>(pinned_.size()));
   fill(0, kUntouched, arena_bytes);
 }
 

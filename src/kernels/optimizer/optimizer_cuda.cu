@@ -1,5 +1,6 @@
 // Copies, sums of two gradients, the gradient norm and the decision to commit, on the GPU.
 #include "device/cuda/check.h"
+#include "device/cuda/pieces.h"
 #include "kernels/cuda/bind.h"
 #include "kernels/cuda/column_sum.cuh"
 #include "kernels/cuda/pack.cuh"
@@ -85,10 +86,13 @@ __global__ void __launch_bounds__(1024)
 template <template <class> class Args>
 CudaLaunch prepare_copy(const Invocation& call, device::cuda::Lane& lane) {
   const Args<Arg> args(call.args);
-  const auto bytes = static_cast<size_t>(args.x.size() * tensor::size_of(args.x.dtype));
-  return [bytes, x = static_cast<const void*>(args.x.data), y = args.y.data, stream = lane.stream()] {
-    if (bytes > 0) PLEAT_CUDA(cudaMemcpyAsync(y, x, bytes, cudaMemcpyDefault, stream));
-  };
+  return
+      [bytes = args.x.size() * tensor::size_of(args.x.dtype), x = static_cast<const std::byte*>(args.x.data),
+       y = static_cast<std::byte*>(args.y.data), stream = lane.stream()] {
+        device::cuda::for_each_piece(y, x, bytes, [&](std::byte* to, const std::byte* from, int64_t count) {
+          PLEAT_CUDA(cudaMemcpyAsync(to, from, static_cast<size_t>(count), cudaMemcpyDefault, stream));
+        });
+      };
 }
 
 CudaLaunch prepare_add(const Arg& addend, const Arg& sum, device::cuda::Lane& lane) {

@@ -7,7 +7,7 @@
 #include "kernels/cuda/pack.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/team.cuh"
-#include "kernels/optimizer/contract.h"
+#include "kernels/optimizer/adamw.cuh"
 #include "tensor/halves.h"
 
 namespace pleat::kernels {
@@ -46,42 +46,6 @@ struct Run {
     }
   }
 };
-
-struct Attributes {
-  double beta1, beta2, eps, weight_decay, lr_mult;
-};
-struct Scalars {
-  float gradient_scale, beta1, beta2, one_minus_beta1, one_minus_beta2, decay, rate, inverse_root2, eps;
-};
-
-// x^n by squaring; a step is a whole number.
-__device__ inline double power(double x, double n) {
-  double result = 1;
-  for (auto left = static_cast<uint64_t>(n); left != 0; left >>= 1, x *= x)
-    if (left & 1) result *= x;
-  return result;
-}
-
-__device__ inline Scalars scalars_of(const Attributes& a, const double* hyper, const double* grad_scale) {
-  const double lr = hyper[0] * a.lr_mult, step = hyper[1];
-  return {static_cast<float>(grad_scale[1]),
-          static_cast<float>(a.beta1),
-          static_cast<float>(a.beta2),
-          static_cast<float>(1 - a.beta1),
-          static_cast<float>(1 - a.beta2),
-          static_cast<float>(1 - lr * a.weight_decay),
-          static_cast<float>(lr / (1 - power(a.beta1, step))),
-          static_cast<float>(1 / sqrt(1 - power(a.beta2, step))),
-          static_cast<float>(a.eps)};
-}
-
-// The same operations on an element wherever it lies, so pieces get the bits of the whole.
-__device__ inline void step(const Scalars& s, float g, float& w, float& m, float& v) {
-  const float gradient = g * s.gradient_scale;
-  m = fmaf(s.beta1, m, s.one_minus_beta1 * gradient);
-  v = fmaf(s.beta2, v, s.one_minus_beta2 * (gradient * gradient));
-  w = fmaf(w, s.decay, -(s.rate * m / fmaf(sqrtf(v), s.inverse_root2, s.eps)));
-}
 
 template <class G, class W, class M, class V>
 struct AdamwArgs {
@@ -170,11 +134,6 @@ __device__ inline void update_run(const AdamwArgs<G, W, M, V>& p, const Scalars*
   v_run.put(v, p.v + i);
 }
 
-__global__ void make_scalars(Attributes attributes, const double* hyper, const double* grad_scale,
-                             Scalars* out) {
-  *out = scalars_of(attributes, hyper, grad_scale);
-}
-
 template <class G, class W, class M, class V>
 __global__ void __launch_bounds__(kThreads) update(AdamwArgs<G, W, M, V> p, const Scalars* scalars) {
   if (*p.commit == 0) return;
@@ -197,8 +156,7 @@ CudaLaunch launch_update(const AdamwArgs<G, W, M, V>& p, const Attributes& attri
   // A thread has one run, up to the limit of a grid.
   const unsigned blocks =
       static_cast<unsigned>(std::min<int64_t>(ceil_div(p.size, int64_t{kThreads} * kRun), int64_t{1} << 30));
-  static_assert(sizeof(Scalars) == kAdamwScalarBytes);
-  auto* const scalars = reinterpret_cast<Scalars*>(call.scratch_for(kAdamwScalarBytes));
+  Scalars* const scalars = room_for_scalars(call);
   return [=, stream = lane.stream()] {
     if (blocks == 0) return;
     make_scalars<<<1, 1, 0, stream>>>(attributes, p.hyper, p.grad_scale, scalars);
@@ -212,8 +170,7 @@ template <class W, class Args>
 CudaLaunch prepare_update(const Args& args, int16_t* rest, const Invocation& call, device::cuda::Lane& lane) {
   const bool cut = args.coords.present;
   const int64_t size = args.g.size(), elements = cut ? args.w.size() : size;
-  const Attributes attributes{call.attr("beta1"), call.attr("beta2"), call.attr("eps"),
-                              call.attr("weight_decay"), call.attr("lr_mult")};
+  const Attributes attributes = adamw_attributes(call);
   CudaLaunch out;
   if (args.w.dtype != tensor::DtypeOf<W>::value) return out;
   with_float(args.g.dtype, [&](auto g) {
