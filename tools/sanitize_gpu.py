@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 
-WHOLE = re.compile(r"CudaStep|CudaChoices|CudaGolden|CudaLayouts|CudaRanks|CudaLayerBench|Nccl")
+WHOLE = re.compile(r"CudaStep|CudaHostStates|CudaOffload|CudaPinned|CudaChoices|CudaGolden|CudaLayouts|CudaRanks|CudaLayerBench|Nccl")
 NOTHING_SHARED = re.compile(r"CudaComm")  # kernels without shared memory, the only thing racecheck looks at
 
 

@@ -116,14 +116,14 @@ TEST_F(FitCli, AFileThatIsThereIsNotWrittenOver) {
 }
 
 TEST_F(FitCli, WhereNothingFitsItSaysWhatWouldAndWritesNothing) {
-  const Ended said = fit({"--device-memory", "1.3GiB", "--write", out_});
+  const Ended said = fit({"--device-memory", "0.9GiB", "--write", out_});
   EXPECT_EQ(said.code, kDoesNotFit);
   EXPECT_FALSE(std::filesystem::exists(out_));
   EXPECT_NE(said.out.find("nothing fits; nearest to it:"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("largest owners of a rank"), std::string::npos) << said.out;
   EXPECT_NE(said.out.find("- with model.num_layers = "), std::string::npos) << said.out;
   EXPECT_NE(said.err.find("nothing was written"), std::string::npos) << said.err;
-  const Ended as_json = fit({"--device-memory", "1.3GiB", "--json"});
+  const Ended as_json = fit({"--device-memory", "0.9GiB", "--json"});
   EXPECT_EQ(as_json.code, kDoesNotFit);
   const json answer = json::parse(as_json.out);
   EXPECT_FALSE(answer["fits"]);
