@@ -184,7 +184,7 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
   struct Case {
     std::string config;
     Words sets;
-    bool fits;
+    bool fits_79;  // GiB; all of them fit 138
   };
   const Words whole = {"--set", "device.kind=cuda",   "--set", "model.dtype=bfloat16",
                        "--set", "train.seq_len=4096", "--set", "train.num_microbatches=4"};
@@ -195,6 +195,7 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
                         Case{"models/qwen3-30b-a3b", whole, false}})
     for (const char* memory : {"138GiB", "79GiB"}) {
       SCOPED_TRACE(c.config + " on " + memory);
+      const bool fits = c.fits_79 || std::string_view(memory) == "138GiB";
       const std::string out = folder_.at(fmt::format("fitted{}.toml", num_written));
       const Words limits = {"--machine",     "h200",   "--device-memory", memory,
                             "--host-memory", "110GiB", "--json"};
@@ -204,9 +205,9 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
       const double start = seconds_of_children();
       const Ended said = run(words);
       EXPECT_LT(seconds_of_children() - start, 30);
-      EXPECT_EQ(said.code, c.fits ? 0 : kDoesNotFit) << said.err;
+      EXPECT_EQ(said.code, fits ? 0 : kDoesNotFit) << said.err;
       const json answer = json::parse(said.out);
-      EXPECT_EQ(answer["fits"], c.fits);
+      EXPECT_EQ(answer["fits"], fits);
       for (const json& row : answer["rows"]) {
         EXPECT_TRUE(row["trains"].get<bool>());
         EXPECT_LE(row["device_bytes"], answer["device_limit_bytes"]);
@@ -214,8 +215,8 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
       }
       // What cannot be trained is told apart and written nowhere.
       for (const json& row : answer["not_yet"]["rows"]) EXPECT_FALSE(row["trains"].get<bool>());
-      EXPECT_EQ(std::filesystem::exists(out), c.fits);
-      if (!c.fits) continue;
+      EXPECT_EQ(std::filesystem::exists(out), fits);
+      if (!fits) continue;
       ++num_written;
       Words again = {"plan", out};
       again.insert(again.end(), limits.begin(), limits.end());
@@ -226,11 +227,11 @@ TEST_F(FitCli, TenQuestionsAboutRealModelsAreAnsweredInSecondsAndTheirRowsFit) {
       EXPECT_EQ(plan["host"]["bytes"], answer["rows"][0]["host_bytes"]);
       EXPECT_EQ(plan["host"]["staging_bytes"], answer["rows"][0]["staging_bytes"]);
     }
-  EXPECT_EQ(num_written, 8);
+  EXPECT_EQ(num_written, 9);
 }
 
 TEST_F(FitCli, WhatTrainRefusesHasNoAnswer) {
-  const Ended asked = fit({"--set", "precision.recipe=fp8", "--write", out_});
+  const Ended asked = fit({"--set", "precision.recipe=mxfp8", "--write", out_});
   EXPECT_EQ(asked.code, 65);
   EXPECT_NE(
       asked.err.find("`train` takes none of the choices on device.kind = \"cuda\", and nothing was written: "

@@ -183,7 +183,7 @@ TEST(Search, StatesOfEveryKindAreOrdinaryChoices) {
 }
 
 TEST(Search, AQuestionThatTrainRefusesAsItIsHasNoAnswer) {
-  Space space = make_space(gpu_step({"precision.recipe=fp8"}), 1, {});
+  Space space = make_space(gpu_step({"precision.recipe=mxfp8"}), 1, {});
   const Answer answer = search(space, gpu_ground(100), {});
   EXPECT_TRUE(answer.rows.empty());
   EXPECT_TRUE(answer.nearest.empty());
